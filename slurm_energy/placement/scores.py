@@ -83,9 +83,9 @@ def signal_mean(
     """Return mean and standard deviation of a signal over a time span; NaN, NaN if the signal is unknown.
 
     Slots without a value, and times outside all slots, get the mean of the known slots. Their standard
-    deviation is the larger of two values: the deviation of the known slots, and the spread of the known
-    slots' values. The forecast errors in different slots are assumed to be fully correlated, so that the
-    result is never too small.
+    deviation is the larger of two values: the largest deviation of a known slot, and the standard deviation
+    of the known slots' means. The forecast errors in different slots are assumed to be fully correlated, so
+    that the result is never too small.
     """
     column = signals.forecast(name) if signals is not None else None
     if signals is None or column is None or not column.known:

@@ -201,9 +201,11 @@ def _add_pool(
 def _assign(
     pools: Mapping[str, Sequence[PlannedNode]], jobs: Sequence[FutureJob]
 ) -> dict[str, list[FutureJob]]:
-    """Assign each job to the pool with the most free nodes among the pools in the job's partitions.
+    """Assign each job to the best pool in the job's partitions.
 
-    Free nodes that are on are compared first, then free nodes that are off.
+    Pools are compared by these criteria, in this order: the pool has enough nodes for the job; enough free
+    nodes are on; enough nodes are free, on or off; number of free nodes that are on; number of free nodes
+    that are off.
     """
     requests: dict[str, list[FutureJob]] = {name: [] for name in pools}
     counts = {name: _free_counts(members) for name, members in pools.items()}

@@ -5,8 +5,9 @@
     scenario.run("zeus").summary["energy_kwh"]
     scenario.compare(["fcfs", "zeus"], seeds=range(5)).groupby("policy").energy_kwh.mean()
 
-The extra `simulation` is needed, and `analysis` (pandas) for data frames. docs/python-api.md has examples.
-`slurm_energy.simulations.environment` is an environment of Gymnasium; it needs the extra `gym`.
+The package requires the extra `simulation`. Data frames also require the extra `analysis` (pandas).
+`slurm_energy.simulations.environment` is a Gymnasium environment and requires the extra `gym`.
+docs/python-api.md has examples.
 """
 
 from slurm_energy.scheduling import Options, Queue, Ranking, register

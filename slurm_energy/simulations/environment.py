@@ -1,4 +1,4 @@
-"""Environment of Gymnasium in which an agent schedules the jobs of a scenario. It needs the extra `gym`."""
+"""Gymnasium environment in which an agent schedules the jobs of a scenario. Requires the extra `gym`."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ ID: Final = "SlurmEnergy/Schedule-v0"
 
 
 class SchedulingEnvironment(gymnasium.Env):
-    """Scheduling of one workload per episode; each step is one scheduling pass.
+    """Environment that schedules one workload per episode. Each step is one scheduling pass.
 
-    The observation is described in `observation.observe`, the action in `observation.ranking_of`. The reward
-    of a step is minus the cost that arises until the next pass (see `EpisodeCost`), so that the sum of an
-    episode is minus the cost of the schedule.
+    `observation.observe` describes the observation, and `observation.ranking_of` the action. The reward of a
+    step is minus the cost that arises until the next pass (see `EpisodeCost`). The sum of all rewards of an
+    episode is therefore minus the cost of the schedule.
 
     Args:
-        scenario: a scenario, or the name of a scenario.
-        seeds: seeds of the workloads, of which each episode draws one.
+        scenario: the scenario, or its name.
+        seeds: seeds of the workloads. Each episode draws one of these seeds.
         visible_jobs: number of pending jobs that the agent sees and ranks.
-        policy: policy that ranks the other jobs.
-        delay_weight: weight of time against energy in the cost.
+        policy: scheduling policy that ranks the jobs that the agent does not see.
+        delay_weight: weight of the jobs' time, relative to energy, in the cost.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - the name and type are gymnasium's
@@ -78,11 +78,13 @@ class SchedulingEnvironment(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode, and return its first observation.
+        """Begin an episode. Return the first observation and gymnasium's information.
 
         Args:
-            seed: seed of the draws of workloads; None: go on with the present random numbers.
-            options: `{"workload_seed": N}` names the workload; None: it is drawn from `seeds`.
+            seed: seed of the random numbers that draw workloads. None continues with the current random
+                numbers.
+            options: `{"workload_seed": N}` selects the workload. With None, the workload is drawn from
+                `seeds`.
         """
         super().reset(seed=seed)
         drawn = int(self._seeds[int(self.np_random.integers(len(self._seeds)))])
@@ -95,7 +97,8 @@ class SchedulingEnvironment(gymnasium.Env):
     def step(self, action: NDArray[np.floating]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Rank the pending jobs, simulate until the next pass, and return the values of gymnasium's `step`.
 
-        At the end, the information has the totals of the simulation as `summary` and the cost as `cost`.
+        At the end of the episode, the information contains the totals of the simulation as `summary` and the
+        cost as `cost`.
         """
         session = self._session
         if session is None or session.queue is None:

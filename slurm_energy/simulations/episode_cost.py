@@ -1,4 +1,4 @@
-"""Cost of a schedule as one number: energy of the cluster plus weighted time of the jobs in the system."""
+"""Cost of a schedule as one number: energy of the cluster plus weighted time of jobs in the system."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from slurm_energy.simulator.workloads.workload import Workload
 class EpisodeCost:
     """Cost E / E0 + w T / T0 of a schedule.
 
-    E is the energy of the cluster, and T the sum over the jobs of the time from submission to completion, or
-    until now. E0 is the sum of the least predicted energies of the jobs, T0 that of their shortest run times.
+    E is the energy of the cluster. T is the sum over the jobs of the time from submission to completion, or
+    to now for unfinished jobs. E0 is the sum of the jobs' lowest predicted energies, and T0 is the sum of the
+    jobs' shortest predicted run times.
 
     Attributes:
-        submit_s: submission of the jobs.
+        submit_s: submission time of each job in seconds.
         energy_joules: E0.
         time_s: T0.
         delay_weight: w.
@@ -37,7 +38,7 @@ class EpisodeCost:
 
     @classmethod
     def of(cls, work: Workload, delay_weight: float) -> EpisodeCost:
-        """Return the cost function of a workload."""
+        """Return the cost function for a workload."""
         if not work.count:
             return cls.nothing()
         joules = np.minimum.reduceat(work.predicted_time_s * work.predicted_watts, work.first[:-1])
@@ -45,12 +46,12 @@ class EpisodeCost:
         return cls(work.submit_s, max(1.0, float(joules.sum())), float(fastest_s.sum()), delay_weight)
 
     def total(self, energy_joules: float, accounts: EnergyAccounts, now_s: float) -> float:
-        """Return the cost until now.
+        """Return the cost up to now.
 
         Args:
-            energy_joules: energy of the cluster.
-            accounts: ends of the jobs.
-            now_s: the present time in seconds.
+            energy_joules: energy of the cluster up to now.
+            accounts: accounts of the jobs, which contain their ends.
+            now_s: current time in seconds.
         """
         end_s = np.where(np.isnan(accounts.end_s), now_s, np.minimum(accounts.end_s, now_s))
         spent_s = float(np.sum(np.maximum(0.0, end_s - self.submit_s)))

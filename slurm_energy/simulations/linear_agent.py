@@ -1,4 +1,4 @@
-"""Baseline agent: linear functions of the features, and their search by the cross-entropy method."""
+"""Baseline agent: linear functions of the features, fitted by the cross-entropy method."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from slurm_energy.simulations.observation import CLUSTER_FEATURES, JOB_FEATURES,
 
 @dataclass(frozen=True, slots=True)
 class LinearAgent:
-    """An agent whose priority and thrift of a job are logistic functions of a weighted sum of features.
+    """Agent whose priority and thrift of a job are logistic functions of weighted sums of features.
 
     Attributes:
-        weights: one row of weights for the priority and one for the thrift, shape (2, features); the features
-            are those of the job, then those of the cluster.
+        weights: one row of weights for the priority and one row for the thrift, shape (2, features). The
+            features of the job come first, then the features of the cluster.
     """
 
     weights: Floats
 
     @classmethod
     def size(cls, kinds: int) -> int:
-        """Return the number of weights for a cluster with a number of kinds of nodes."""
+        """Return the number of weights for a cluster with `kinds` kinds of nodes."""
         return 2 * (len(JOB_FEATURES) + len(CLUSTER_FEATURES) + kinds)
 
     @classmethod
@@ -53,20 +53,20 @@ def cross_entropy_search(
     random_seed: int = 0,
     progress: Callable[[int, float], None] = lambda done, best: None,
 ) -> Floats:
-    """Return the vector that the cross-entropy method finds, the mean of the last elite.
+    """Search a vector of low cost by the cross-entropy method, and return the mean of the last elite.
 
     Each round draws vectors from a normal distribution, evaluates all of them on the same few workloads, and
-    fits the distribution to the best.
+    fits the distribution to the best vectors (the elite).
 
     Args:
-        cost: function of a vector and of workload seeds that returns a cost.
+        cost: function that returns the cost of a vector on the workloads of given seeds.
         size: length of the vector.
         seeds: seeds of workloads for training.
         rounds: number of rounds.
-        population: vectors of a round.
-        elite: vectors to which the distribution is fitted.
-        episodes: workloads on which a round evaluates.
-        random_seed: seed of all draws.
+        population: number of vectors per round.
+        elite: number of vectors in the elite, to which the distribution is fitted.
+        episodes: number of workloads on which each round evaluates its vectors.
+        random_seed: seed of all random numbers.
         progress: function called after each round with its number and its lowest cost.
     """
     random = np.random.default_rng(random_seed)

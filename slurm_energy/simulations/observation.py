@@ -1,4 +1,4 @@
-"""Observation and action of a learning scheduler: fixed numbers of features of the first pending jobs."""
+"""Observation and action of a learning scheduler, with a fixed number of jobs and features."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Observation = dict[str, NDArray[np.float32]]
 
 
 def visible(queue: Queue, count: int) -> NDArray[np.int64]:
-    """Return the rows of the first `count` pending jobs by submission, ties by job id."""
+    """Return the rows of the first `count` pending jobs by submission; ties are ordered by job id."""
     order: NDArray[np.int64] = np.lexsort((queue.jobs.job_id, queue.jobs.submit_s))
     return order[:count]
 
@@ -40,16 +40,17 @@ def visible(queue: Queue, count: int) -> NDArray[np.int64]:
 def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) -> Observation:
     """Return the observation of a scheduling pass, with all values from -20 to 20.
 
-    The features of a job are: 1; log(1 + wait / 60 s); log of its shortest run time in minutes; log of the
-    run time and of the energy in its thriftiest shape (least energy) relative to its fastest shape; the share
-    of the cluster that the fastest and the thriftiest shape take; whether each of them fits in the free
-    units; the time until its deadline relative to the shortest run time, at most 10, and 10 without a
-    deadline. Only possible shapes count; a job without any is a row of zeros.
+    The features of a job are: the constant 1; log(1 + wait / 60 s); the log of its shortest run time in
+    minutes; the log of two ratios, run time and energy of its thriftiest shape (least energy) divided by
+    those of its fastest shape; the fractions of the cluster that the fastest and the thriftiest shape take;
+    whether the fastest and the thriftiest shape fit in the free units; and the time until its deadline
+    divided by its shortest run time, at most 10, and 10 without a deadline. Only possible shapes count. A job
+    without a possible shape is a row of zeros.
 
     Args:
         queue: the pending jobs.
         state: state of the cluster.
-        count: number of visible jobs; missing ones are rows of zeros.
+        count: number of visible jobs. If fewer jobs are pending, the remaining rows are zeros.
         max_watts: power by which the power of the cluster is divided.
     """
     table, rows = queue.alternatives, visible(queue, count)
@@ -84,15 +85,15 @@ def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) 
 
 
 def ranking_of(queue: Queue, action: NDArray[np.floating], options: Options, rest: Ranking) -> Ranking:
-    """Return the ranking that an action means.
+    """Return the ranking of the pending jobs that an action defines.
 
     Args:
         queue: the pending jobs.
-        action: for each visible job its priority and its thrift, from 0 to 1, shape (count, 2). A job with a
-            higher priority goes first. The job gets the shape with the least time^(1-thrift) * energy^thrift:
-            0 is the fastest, 0.5 has the least energy-delay product, 1 the least energy.
+        action: priority and thrift of each visible job, from 0 to 1, shape (count, 2). Jobs with a higher
+            priority go first. A job gets the shape with the lowest time^(1-thrift) * energy^thrift: thrift 0
+            selects the fastest shape, 0.5 the lowest energy-delay product, and 1 the least energy.
         options: options of the policy.
-        rest: ranking of a policy for the jobs that are not visible, which go after all visible ones.
+        rest: ranking by a policy. It orders the jobs that are not visible, which go after all visible jobs.
     """
     table, rows = queue.alternatives, visible(queue, len(action))
     values = np.clip(np.asarray(action, np.float64), 0.0, 1.0)[: len(rows)]

@@ -1,4 +1,4 @@
-"""One simulation that stops at each scheduling pass, for agents and for inspection."""
+"""Simulation that stops at each scheduling pass, for agents and for inspection."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from slurm_energy.simulator.workloads.workload_generator import Predict
 
 
 class SimulationSession:
-    """A simulation that runs from one scheduling pass to the next.
+    """Simulation that runs from one scheduling pass to the next.
 
     Args:
         scenario: the scenario, with one site.
-        policy: policy that ranks where the caller gives no ranking; it also decides on preemption and budget.
+        policy: policy that ranks the jobs if the caller gives no ranking. It also determines whether jobs are
+            preempted and whether the budget is kept.
         seed: seed of the random numbers.
-        predict: oracle for the jobs of models; None: the scenario has none.
+        predict: oracle for the jobs of models; None if the scenario has no models.
 
     Attributes:
-        queue: pending jobs of the present pass; None: the simulation has ended.
-        result: result of the simulation; None: it has not ended.
+        queue: pending jobs of the current pass; None if the simulation has ended.
+        result: result of the simulation; None if the simulation has not ended.
         options: options of the policies.
         workload: the jobs.
 
@@ -52,11 +53,11 @@ class SimulationSession:
             self.result = end.value
 
     def state(self) -> SimulationState:
-        """Return the present state of the cluster and of the jobs."""
+        """Return the current state of the cluster and of the jobs."""
         return self._simulation.state()
 
     def policy_ranking(self) -> Ranking:
-        """Return the ranking of the present queue by the policy of the session.
+        """Return the ranking of the current queue by the policy of the session.
 
         Raises:
             UsageError: the simulation has ended, or the policy failed.
@@ -69,10 +70,10 @@ class SimulationSession:
         """Start the jobs that may start under a ranking, and simulate until the next pass.
 
         Args:
-            ranking: ranking of `queue`; None: that of the policy.
+            ranking: ranking of `queue`; None uses the ranking by the policy.
 
         Returns:
-            The queue of the next pass; None: the simulation has ended.
+            The queue of the next pass; None if the simulation has ended.
 
         Raises:
             UsageError: the simulation has ended, or the ranking does not fit the queue.

@@ -1,4 +1,4 @@
-"""A scenario with methods that simulate it, and their results as data frames."""
+"""Scenario with methods that simulate it, and results as data frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SimulatedSchedule:
     """Result of one simulation.
 
     Attributes:
-        policy, seed: what was simulated.
+        policy, seed: name of the simulated policy, and seed of the random numbers.
         result: result with all columns, see `SimulationResult`.
         summary: totals by name, as in `senergy simulate --json`.
         notes: remarks.
@@ -43,12 +43,12 @@ class SimulatedSchedule:
 
     @property
     def jobs(self) -> Any:
-        """Data frame with a row per job, as in the file jobs-POLICY.csv of `senergy simulate --out`."""
+        """Return a data frame with a row per job, as in jobs-POLICY.csv of `senergy simulate --out`."""
         return pandas_module().DataFrame(job_columns(self.result, self.kinds))
 
     @property
     def power(self) -> Any:
-        """Data frame with times in seconds and the watts of the cluster from each time on."""
+        """Return a data frame with times in seconds, and the watts of the cluster from each time on."""
         return pandas_module().DataFrame(power_columns(self.result))
 
 
@@ -66,7 +66,7 @@ class SimulatedScenario:
         self.scenario = scenario
 
     def with_values(self, values: Mapping[str, Any]) -> SimulatedScenario:
-        """Return a scenario with new values of the given keys, such as `{"workload.load": 0.8}`.
+        """Return a copy of the scenario with new values of keys, such as `{"workload.load": 0.8}`.
 
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
@@ -74,7 +74,7 @@ class SimulatedScenario:
         return SimulatedScenario(replace(sweeps.with_values(self.scenario, dict(values)), label="", point=()))
 
     def workload(self, seed: int = 0) -> Workload:
-        """Return the jobs of one seed as columns."""
+        """Return the jobs for one seed as columns."""
         return campaign.workload_of(self.scenario, seed, self._predict())[0]
 
     def run(self, policy: str, seed: int = 0) -> SimulatedSchedule:
@@ -110,16 +110,17 @@ class SimulatedScenario:
         processes: int = 1,
         policy_file: str | Path | None = None,
     ) -> Any:
-        """Return the totals of every combination of values as a data frame with a row per simulation.
+        """Return the totals for every combination of values, as a data frame with a row per simulation.
 
         Args:
-            axes: values by key, such as `{"workload.load": [0.5, 0.8]}`, or a range `"0.5:1:0.1"`. Several
-                keys separated by commas change together, with one list of values per point.
-            policies: names of policies; empty: those of the scenario.
+            axes: values by key, such as `{"workload.load": [0.5, 0.8]}`. Instead of a list, a range such as
+                `"0.5:1:0.1"` is possible. Several keys separated by commas change together; their values are
+                a list with one list per point.
+            policies: names of policies; empty means the policies of the scenario.
             seeds: seeds of the random numbers.
-            processes: number of parallel processes. Policies that the caller has registered are known in
-                other processes only if `policy_file` contains them.
-            policy_file: Python file with own policies; None: none.
+            processes: number of parallel processes. Other processes know a policy that the caller has
+                registered only if `policy_file` contains it.
+            policy_file: Python file with a site's own policies; None if there are none.
 
         Raises:
             EnergyError: a key, value, policy or file is wrong, or there are more than 10,000 simulations.
@@ -155,13 +156,13 @@ class SimulatedScenario:
         """Return a simulation that stops at each scheduling pass.
 
         Args:
-            policy: policy that ranks where the caller gives no ranking.
+            policy: policy that ranks the jobs if the caller gives no ranking.
             seed: seed of the random numbers.
         """
         return SimulationSession(self.scenario, policy, seed, self._predict())
 
     def _predict(self) -> Predict | None:
-        """Return the oracle of the scenario's models; None: it has none."""
+        """Return the oracle for the scenario's models; None if the scenario has no models."""
         if not self.scenario.models:
             return None
         from slurm_energy.simulator.model_predictions import predict
@@ -174,7 +175,7 @@ def _listed(values: Sequence[Any] | str) -> Any:
 
 
 def read(name: str | Path) -> SimulatedScenario:
-    """Return a scenario of a file, or a shipped one.
+    """Return a scenario from a file, or a shipped scenario.
 
     Args:
         name: path of a TOML file, or name of a shipped scenario.
@@ -186,7 +187,7 @@ def read(name: str | Path) -> SimulatedScenario:
 
 
 def parse(text: str, folder: str | Path = ".") -> SimulatedScenario:
-    """Return a scenario that is given as text.
+    """Return the scenario that a text describes.
 
     Args:
         text: TOML text.

@@ -1,1 +1,1 @@
-"""A real Slurm cluster of emulated nodes on one machine: configuration, namespaces, daemons, life cycle."""
+"""Real Slurm cluster of emulated nodes on one machine: configuration, namespaces, daemons, life cycle."""

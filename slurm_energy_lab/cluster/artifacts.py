@@ -1,4 +1,4 @@
-"""The built parts of slurm-energy that a lab runs, such as C libraries, hooks and daemons.
+"""Built parts of slurm-energy that a lab runs, such as C libraries, hooks and daemons.
 
 The module also determines whether the packages that a lab needs are installed.
 """
@@ -44,7 +44,7 @@ class Artifacts:
         submit_module: directory that contains senergy_submit.lua.
         agent: command that starts senergyd.
         controller: command that starts senergyctld.
-        absent: names of missing parts, to show to the user.
+        absent: names of the parts that are not built, for display.
     """
 
     spank: Path | None = None
@@ -57,7 +57,7 @@ class Artifacts:
 
 
 def find_artifacts() -> Artifacts:
-    """Return the built parts in $SENERGY_PARTS_DIR, of the packages, or in the source checkout."""
+    """Return the built parts from $SENERGY_PARTS_DIR, installed packages, or the source checkout."""
     installed = None if os.environ.get(PARTS_KEY) else package_prefix()
     base = installed or parts_directory()
     hooks = installed or base / "prolog_epilog"

@@ -85,14 +85,15 @@ def gpu_type(name: str) -> str:
 
 
 def with_settings(text: str, settings: Iterable[str]) -> str:
-    """Return the text of slurm.conf with `Key=Value` lines replaced, or appended if the key is new.
+    """Return the text of slurm.conf with replaced `Key=Value` lines. Lines with new keys are appended.
 
     Args:
         text: the text of slurm.conf.
         settings: the `Key=Value` lines.
 
     Raises:
-        UsageError: a setting is not `Key=Value`, or the lab needs its own value of the key.
+        UsageError: a setting does not have the form `Key=Value`, or the lab requires its own value of the
+            key.
     """
     lines = text.splitlines()
     for setting in settings:
@@ -109,9 +110,9 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
 
 
 def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `base` into which the tables of `extra` are merged.
+    """Return a copy of `base` into which `extra` is merged.
 
-    Other values are replaced.
+    Tables with the same key are merged recursively. All other values of `extra` replace those of `base`.
     """
     result = dict(base)
     for key, value in extra.items():
@@ -122,7 +123,7 @@ def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_document(data: Mapping[str, Any]) -> str:
-    """Return data as the text of a TOML document.
+    """Convert data to the text of a TOML document.
 
     Plain values and lists of tables come first, then tables.
     """
@@ -189,14 +190,14 @@ def render(
 
 
 def _slurm_plugins(spec: LabSpec) -> Path | None:
-    """Return the directory of Slurm's own plugins; None if the lab adds no plugin to them."""
+    """Return the directory of Slurm's own plugins. Return None if the lab adds no plugin to them."""
     if spec.priority != "plugin" and not spec.slurm_energy:
         return None
     return installation.find().plugin_directory(run=None)
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write the configuration files, given as text by path.
+    """Write the configuration files that are given as texts by path.
 
     Only root can read files with secrets.
     """

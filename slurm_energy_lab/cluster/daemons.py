@@ -1,4 +1,4 @@
-"""Declarations of all daemons and tasks of a lab: command, namespace, dependencies, readiness check."""
+"""Startup steps of all daemons and tasks of a lab: command, namespace, dependencies, readiness check."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DATABASE_OPTIONS = (
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """What the startup steps of a lab depend on: its paths, specification, built parts and TCP ports."""
+    """Input of the startup steps of a lab: its paths, specification, built parts and TCP ports."""
 
     layout: LabLayout
     spec: LabSpec
@@ -55,7 +55,7 @@ class DaemonPlan:
 def steps(plan: DaemonPlan) -> list[StartupStep]:
     """Return all startup steps of a lab in an order that is easy to read.
 
-    The order has no effect.
+    The order of the list has no effect on the start.
     """
     all_steps = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
     if plan.spec.accounting:
@@ -102,9 +102,9 @@ def _task_plugin(plan: DaemonPlan) -> StartupStep:
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
     """Return the environment variables for a compiler.
 
-    Its temporary files are in the lab's directory.
+    They place the compiler's temporary files in the lab's directory.
 
-    A compiler that is killed leaves its temporary files behind. In this directory `down` removes them.
+    A compiler that is killed leaves temporary files behind. `down` removes them from the lab's directory.
     """
     return {"TMPDIR": str(plan.layout.lib)}
 
@@ -157,7 +157,7 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
 
 
 def _database_name(install: Sequence[str]) -> str:
-    """Return the name in the cache of an empty database that the installed MariaDB makes."""
+    """Return the cache's name for an empty database of the installed version of MariaDB."""
     program = Path(shutil.which("mariadbd", path=SYSTEM_PATH) or "mariadbd")
     made_by = [program.stat().st_size, program.stat().st_mtime_ns] if program.exists() else []
     text = repr([made_by, _DATABASE_OPTIONS, *install])
@@ -167,7 +167,7 @@ def _database_name(install: Sequence[str]) -> str:
 def _priority_plugin(plan: DaemonPlan) -> StartupStep:
     """Return the startup step that installs the priority plugin.
 
-    All users read slurm.conf, so the plugin's directory must be readable for all users.
+    The directory of the plugin must be readable for all users, because programs of all users read slurm.conf.
     """
     target = plan.layout.slurm_plugins / PLUGIN
     argv = ["install", "-D", "-m", "0755", str(plugin_sources() / PLUGIN), str(target)]
@@ -183,7 +183,7 @@ def _energy_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _slurmctld(plan: DaemonPlan) -> StartupStep:
-    """Return the startup step of slurmctld, which registers the cluster with a slurmdbd that already runs."""
+    """Return the startup step of slurmctld, which registers the cluster at a running slurmdbd."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
@@ -280,7 +280,7 @@ def _senergyd(plan: DaemonPlan, name: str, command: Sequence[str]) -> StartupSte
 
 
 def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
-    """Return the startup step of a node's slurmd, which writes its own log in addition to its output.
+    """Return the startup step of the slurmd of a node. slurmd writes a log file in addition to its output.
 
     HWLOC_COMPONENTS prevents hwloc from reading the CPUID of the real processor.
     """

@@ -1,4 +1,4 @@
-"""A running lab: its nodes, daemons and environment, and the execution of commands inside its nodes."""
+"""Running lab: its nodes, daemons and environment, and the execution of commands on its nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lab:
 
     @property
     def nodes(self) -> list[str]:
-        """Names of the nodes."""
+        """Return the names of the nodes."""
         return [node.name for node in self.record.spec.nodes]
 
     def detach(self) -> None:
@@ -71,7 +71,8 @@ class Lab:
     def exec_argv(self, node: str, argv: list[str], directory: Path | None = None) -> list[str]:
         """Return the command that runs the command `argv` inside a node.
 
-        Its working directory is `directory`, or the caller's directory if that is None.
+        The command's working directory is `directory`. If `directory` is None, it is the caller's working
+        directory.
 
         Raises:
             NotFoundError: the lab has no such node.
@@ -86,7 +87,7 @@ class Lab:
         return ["nsenter", "-t", str(pid), "-m", "-u", "-p", "--", *inner]
 
     def daemon_pid(self, daemon: str, node: str | None = None) -> int | None:
-        """Return the process id of a daemon in the caller's namespace; None if the daemon does not run.
+        """Return the process id of a daemon in the caller's PID namespace; None if the daemon does not run.
 
         Raises:
             NotFoundError: the lab has no such daemon.
@@ -102,7 +103,7 @@ class Lab:
         return processes.host_pid(supervisor_pid, child["pid"])
 
     def set_energy(self, tables: Mapping[str, Any]) -> None:
-        """Merge tables into energy.toml, and let senergyctld and the agents read it again.
+        """Merge tables into energy.toml, and make senergyctld and the agents reload this file.
 
         Raises:
             ConfigError: the resulting file is not valid.
@@ -148,9 +149,10 @@ class Lab:
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
     def status(self) -> dict[str, Any]:
-        """Return directory, ports, daemons and nodes of the lab as data that JSON can hold.
+        """Return directory, ports, daemons and nodes of the lab as JSON-compatible data.
 
-        A daemon has its process id, or None if it does not run. A node has Slurm's state.
+        For a daemon, the data state its process id, or None if the daemon does not run. For a node, they
+        state Slurm's state of the node.
         """
         pids = {step.name: self.daemon_pid(step.name) for step in self.steps() if step.argv and step.ready}
         states = self.node_states() if pids["slurmctld"] else {}
@@ -192,7 +194,8 @@ def artifacts_for(spec: LabSpec) -> Artifacts:
 def is_up(layout: LabLayout, record: LabRecord) -> bool:
     """Return whether the start of a lab was completed and the lab still runs.
 
-    Only root can connect to the supervisor. For other users an existing socket counts as a running lab.
+    Only root can connect to the supervisor. For other users, the existence of the supervisor's socket counts
+    as a running lab.
     """
     socket = layout.supervisor_socket(None)
     return record.complete and (
@@ -204,7 +207,7 @@ def find_lab(layout: LabLayout) -> Lab:
     """Return the running lab in a directory.
 
     Raises:
-        UnavailableError: no lab runs there.
+        UnavailableError: no lab runs in this directory.
     """
     record = read_record(layout.record)
     if record is None or not is_up(layout, record):

@@ -1,4 +1,4 @@
-"""Paths of a lab, all of them in one directory.
+"""Paths of a lab. All paths are in one directory.
 
 The module does not access the file system.
 """
@@ -23,7 +23,7 @@ _SHADOWED = ("/run", "/var/run", "/dev", "/sys", "/proc")
 
 @dataclass(frozen=True, slots=True)
 class LabLayout:
-    """The paths below a lab's directory."""
+    """Paths in a lab's directory."""
 
     root: Path
 
@@ -51,7 +51,7 @@ class LabLayout:
     def record(self) -> Path:
         """The file lab.json with specification and state of this lab.
 
-        Its presence marks a lab's directory.
+        The presence of this file marks the directory of a lab.
         """
         return self.root / "lab.json"
 
@@ -64,7 +64,8 @@ class LabLayout:
     def daemon_conf(self) -> Path:
         """The slurm.conf for the daemons.
 
-        It includes the slurm.conf for users and makes the daemons listen on the loopback interface only.
+        This file includes the slurm.conf for users. It makes the daemons listen only on the loopback
+        interface.
         """
         return self.root / "etc" / "daemon" / "slurm.conf"
 
@@ -124,9 +125,9 @@ class LabLayout:
         return f"senergy-lab-{zlib.crc32(str(self.root).encode()):08x}"
 
     def supervisor_socket(self, node: str | None) -> Path:
-        """Return the supervisor's socket of a node.
+        """Return the socket of a node's supervisor.
 
-        None stands for the supervisor of the lab's daemons.
+        For the node None, return the socket of the supervisor of the lab's daemons.
         """
         return self.node_run(node) / "supervisor.sock" if node else self.root / "run" / "supervisor.sock"
 
@@ -135,9 +136,9 @@ class LabLayout:
         return self.root / "nodes" / name
 
     def node_run(self, name: str) -> Path:
-        """Return the directory whose subdirectories `senergy` and `senergy-lab` a node sees in its /run.
+        """Return the directory from which a node gets `senergy` and `senergy-lab` in its /run.
 
-        It also contains the supervisor's socket of the node.
+        The directory also contains the socket of the node's supervisor.
         """
         return self.node(name) / "run"
 
@@ -147,9 +148,9 @@ class LabLayout:
         return self.root / "run" / "stage"
 
     def view(self, node: str | None) -> Path:
-        """Return the file with the mounts of a node.
+        """Return the file that lists the mounts of a node.
 
-        None stands for the lab's daemons.
+        For the node None, return the file for the lab's daemons.
         """
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
@@ -158,23 +159,24 @@ class LabLayout:
         return self.node(name) / "fuse"
 
     def network_socket(self, name: str) -> Path:
-        """Return the path outside the node of the socket that hands out its network namespace."""
+        """Return the path, outside the node, of the socket that passes on the node's network namespace."""
         return self.node_run(name) / "senergy-lab" / "network.sock"
 
     def emulator_socket(self, name: str) -> Path:
-        """Return the path of an emulator's control socket outside the node."""
+        """Return the path, outside the node, of an emulator's control socket."""
         return self.node_run(name) / "senergy-lab" / "emulator.sock"
 
 
 def locate_lab(argument: Path | str | None = None) -> LabLayout:
     """Return the paths of the lab in the directory `argument`.
 
-    If it is None, the directory is $SENERGY_LAB_DIR, or the default directory if that is not set.
+    If `argument` is None, use the directory $SENERGY_LAB_DIR, or the default directory if this variable is
+    not set.
 
     Raises:
-        UsageError: the path is too long for sockets, is hidden inside nodes, or contains a character with a
-            meaning in slurm.conf.
-        ConfigError: other users could exchange files in the directory. Root executes programs from there.
+        UsageError: the path is too long for sockets, is not visible inside nodes, or contains a character
+            that is special in slurm.conf.
+        ConfigError: other users could replace files in the directory, from which root executes programs.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
     layout = LabLayout(root)

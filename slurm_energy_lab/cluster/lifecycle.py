@@ -1,4 +1,4 @@
-"""Life cycle of a lab: its start and its removal, each of which locks the lab's directory."""
+"""Life cycle of a lab: start and removal. Both lock the lab's directory."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ _FIRST_PORT, _PORT_SPREAD = 17000, 12000
 def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
     """Start a lab.
 
-    If that fails, remove everything that was started.
+    If the start fails, remove everything that was started.
 
     Args:
         layout: paths of the lab.
         spec: specification of the lab.
-        report: called with each finished startup step and its duration in seconds.
+        report: function called with each finished startup step and the duration of the step in seconds.
 
     Returns:
-        The lab. It ends with this process unless `Lab.detach()` is called.
+        The lab. The lab ends with this process unless `Lab.detach()` is called.
 
     Raises:
-        AlreadyRunningError: a lab already runs there, or another command starts or removes it.
-        ConfigError: other users could exchange files in the directory.
+        AlreadyRunningError: a lab already runs in the directory, or another command is starting or removing
+            it.
+        ConfigError: other users could replace files in the directory.
         StepError: a daemon failed; the error contains the last lines of its log.
         UnavailableError: the specification requests the priority plugin, which cannot be built.
     """
@@ -83,20 +84,20 @@ def _start(lab: Lab, report: StepReport) -> Lab:
 
 
 def running_lab(layout: LabLayout) -> Lab | None:
-    """Return the lab that runs in a directory; None if none runs."""
+    """Return the lab that runs in a directory; None if no lab runs there."""
     record = read_record(layout.record)
     return Lab(layout, record) if record and is_up(layout, record) else None
 
 
 def down(layout: LabLayout) -> bool:
-    """Remove a lab, whether complete or not.
+    """Remove a lab, whether its start was completed or not.
 
-    Return whether there was one.
+    Return whether there was a lab.
 
     Raises:
-        AlreadyRunningError: another command starts or removes the lab.
-        UsageError: the directory is not a lab's.
-        ConfigError: other users could exchange files in the directory.
+        AlreadyRunningError: another command is starting or removing the lab.
+        UsageError: the directory is not the directory of a lab.
+        ConfigError: other users could replace files in the directory.
     """
     if not layout.root.exists() and not processes.lab_processes(layout.root):
         return False
@@ -124,7 +125,7 @@ def _refuse_foreign(layout: LabLayout) -> None:
 
 @contextmanager
 def _locked(layout: LabLayout) -> Iterator[None]:
-    """Context manager that locks the lab's directory itself, so that no lock file is needed."""
+    """Lock the lab's directory itself for the time of this context. No lock file is needed."""
     layout.root.mkdir(parents=True, exist_ok=True)
     check_folder(layout.root)  # another user may have created it meanwhile
     handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
@@ -139,7 +140,7 @@ def _locked(layout: LabLayout) -> Iterator[None]:
 
 @contextmanager
 def _ports(layout: LabLayout, spec: LabSpec) -> Iterator[dict[str, int]]:
-    """Context manager that reserves a free TCP port for each daemon and yields the ports by daemon name."""
+    """Reserve a free TCP port for each daemon in this context, and yield the ports by daemon name."""
     names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
     if spec.accounting:
         names.append("slurmdbd")

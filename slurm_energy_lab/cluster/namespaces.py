@@ -1,4 +1,4 @@
-"""Mount, PID and host-name namespaces of the lab, through direct system calls.
+"""Mount, PID and host-name namespaces of the lab, created by direct system calls.
 
 The module builds the file system of an emulated node from an emulator's file tree. It starts no process.
 """
@@ -68,7 +68,7 @@ def unshare() -> None:
 def mount(source: str | Path, target: Path, kind: str = "none", flags: int = 0, data: str = "") -> None:
     """Mount a file system with the system call `mount`.
 
-    An OSError names the target.
+    A raised OSError names the target.
     """
     raw = (str(source).encode(), str(target).encode(), kind.encode(), flags, data.encode() or None)
     _call("mount", str(target), *raw[:3], ctypes.c_ulong(flags), raw[4])
@@ -82,7 +82,7 @@ def bind(source: Path, target: Path) -> None:
 def detach(target: Path) -> None:
     """Detach the topmost mount at `target`, even if it is busy.
 
-    It is no error if there is no mount.
+    A missing mount is no error.
     """
     _libc.umount2(str(target).encode(), _DETACH)
 
@@ -109,8 +109,8 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 
     Args:
         tree: mount point of the emulator's file tree, with paths relative to `/`.
-        binds: further mounts {target: source}; the target need not exist on this machine.
-        stage: empty directory in which directories are assembled.
+        binds: further mounts {target: source}. A target need not exist on this machine.
+        stage: empty directory in which this function assembles directories to mount.
     """
     mount_proc()
     own = {Path("/") / name: tree / name for name in ADDED if (tree / name).is_dir()}
@@ -133,10 +133,10 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
     """Apply all bind mounts.
 
-    If the host's directory lacks the target, or has a file there, rebuild the directory.
+    If the target is missing in the host's directory, or is a file there, rebuild this directory.
 
-    No mount is made on a file of the host. The kernel removes such a mount, in all namespaces, when the host
-    renames another file over that file, as ldconfig does with /etc/ld.so.cache.
+    Files of the host are never used as mount points. When the host renames another file over a file, as
+    ldconfig does with /etc/ld.so.cache, the kernel removes mounts on this file in all namespaces.
     """
     rebuilt = {target.parent for target in binds if not target.is_dir()}
     for directory in rebuilt:
@@ -148,9 +148,9 @@ def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
-    """Mount a directory with the same entries and the additional ones over a directory of the host.
+    """Mount over a directory of the host a directory with the same and additional entries.
 
-    Files of the host become symbolic links to the original directory, so that changes on the host are
+    Files of the host become symbolic links into the original directory, so that later changes on the host are
     visible.
     """
     entries = {name: path for name, path in _entries(directory).items() if name not in added}
@@ -188,9 +188,9 @@ def _assemble(
     final_flags: int = 0,
     links: Mapping[str, Path] | None = None,
 ) -> None:
-    """Mount a directory of individual bind mounts and links over `target`.
+    """Mount over `target` a directory that consists of single bind mounts and links.
 
-    The directory is built in `stage`, because its sources may be below `target`.
+    The directory is built in `stage`, because the sources of its mounts may be below `target`.
     """
     mount("tmpfs", stage, "tmpfs", _NO_SUID, "mode=755,size=1m")
     for name, source in entries.items():
@@ -203,9 +203,9 @@ def _assemble(
 
 
 def _show(source: Path, target: Path) -> None:
-    """Make `source` visible at `target`, an entry of a directory that is being assembled.
+    """Make `source` visible as `target`, which is an entry of a directory being assembled.
 
-    A source that has been removed meanwhile, for example the control group of another lab, is skipped.
+    A source that no longer exists is skipped, for example the control group of another lab.
     """
     with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode

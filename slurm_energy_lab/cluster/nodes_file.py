@@ -23,13 +23,13 @@ NODES_LIMIT = 64
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One node to emulate.
+    """Specification of one node to emulate.
 
     Attributes:
         name: host name and Slurm's node name.
         profile: name or path of the hardware profile.
-        overrides: values of the profile to replace, by dotted key.
-        speed: factor on the real CPU time of the node's programs.
+        overrides: values by dotted key that replace values of the profile.
+        speed: speed of the node's programs: factor by which their real CPU time is multiplied.
     """
 
     name: str
@@ -39,7 +39,7 @@ class NodeSpec:
 
 
 def from_profiles(profiles: Iterable[str]) -> tuple[NodeSpec, ...]:
-    """Return nodes with the names n1, n2 and so on, one for each of these hardware profiles."""
+    """Return one node for each of these hardware profiles, with the names n1, n2 and so on."""
     return tuple(NodeSpec(f"n{number}", profile) for number, profile in enumerate(profiles, 1))
 
 
@@ -92,10 +92,10 @@ def _node(table: Any, location: str) -> NodeSpec:
 
 
 def with_speeds(nodes: Sequence[NodeSpec] | None, speeds: Sequence[float]) -> tuple[NodeSpec, ...]:
-    """Return nodes with these speeds.
+    """Return the nodes with the given speeds.
 
     Args:
-        nodes: the nodes; None for as many nodes as speeds, all with the first default profile.
+        nodes: the nodes. If None, there is one node per speed, with the first default profile.
         speeds: speed of each node.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The lab's processes as seen from the host: search in /proc, requests to supervisors, signals."""
+"""The lab's processes as seen from the host: search in /proc, requests to supervisors, and signals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lab_processes(root: Path) -> list[int]:
 
 
 def slurm_clients(slurm_conf: Path) -> list[int]:
-    """Return the ids of Slurm clients outside the lab, such as srun and salloc, that use this lab."""
+    """Return the ids of clients of this lab's Slurm that run outside the lab, such as srun and salloc."""
     variable = f"SLURM_CONF={slurm_conf}".encode()
     return [
         pid
@@ -84,7 +84,7 @@ def slurm_clients(slurm_conf: Path) -> list[int]:
 
 
 def send_signal(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to each of these processes that still exists."""
+    """Send a signal to those of the given processes that still exist."""
     for pid in pids:
         try:
             os.kill(pid, how)
@@ -93,7 +93,7 @@ def send_signal(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> No
 
 
 def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
-    """Return the process id, in the caller's namespace, of a child of a supervisor; None if there is none."""
+    """Return the process id of a supervisor's child in the caller's PID namespace; None if not found."""
     for pid in _pids():
         fields = dict(
             line.split(":\t", 1)
@@ -130,16 +130,16 @@ def accepts(path: Path) -> bool:
 def reserve_ports(count: int, start: int) -> list[socket.socket]:
     """Return sockets that are bound to the next free TCP ports of the loopback interface.
 
-    While such a socket is open, no other process can bind its port unless that process sets SO_REUSEADDR. The
-    daemons of Slurm and of slurm-energy set SO_REUSEADDR and can listen. Two labs that start at the same time
-    therefore use different ports.
+    While such a socket is open, another process can bind the same port only if it sets SO_REUSEADDR. The
+    daemons of Slurm and of slurm-energy set SO_REUSEADDR, so they can listen on the port. Two labs that start
+    at the same time therefore use different ports.
 
     Args:
         count: number of ports.
         start: first port that may be used.
 
     Raises:
-        UnavailableError: fewer ports are free.
+        UnavailableError: fewer than `count` ports are free.
     """
     sockets: list[socket.socket] = []
     for port in range(start, 32768):
@@ -174,7 +174,10 @@ class SupervisorClient:
         self.path = path
 
     def pid(self) -> int | None:
-        """Return the supervisor's process id in the caller's namespace; None if nothing serves its socket."""
+        """Return the supervisor's process id in the caller's PID namespace.
+
+        Return None if no process serves the socket.
+        """
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(self.path))
@@ -184,7 +187,7 @@ class SupervisorClient:
             return int(struct.unpack("3i", raw)[0]) or None
 
     def spawn(self, name: str, argv: list[str], env: dict[str, str], log: Path) -> int:
-        """Start a process in the supervisor's namespaces and return its process id in them.
+        """Start a process in the supervisor's namespaces, and return its process id in these namespaces.
 
         Raises:
             UnavailableError: the supervisor does not respond or cannot start the process.
@@ -195,8 +198,8 @@ class SupervisorClient:
     def children(self) -> dict[str, dict[str, Any]]:
         """Return the processes that the supervisor started, by name.
 
-        Each entry has `pid`, the process id in the namespace, and `exit`, the exit code or None while the
-        process runs.
+        Each entry has two keys: `pid` is the process id in the supervisor's namespace, and `exit` is the exit
+        code, or None while the process runs.
         """
         return {child["name"]: child for child in self._ask({"op": "list"})["processes"]}
 
@@ -217,13 +220,14 @@ class SupervisorClient:
 
 
 def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
-    """Kill the processes that the function `find` returns until all of them have ended.
+    """Kill the processes returned by the function `find`, until all of them have ended.
 
-    All processes seen are tracked by process id. A killed first process of a namespace has no readable
-    environment while it waits for the last process of the namespace, so `find` no longer returns it.
+    Every process that `find` has returned once is tracked by its process id. This is necessary for the first
+    process of a PID namespace: after it is killed, it waits for the last process of the namespace and has no
+    readable environment, so `find` no longer returns it.
 
     Returns:
-        The ids of processes that are left after `timeout_s` seconds.
+        The ids of the processes that still exist after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     pids_seen: set[int] = set()

@@ -18,22 +18,23 @@ PRIORITIES = ("off", "plugin", "portable")
 
 @dataclass(frozen=True)
 class LabSpec:
-    """The lab that a user requests.
+    """Specification of the lab that a user requests.
 
     Attributes:
         nodes: the nodes to emulate.
         slurm: lines `Key=Value` for slurm.conf; an existing key is replaced.
         energy: tables to merge into energy.toml, for example `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
-        priority: component that orders the queue. `off`: Slurm. `plugin`: slurmctld's plugin with
-            senergyctld's table. `portable`: senergyctld through scontrol.
+        priority: component that orders the queue. `off` means Slurm itself, `plugin` the plugin in slurmctld
+            with senergyctld's table, and `portable` senergyctld through scontrol.
         slurm_energy: whether Slurm loads acct_gather_energy/senergy, so that its own accounting has energy.
-        product: whether slurm-energy runs. Without it the lab is Slurm on emulated hardware.
-        cpu_share: real cores for all emulated CPUs of a node together; None for the emulator's default.
-        links: latency and bandwidth of the network between tasks on different nodes; None: the tasks use the
-            host's network.
-        users: raw shares of the users that have a Slurm account, in addition to root. They must be users of
-            this machine.
+        product: whether slurm-energy runs. If not, the lab is plain Slurm on emulated hardware.
+        cpu_share: number of real cores that all emulated CPUs of a node share; None means the emulator's
+            default.
+        links: latency and bandwidth of the network between tasks on different nodes. If None, the tasks use
+            the host's network.
+        users: raw Slurm shares by user name. These users, who must exist on this machine, get a Slurm account
+            in addition to root.
     """
 
     nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))
@@ -66,7 +67,7 @@ class LabRecord:
     Attributes:
         spec: the specification.
         ports: TCP port by daemon; the key of a node's slurmd is `slurmd.NAME`.
-        complete: whether `up` finished.
+        complete: whether `up` has finished.
         started: Unix time of `up` in seconds.
         starter: process id of `up`.
     """

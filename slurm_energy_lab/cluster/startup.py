@@ -30,8 +30,8 @@ class StartupStep:
         node: node in whose namespaces the process runs; None for the namespaces of the lab's daemons.
         needs: names of steps that must be ready first.
         env: additional environment variables of the process.
-        ready: returns whether a daemon is ready. None for a task, which is ready when it has ended with exit
-            code 0.
+        ready: function that returns whether a daemon is ready. None for a task: a task is ready when it has
+            ended with exit code 0.
         timeout_s: seconds after which a step that is not ready fails.
     """
 
@@ -50,11 +50,11 @@ StepReport = Callable[[StartupStep, float], None]
 
 
 def ignore(step: StartupStep, took_s: float) -> None:
-    """Do nothing. Callers that do not show progress pass it as `report`."""
+    """Do nothing. Callers that do not show progress pass this function as `report`."""
 
 
 class StepError(UnavailableError):
-    """A startup step failed.
+    """Raised when a startup step fails.
 
     Attributes:
         log_tail: last lines of the step's log.
@@ -67,7 +67,7 @@ class StepError(UnavailableError):
 
 
 def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
-    """Return the last lines of a file; empty if the file is not readable."""
+    """Return the last lines of a file; an empty list if the file is not readable."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16384))
@@ -77,12 +77,13 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
 
 
 class Startup:
-    """One run of startup steps, with the steps that wait, run and are ready.
+    """Execution of startup steps: the steps that wait, that run, and that are ready.
 
     Args:
-        supervisor: returns the supervisor of a node, or for None that of the lab's daemons.
-        environment: environment variables of every process. Those of a step are added.
-        report: called with each step that becomes ready and its duration in seconds.
+        supervisor: function that returns the supervisor of a node, or for None the supervisor of the lab's
+            daemons.
+        environment: environment variables of every process. The variables of a step are added to these.
+        report: function called with each step that becomes ready and the duration of the step in seconds.
     """
 
     def __init__(

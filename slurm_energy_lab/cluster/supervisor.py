@@ -1,11 +1,11 @@
-"""Supervisor: PID 1 of the namespaces of the lab's daemons or of a node. It starts and reaps processes.
+"""Supervisor: PID 1 in the namespaces of a node or of the lab's daemons. It starts and reaps processes.
 
-When a supervisor ends, the kernel kills every process and removes every mount of its namespaces.
-`senergy lab down` relies on this. A supervisor knows nothing of Slurm.
+When a supervisor ends, the kernel kills every process and removes every mount of its namespaces. `senergy lab
+down` relies on this. A supervisor does not depend on Slurm.
 
-Its socket carries JSON lines. The response to `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}`
-is `{"ok":true,"pid":N}` (N in the namespace), the response to `{"op":"list"}` is
-`{"ok":true,"processes":[{"name":...,"pid":N,"exit":CODE|null}]}`.
+The supervisor's socket carries JSON lines. The response to
+`{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}` is `{"ok":true,"pid":N}` (N in the namespace),
+the response to `{"op":"list"}` is `{"ok":true,"processes":[{"name":...,"pid":N,"exit":CODE|null}]}`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _Child:
 
 
 class Supervisor:
-    """Serves requests on a listening socket.
+    """Server of the requests on a supervisor's listening socket.
 
-    The process ends when its lifeline pipe is closed.
+    The supervisor's process ends when its lifeline pipe is closed.
     """
 
     def __init__(self, listener: socket.socket, lifeline_fd: int | None) -> None:
@@ -150,7 +150,7 @@ def _enter(arguments: argparse.Namespace) -> None:
 def main() -> int:
     """Enter new namespaces and start the supervisor in them.
 
-    The starting process returns when the supervisor serves.
+    The process that called this function exits when the supervisor serves requests.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)

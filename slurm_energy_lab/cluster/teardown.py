@@ -21,11 +21,11 @@ _PAUSE_S = 0.05
 def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
     """Remove a lab completely.
 
-    It is no error if there is none.
+    A missing lab is no error.
 
     Args:
         layout: paths of the lab.
-        keep_directory: leave the lab's directory, which is empty then.
+        keep_directory: whether to keep the lab's directory, which is then empty.
 
     Raises:
         EnergyError: a process does not end, or a directory cannot be removed.
@@ -45,9 +45,9 @@ def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
 
 
 def _mounts_below(root: Path) -> list[Path]:
-    """Return the mount points below `root` in the caller's namespace, deepest first.
+    """Return the mount points below `root` in the caller's mount namespace, deepest first.
 
-    Usually there are none.
+    Usually there are no such mounts.
     """
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     targets = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
@@ -74,7 +74,7 @@ def _remove_group(group: Path) -> None:
 def _remove_idle(group: Path) -> None:
     """Remove one control group.
 
-    If ending processes keep it busy, wait for them.
+    If the group still has processes that are ending, wait for these processes.
     """
     deadline = time.monotonic() + _TIMEOUT_S
     while True:

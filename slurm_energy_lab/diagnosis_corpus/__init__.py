@@ -1,5 +1,5 @@
-"""Synthetic jobs with one planted cause of waste each, and healthy jobs, to measure the rules of diagnosis.
+"""Synthetic jobs with one planted cause of waste each, and healthy jobs, for testing the diagnosis.
 
-The jobs come from a model of a training loop and of a few other programs. The model knows physical causes
-(storage bandwidth, loader processes, batch size, clocks), not the thresholds of the rules.
+Models of a training loop and of a few other programs generate the jobs. The models contain physical causes
+(storage bandwidth, loader processes, batch size, clocks), but not the thresholds of the diagnosis rules.
 """

@@ -1,4 +1,4 @@
-"""Healthy synthetic jobs of several kinds, which must get no findings."""
+"""Healthy synthetic jobs of several kinds, for which the diagnosis must report no findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _training(random: Random, *, steps: bool = True, gpm: bool = True, min_ranks
 
 
 def _hidden_communication(random: Random) -> JobObservation:
-    """Return a job whose program reports no communication: it overlaps with the backward pass."""
+    """Return a job whose program reports no communication, because it overlaps with the backward pass."""
     shape = training_job(random, min_ranks=4)
     shape.hide_phases = ("communication",)
     return observe(shape, random)
@@ -38,7 +38,7 @@ def _short(random: Random) -> JobObservation:
 
 
 def _capped(random: Random) -> JobObservation:
-    """Return a job with a moderate power limit, as an energy policy sets it."""
+    """Return a job with a moderate power limit, such as an energy policy would set."""
     shape = training_job(random)
     assert shape.loop is not None
     clock = random.uniform(0.82, 0.93)
@@ -49,7 +49,7 @@ def _capped(random: Random) -> JobObservation:
 
 
 def _checkpointing(random: Random) -> JobObservation:
-    """Return a job with rare checkpoints, which its steps show in half of the cases."""
+    """Return a job with rare checkpoints. In half of the cases, the job's steps show the checkpoints."""
     shape = training_job(random)
     shape.checkpoint_s = random.uniform(5, 30)
     shape.checkpoint_every_s = shape.checkpoint_s * random.uniform(30, 80)
@@ -58,7 +58,7 @@ def _checkpointing(random: Random) -> JobObservation:
 
 
 def _staged(random: Random) -> JobObservation:
-    """Return a job that copies and unpacks its data for some minutes before it trains."""
+    """Return a job that copies and unpacks its data for some minutes before the training starts."""
     shape = training_job(random)
     shape.startup_s = random.uniform(300, 1200)
     shape.elapsed_s += shape.startup_s

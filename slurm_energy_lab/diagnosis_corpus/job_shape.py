@@ -1,4 +1,4 @@
-"""A synthetic job: allocation, activity over time, and the layers that observe it."""
+"""Parameters of a synthetic job: allocation, activity over time, and the sources that observe it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from slurm_energy_lab.diagnosis_corpus.training_loop import Loop
 
 @dataclass(slots=True)
 class NodeLoad:
-    """Load of one node at one moment. GPU values are by index of the allocated GPU.
+    """Load of one node at one moment. GPU values are listed by index of the allocated GPU.
 
     Attributes:
-        busy, sm, dram, tensor: shares, 0 to 1.
+        busy, sm, dram, tensor: utilisation of the GPU and of its units, 0 to 1.
         copy_bytes_per_s: PCIe traffic to each GPU.
-        cpu_cores: CPUs in use.
-        cpu_wanted: CPUs that the threads would use.
+        cpu_cores: number of CPUs in use.
+        cpu_wanted: number of CPUs that the threads would use if there were enough.
         read_bytes_per_s, write_bytes_per_s, send_bytes_per_s: storage and network traffic of the node.
-        io_wait: share of the time, 0 to 1.
+        io_wait: fraction of the time spent waiting for storage, 0 to 1.
     """
 
     busy: list[float]
@@ -41,34 +41,35 @@ class NodeLoad:
 
 @dataclass(slots=True)
 class JobShape:
-    """Parameters of a synthetic job beside its program.
+    """Parameters of a synthetic job in addition to those of its program.
 
     Attributes:
         elapsed_s: duration of the job.
-        loop: the training loop; None: `pattern` gives the load.
+        loop: the training loop. If None, the argument `pattern` of `observe` gives the load.
         nodes, gpus, cpus: allocated nodes, GPUs per node and CPUs per node.
         startup_s: time before the program computes.
         tail_s: time after the last computation.
         checkpoint_every_s, checkpoint_s, checkpoint_bytes: interval, duration and size of checkpoints.
-        outlier_every: one step in so many is slow; 0: none.
-        outlier_factor: duration of a slow step over the others.
-        gpu_memory_share: memory in use over the GPU's memory.
-        gpu_memory_growth: increase of that share from the start to the end.
-        host_memory_share, host_memory_growth: the same for the memory of the job.
-        memory_stall: share of the time in which tasks wait for memory.
-        memory_slowdown: bandwidth of the storage with this memory over that with enough of it.
-        cpu_throttled: share of the time stopped by the CPU quota.
-        cpu_pressure: pressure in percent; None: from the load.
-        cpu_clock: factor of the CPU clock by node; absent: 1.
-        thermal: share of the time with thermal throttling by (node, GPU).
-        power_throttled: share of the time throttled by the power limit.
-        cap_share: power limit over the highest limit.
-        gpu_clock: SM clock over the highest clock by (node, GPU); absent: 1.
+        outlier_every: number N of which one step in N is slow; 0 if no step is slow.
+        outlier_factor: duration of a slow step divided by the duration of other steps.
+        gpu_memory_share: GPU memory in use divided by the memory of the GPU.
+        gpu_memory_growth: increase of `gpu_memory_share` from the start to the end of the job.
+        host_memory_share, host_memory_growth: the same two values for the host memory of the job.
+        memory_stall: fraction of the time in which tasks wait for memory.
+        memory_slowdown: storage bandwidth with the job's memory divided by the bandwidth with sufficient
+            memory.
+        cpu_throttled: fraction of the time in which the CPU quota stops the job.
+        cpu_pressure: CPU pressure in percent; None if it follows from the load.
+        cpu_clock: factor of the CPU clock by node; a node without an entry has 1.
+        thermal: fraction of the time with thermal throttling, by (node, GPU).
+        power_throttled: fraction of the time in which the power limit throttles the GPU.
+        cap_share: power limit divided by the highest possible limit.
+        gpu_clock: SM clock divided by the highest clock, by (node, GPU); a GPU without an entry has 1.
         clock_setting: whether a clock limit was applied.
         is_network_storage: whether storage traffic goes over the network.
         state, exit_status, step_exit_status, restart_count, is_interactive: see `ObservedAllocation`.
-        has_steps, has_gpm, has_max_clock, has_pressure, has_signals, has_power, has_energy: layers that
-            observe the job.
+        has_steps, has_gpm, has_max_clock, has_pressure, has_signals, has_power, has_energy: whether steps,
+            GPM metrics, maximum clocks, pressure, signals, power and energy of the job are observed.
         hide_phases: phases that the program does not report.
     """
 

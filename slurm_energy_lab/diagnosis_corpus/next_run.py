@@ -1,4 +1,4 @@
-"""The next run of a synthetic training job with adjusted values: the same work in the model of the loop."""
+"""Next run of a synthetic training job with adjusted values: the same work in the model of the loop."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Effect = Callable[[JobShape, JobShape], None]
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """A run with adjusted values.
+    """Run of a job with adjusted values.
 
     Attributes:
-        shape: its parameters.
-        samples: samples that it processes.
+        shape: parameters of the run.
+        samples: number of samples that the run processes.
     """
 
     shape: JobShape
@@ -48,13 +48,13 @@ def next_run(
     noise: float = 1.0,
     effect: Effect | None = None,
 ) -> NextRun:
-    """Return the run that does the same work with adjusted values.
+    """Return the run that does the same work as a job, with adjusted values.
 
     Args:
         shape: the job without adjustments.
         values: adjusted values by kind of adjustment.
-        noise: factor of the time that the work takes.
-        effect: true effect of the values; None: the promised effect.
+        noise: random factor by which the time of the work is multiplied.
+        effect: true effect of the adjusted values; None means the effect that the advice promises.
     """
     adjusted = copy.deepcopy(shape)
     loop = training_loop(adjusted)
@@ -95,7 +95,10 @@ def next_run(
 
 
 def _set_limits(adjusted: JobShape, values: Mapping[str, int]) -> None:
-    """Set the limits of all GPUs. The clock of a GPU at its power limit follows the root of its power."""
+    """Set the limits of all GPUs.
+
+    The clock of a GPU at its power limit is assumed to be proportional to the root of its power.
+    """
     loop, old = training_loop(adjusted), min(adjusted.gpu_clock.values(), default=1.0)
     clock = old
     if "gpu-cap" in values:
@@ -112,7 +115,7 @@ def _set_limits(adjusted: JobShape, values: Mapping[str, int]) -> None:
 
 
 def observe_run(run: NextRun, random: Random) -> JobObservation:
-    """Return the observations of a run. Its ranks report the samples that it processes."""
+    """Return the observation of a run. The ranks report the number of samples that they process."""
     observation = observe(run.shape, random)
     count = len(observation.ranks)
     nodes = tuple(
@@ -133,7 +136,7 @@ def _samples(shape: JobShape) -> float:
 
 
 def _samples_per_s(shape: JobShape) -> float:
-    """Return the samples per second between start-up and tail."""
+    """Return the number of samples per second between the start-up and the end phase of a job."""
     loop = training_loop(shape)
     share = 1.0
     if shape.checkpoint_every_s:

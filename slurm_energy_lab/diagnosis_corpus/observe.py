@@ -1,4 +1,4 @@
-"""Observation of a synthetic job: series of signals with noise, step statistics, energy and allocation."""
+"""Observation of a synthetic job: noisy series of signals, step statistics, energy and allocation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def observe(
     job_id: int = 1,
     start_s: float = START_S,
 ) -> JobObservation:
-    """Return the observation of a synthetic job, with noise and missed values.
+    """Return the observation of a synthetic job, with noise and with missing values.
 
     Args:
         shape: the job.
         random: source of the noise.
-        pattern: load over time; None: that of the training loop.
+        pattern: load of the nodes over time; None means the load of the training loop.
         job_id: id of the job.
-        start_s: start of the job, Unix seconds.
+        start_s: start of the job in Unix seconds.
     """
     load = pattern or _training_pattern(shape)
     interval_s = 10.0
@@ -118,7 +118,7 @@ def _training_pattern(shape: JobShape) -> Pattern:
 
 
 def _checkpoint_share(shape: JobShape, time_s: float) -> float:
-    """Return the share of a sampling interval around a time that is spent in checkpoints."""
+    """Return the fraction of the sampling interval around a time that is spent in checkpoints."""
     if not shape.checkpoint_every_s:
         return 0.0
     period = shape.checkpoint_every_s + shape.checkpoint_s
@@ -131,7 +131,7 @@ def _checkpoint_share(shape: JobShape, time_s: float) -> float:
 
 
 class _NodeRecorder:
-    """Series of one node, built interval by interval."""
+    """Builder of the series of one node, interval by interval."""
 
     def __init__(
         self, shape: JobShape, name: str, number: int, interval_s: float, random: Random, start_s: float
@@ -198,7 +198,7 @@ class _NodeRecorder:
         self._put("throttle_power_percent", part, self._percent(shape.power_throttled if is_limited else 0.0))
 
     def series(self) -> list[ObservedSeries]:
-        """Return the series of the layers that observe the job."""
+        """Return the series of those signals that are observed for the job."""
         shape = self._shape
         return [
             ObservedSeries(name, part, self._name, "lab", self._start_s, self._interval_s, values)
@@ -207,7 +207,7 @@ class _NodeRecorder:
         ]
 
     def energy_joules(self) -> dict[str, float]:
-        """Return the energy by component."""
+        """Return the energy in joules by component."""
         scale = self._shape.elapsed_s / max(1, len(self._values[("power_watts", "cpu")]))
         return {
             part: math.fsum(values) * scale
@@ -228,5 +228,5 @@ class _NodeRecorder:
 
 
 def shape_duration(shape: JobShape) -> float:
-    """Return the duration of a job in seconds, which is never 0."""
+    """Return the duration of a job in seconds, which is always above 0."""
     return max(shape.elapsed_s, 1.0)

@@ -20,15 +20,15 @@ def cpu_job(
     slow_node: bool = False,
     used: float = 1.0,
 ) -> JobObservation:
-    """Return an MPI or OpenMP program on CPUs only, healthy by default.
+    """Return an MPI or OpenMP program on CPUs only. By default, the program is healthy.
 
     Args:
         random: source of parameters and noise.
-        threads_per_cpu: threads of the program per CPU.
-        throttled: share of the time that a CPU quota stops the program.
+        threads_per_cpu: number of the program's threads per CPU.
+        throttled: fraction of the time in which a CPU quota stops the program.
         uneven: whether the nodes have different amounts of work.
         slow_node: whether one node runs at a low clock.
-        used: share of the CPUs that the program uses.
+        used: fraction of the allocated CPUs that the program uses.
     """
     nodes = random.choice([2, 3, 4, 8]) if uneven or slow_node else random.choice([1, 1, 2, 4])
     if slow_node:
@@ -80,7 +80,7 @@ def forgotten_session(random: Random) -> JobObservation:
 
 
 def debugging_session(random: Random) -> JobObservation:
-    """Return a healthy interactive job: short bursts of work with short pauses."""
+    """Return a healthy interactive job with short bursts of work and short pauses."""
     gpus = random.choice([0, 1])
     shape = JobShape(
         elapsed_s=random.uniform(1200, 5400),
@@ -115,7 +115,7 @@ def _session_pattern(gpus: int, is_active: Callable[[float, Random], bool]) -> P
 
 
 def one_node_works(random: Random) -> JobObservation:
-    """Return a job on several nodes of which only the first does any work."""
+    """Return a job on several nodes, of which only the first node does any work."""
     nodes, cpus = random.choice([2, 3, 4]), random.choice([8, 16, 32])
     shape = JobShape(random.uniform(1200, 9000), nodes=nodes, gpus=0, cpus=cpus, has_steps=False)
 
@@ -128,7 +128,7 @@ def one_node_works(random: Random) -> JobObservation:
 
 
 def cpu_only_program(random: Random) -> JobObservation:
-    """Return a program on CPUs in a job with GPUs."""
+    """Return a job with allocated GPUs whose program runs on CPUs only."""
     gpus, cpus = random.choice([1, 2, 4]), random.choice([8, 16])
     shape = JobShape(random.uniform(1200, 9000), gpus=gpus, cpus=cpus, has_steps=False)
 
@@ -141,7 +141,7 @@ def cpu_only_program(random: Random) -> JobObservation:
 
 
 def inference_service(random: Random) -> JobObservation:
-    """Return a healthy inference service: load in waves and bursts, memory reserved from the start."""
+    """Return a healthy inference service with load in waves and bursts, and memory reserved at the start."""
     gpus = random.choice([1, 2, 4])
     shape = JobShape(
         elapsed_s=random.uniform(3600, 10 * 3600),
@@ -172,7 +172,7 @@ def inference_service(random: Random) -> JobObservation:
 
 
 def bursts(random: Random) -> JobObservation:
-    """Return a healthy program that alternates between CPU phases and GPU phases of some minutes."""
+    """Return a healthy program that alternates between CPU and GPU phases of some minutes each."""
     gpus = random.choice([1, 2])
     shape = JobShape(random.uniform(3600, 14400), gpus=gpus, cpus=16 * gpus, has_steps=False)
     cpu_s, gpu_s = random.uniform(60, 400), random.uniform(120, 600)
@@ -190,7 +190,7 @@ def bursts(random: Random) -> JobObservation:
 
 
 def large_memory_job(random: Random) -> JobObservation:
-    """Return a healthy serial program that holds all CPUs of a node for their memory."""
+    """Return a healthy serial program that holds all CPUs of a node, because it needs their memory."""
     cpus = random.choice([16, 32])
     shape = JobShape(
         random.uniform(1800, 9000),

@@ -26,12 +26,12 @@ Builder = Callable[[Random], JobObservation]
 
 @dataclass(frozen=True, slots=True)
 class PlantedJob:
-    """A kind of synthetic job.
+    """Kind of synthetic jobs.
 
     Attributes:
         name: name of the kind.
-        expected: the planted cause; empty for a healthy job.
-        build: builds one job from a source of random parameters.
+        expected: kind of the finding for the planted cause; None for a healthy job.
+        build: function that builds one job from a source of random numbers.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PlantedJob:
 
 
 def training_job(random: Random, *, min_ranks: int = 1, max_ranks: int = 16) -> JobShape:
-    """Return a healthy training job with random parameters: the GPU is the slowest stage."""
+    """Return a healthy training job with random parameters, in which the GPU is the slowest stage."""
     choices = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 4), (2, 8), (4, 2), (4, 4)]
     nodes, gpus = random.choice([c for c in choices if min_ranks <= c[0] * c[1] <= max_ranks])
     cpus = gpus * random.choice([8, 12, 16])
@@ -91,7 +91,7 @@ def _slow_storage(random: Random) -> JobShape:
 
 
 def _slow_loader(random: Random, workers: int) -> JobShape:
-    """Return a job whose loader processes need more time per batch than the GPU."""
+    """Return a job whose loader processes take longer per batch than the GPU."""
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
     loop.workers = workers
@@ -102,7 +102,7 @@ def _slow_loader(random: Random, workers: int) -> JobShape:
 
 
 def _few_cpus(random: Random, workers_per_cpu: float) -> JobShape:
-    """Return a job with fewer CPUs than the loader needs, and with a number of workers per CPU."""
+    """Return a job with fewer CPUs than its loader needs, and with the given number of workers per CPU."""
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
     cores = random.choice([2, 3, 4])
@@ -240,11 +240,11 @@ def _tail(random: Random) -> JobShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapedBuilder:
-    """Builder of training jobs that only some layers observe.
+    """Builder of training jobs of which only some signals are observed.
 
     Attributes:
-        make: draws the parameters of a job.
-        layers: attributes of `JobShape` that select the observed signals.
+        make: function that draws the parameters of a job.
+        layers: values of the attributes of `JobShape` that select the observed signals.
     """
 
     make: Callable[[Random], JobShape]

@@ -1,4 +1,4 @@
-"""Scores of the rules on the corpus: how often the planted cause is the first finding."""
+"""Scores of the diagnosis rules on the corpus: how often the planted cause is the first finding."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Result:
     """Findings of one job of the corpus.
 
     Attributes:
-        job: kind of job.
-        seed: seed of its parameters.
+        job: kind of the job.
+        seed: seed of the job's random parameters.
         findings: kinds of the findings in order.
     """
 
@@ -31,13 +31,13 @@ class Result:
 
     @property
     def is_right(self) -> bool:
-        """Whether the planted cause is the first finding; for a healthy job, whether there is none."""
+        """Return whether the planted cause is the first finding. For a healthy job: whether there is none."""
         first = self.findings[0] if self.findings else None
         return first == self.job.expected
 
 
 def build(job: PlantedJob, seed: int) -> JobObservation:
-    """Return the job of a kind for a seed; the same seed gives the same job."""
+    """Return the job of a kind for a seed. Equal seeds give equal jobs."""
     return job.build(Random(zlib.crc32(job.name.encode()) * 1_000_003 + seed))
 
 
@@ -46,7 +46,7 @@ def results(
     config: DiagnosisConfig | None = None,
     jobs: Sequence[PlantedJob] = (*PLANTED, *HEALTHY),
 ) -> Iterator[Result]:
-    """Yield the findings of kinds of jobs for each seed."""
+    """Yield the findings for each kind of job and each seed."""
     for seed in seeds:
         for job in jobs:
             findings = find_causes(build(job, seed), config or DiagnosisConfig())

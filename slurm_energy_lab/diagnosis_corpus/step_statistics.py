@@ -1,4 +1,4 @@
-"""Step statistics of a synthetic training job, from simulated steps with noise."""
+"""Step statistics of a synthetic training job, computed from simulated steps with noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STAGES = ("data", "copy", "forward", "backward", "optimizer", "communication")
 def rank_steps(
     shape: JobShape, node: int, name: str, start_s: float, random: Random
 ) -> tuple[RankSteps, ...]:
-    """Return the steps of the ranks on one node."""
+    """Return the step statistics of the ranks on one node."""
     loop = shape.loop
     assert loop is not None, "only training jobs report steps"
     steps = step_times(loop)

@@ -1,4 +1,4 @@
-"""Synthetic tasks with labelled stragglers, of the size of the set of Ravikumar and Sriraman."""
+"""Synthetic tasks with labelled stragglers, as many as in the data set of Ravikumar and Sriraman."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskGroup:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Result of the rule at one threshold."""
+    """Result of the straggler rule at one threshold."""
 
     threshold: float
     precision: float
@@ -36,16 +36,17 @@ class Score:
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall."""
+        """Return the harmonic mean of precision and recall."""
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
 
 
 def task_groups(seed: int) -> list[TaskGroup]:
-    """Return 150 jobs with 21,000 tasks, of which 724 ran on slow nodes.
+    """Return 150 jobs with 21,000 tasks in total, of which 724 ran on slow nodes.
 
-    The times of a job's tasks vary by 3 to 18 % of their mean (lognormal), and 2 % of the tasks have up to
-    half more work. A slow node takes 1.3 to 5 times as long; most take less than twice as long.
+    The times of a job's tasks have a lognormal distribution with a deviation of 3 to 18 % of their mean. Of
+    all tasks, 2 % have up to 50 % more work. A task on a slow node takes 1.3 to 5 times as long; most take
+    less than twice as long.
     """
     random = Random(seed)
     slow = set(random.sample(range(TASKS), STRAGGLERS))
@@ -63,7 +64,7 @@ def task_groups(seed: int) -> list[TaskGroup]:
 
 
 def score(groups: list[TaskGroup], threshold: float) -> Score:
-    """Return precision and recall of the rule at a threshold."""
+    """Return precision and recall of the straggler rule at a threshold."""
     hits = named = 0
     for group in groups:
         found = stragglers(group.durations_s, threshold)

@@ -1,4 +1,4 @@
-"""A model of a training loop: times of its stages and the load that they cause, from physical parameters."""
+"""Model of a training loop: stage times and hardware load, computed from physical parameters."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ class Loop:
     """Parameters of a data-parallel training loop with one process per GPU. Times are in seconds.
 
     Attributes:
-        nodes, gpus: nodes, and GPUs per node that the program uses.
-        cpus: CPUs of the job per node.
-        batch: samples per step and process.
-        workers: loader processes per rank; 0: the rank loads the data itself.
-        sample_cpu_s: CPU time to prepare a sample.
-        sample_bytes: bytes of a stored sample.
-        tensor_bytes: bytes of a prepared sample on its way to the GPU.
+        nodes, gpus: number of nodes, and number of GPUs per node that the program uses.
+        cpus: number of CPUs of the job per node.
+        batch: number of samples per step and process.
+        workers: number of loader processes per rank; 0 if the rank loads the data itself.
+        sample_cpu_s: CPU time for preparing a sample.
+        sample_bytes: size of a stored sample in bytes.
+        tensor_bytes: size in bytes of a prepared sample that is copied to the GPU.
         storage_bytes_per_s: bandwidth of the storage per node.
-        copy_bytes_per_s: bandwidth from host to GPU.
-        sample_gpu_s: GPU time per sample with large batches.
-        launch_s: constant time per step to launch kernels.
+        copy_bytes_per_s: bandwidth of copies from host to GPU.
+        sample_gpu_s: GPU time per sample if the batch is large.
+        launch_s: constant time per step for launching kernels.
         half_batch: batch size at which half of the GPU's units have work.
-        gradient_bytes: gradients exchanged per step.
+        gradient_bytes: size in bytes of the gradients exchanged per step.
         network_bytes_per_s: bandwidth between processes.
-        overlap: share of the communication that is hidden behind the backward pass.
-        slowness: factor of the compute time by rank; absent: 1.
-        clock: factor of the clock by rank; absent: 1.
+        overlap: fraction of the communication that overlaps with the backward pass.
+        slowness: factor of the compute time by rank; a rank without an entry has 1.
+        clock: factor of the clock by rank; a rank without an entry has 1.
         jitter: relative standard deviation of step times.
-        is_pinned: whether the loader pins memory, as the program reports; None: it does not report it.
-        accumulation: steps per exchange of gradients.
+        is_pinned: whether the loader pins memory, as the program reports; None if the program does not report
+            this.
+        accumulation: number of steps per exchange of gradients.
         is_balanced: whether each rank gets work in proportion to its speed.
     """
 
@@ -61,7 +62,7 @@ class Loop:
 
     @property
     def ranks(self) -> int:
-        """Number of processes."""
+        """Return the number of processes."""
         return self.nodes * self.gpus
 
 
@@ -78,17 +79,17 @@ class RankStep:
 
     @property
     def compute(self) -> float:
-        """Time of the computation."""
+        """Return the time of the computation in seconds."""
         return self.forward + self.backward + self.optimizer
 
     @property
     def step(self) -> float:
-        """Time of the whole step."""
+        """Return the time of the whole step in seconds."""
         return self.data + self.copy + self.compute + self.communication
 
 
 def step_times(loop: Loop) -> list[RankStep]:
-    """Return the mean stage times by rank. All ranks end a step together."""
+    """Return the mean stage times of each rank. All ranks end a step at the same time."""
     io_s = loop.batch * loop.sample_bytes * loop.gpus / loop.storage_bytes_per_s
     cpu_s = loop.batch * loop.sample_cpu_s
     copy_s = loop.batch * loop.tensor_bytes / loop.copy_bytes_per_s
@@ -120,7 +121,7 @@ def _compute_s(loop: Loop, rank: int) -> float:
 
 
 def unit_activity(loop: Loop) -> float:
-    """Return the share of the GPU's units with work while it computes, 0 to 1."""
+    """Return the fraction, 0 to 1, of the GPU's units that have work while the GPU computes."""
     kernels_s = loop.batch * loop.sample_gpu_s
     occupancy = 0.92 * loop.batch / (loop.batch + loop.half_batch)
     return occupancy * kernels_s / (kernels_s + 0.6 * loop.launch_s)
@@ -128,16 +129,16 @@ def unit_activity(loop: Loop) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """Load of the hardware by one rank while it trains.
+    """Load that one rank puts on the hardware while it trains.
 
     Attributes:
-        gpu_busy, sm_active, dram_active, tensor_active: shares, 0 to 1.
-        copy_bytes_per_s: traffic to the GPU.
-        cpu_cores: CPUs in use by the rank and its workers.
-        cpu_wanted: CPUs that they would use if there were enough.
-        read_bytes_per_s: bytes read from storage.
-        io_wait: share of the time in which a process waits for storage.
-        send_bytes_per_s: gradient traffic sent.
+        gpu_busy, sm_active, dram_active, tensor_active: utilisation of the GPU and of its units, 0 to 1.
+        copy_bytes_per_s: traffic from the host to the GPU.
+        cpu_cores: number of CPUs that the rank and its workers use.
+        cpu_wanted: number of CPUs that the rank and its workers would use if there were enough CPUs.
+        read_bytes_per_s: bytes read from storage per second.
+        io_wait: fraction of the time in which a process waits for storage.
+        send_bytes_per_s: bytes of gradients sent per second.
     """
 
     gpu_busy: float
@@ -153,7 +154,7 @@ class RankLoad:
 
 
 def rank_load(loop: Loop, step: RankStep) -> RankLoad:
-    """Return the load that a rank with these stage times causes."""
+    """Return the load that a rank with the given stage times causes."""
     total = step.step
     units = unit_activity(loop)
     computing, exchanging = step.compute / total, step.communication / total

@@ -1,4 +1,4 @@
-"""Synthetic jobs of a review: waste and healthy jobs that the corpus does not contain in this form."""
+"""Additional synthetic jobs from a review: wasteful and healthy jobs of forms the corpus lacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _changed(max_ranks: int = 4, **values: object) -> Callable[[Random], JobObse
 
 
 def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
-    """Return a job that wrote no checkpoint: its framework would have reported it, or it wrote nothing."""
+    """Return a job that wrote no checkpoint: its framework reports none, or the job wrote no data."""
     has_framework = random.random() < 0.5
     job = _changed(8 if has_framework else 1, **values)(random)
     if not has_framework:
@@ -48,7 +48,7 @@ def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
 
 
 def _uneven_accumulation(random: Random) -> JobObservation:
-    """Return a job of which two thirds of the ranks accumulate one more micro-batch."""
+    """Return a job in which two thirds of the ranks accumulate one more micro-batch than the others."""
     shape = training_job(random, min_ranks=4)
     loop = _loop(shape)
     parts = random.choice([1, 2])
@@ -59,7 +59,7 @@ def _uneven_accumulation(random: Random) -> JobObservation:
 
 
 def _slow_checkpoints(random: Random, *, steps: bool) -> JobObservation:
-    """Return a job with steps of several seconds that writes rare checkpoints to a slow disk."""
+    """Return a job with steps of several seconds, which writes rare checkpoints to a slow disk."""
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
     factor = _STEP_S / (loop.batch * loop.sample_gpu_s)
@@ -73,7 +73,7 @@ def _slow_checkpoints(random: Random, *, steps: bool) -> JobObservation:
 
 
 def _one_of_four_gpus(random: Random) -> JobObservation:
-    """Return a job that uses one of four GPUs and opens a context on the others."""
+    """Return a job that computes on one of four GPUs and only opens a context on the others."""
     shape = training_job(random, max_ranks=1)
     shape.gpus, shape.has_steps = 4, False
     job = observe(shape, random)
@@ -88,7 +88,7 @@ def _one_of_four_gpus(random: Random) -> JobObservation:
 
 
 def _half_locked(random: Random, *, steps: bool) -> JobObservation:
-    """Return a job whose clock is locked at a low value on half of the GPUs."""
+    """Return a job in which half of the GPUs have their clock locked at a low value."""
     shape = training_job(random, min_ranks=2, max_ranks=8)
     loop, clock = _loop(shape), random.uniform(0.4, 0.65)
     for rank in range(loop.ranks // 2):
@@ -98,7 +98,7 @@ def _half_locked(random: Random, *, steps: bool) -> JobObservation:
 
 
 def _bursty_input(random: Random) -> JobObservation:
-    """Return a job that reads shards from slow storage, so that its waits vary."""
+    """Return a job that reads shards from slow storage. Its waits for data therefore vary."""
     shape = training_job(random, max_ranks=4)
     loop = _loop(shape)
     compute_s = loop.launch_s + loop.batch * loop.sample_gpu_s
@@ -114,7 +114,7 @@ def _with_steps(job: JobObservation, change: Callable[[RankSteps], RankSteps]) -
 
 
 def _starting_loader(random: Random) -> JobObservation:
-    """Return a job whose loader starts its processes in each of many short epochs."""
+    """Return a job whose loader starts its processes again in each of many short epochs."""
     epochs, share = random.randint(10, 60), random.uniform(0.2, 0.6)
 
     def change(rank: RankSteps) -> RankSteps:
@@ -128,7 +128,7 @@ def _starting_loader(random: Random) -> JobObservation:
 
 
 def _hang(random: Random) -> JobObservation:
-    """Return a job whose GPUs wait in a kernel of the communication from some time on."""
+    """Return a job that hangs: from some time on, its GPUs wait in a communication kernel."""
     gpus = random.choice([2, 4, 8])
     state = random.choice(["TIMEOUT", "CANCELLED"])
     shape = JobShape(random.uniform(7200, 20000), gpus=gpus, cpus=8 * gpus, has_steps=False, state=state)
@@ -147,7 +147,7 @@ def _hang(random: Random) -> JobObservation:
 
 
 def _simulation(random: Random) -> JobObservation:
-    """Return a simulation on CPUs that asks a small network on a GPU now and then."""
+    """Return a simulation on CPUs that occasionally evaluates a small network on a GPU."""
     cpus = random.choice([16, 32])
     shape = JobShape(random.uniform(3600, 14400), cpus=cpus, has_steps=False)
     shape.gpu_memory_share = random.uniform(0.05, 0.15)
@@ -178,7 +178,7 @@ def _evaluation_only(random: Random) -> JobObservation:
 
 
 def _service(random: Random) -> JobObservation:
-    """Return an inference service with a low load, which holds its model in the memory of the GPUs."""
+    """Return an inference service with a low load that keeps its model in GPU memory."""
     gpus, rate = random.choice([1, 2]), random.uniform(0.05, 0.3)
     shape = JobShape(random.uniform(3600, 36000), gpus=gpus, cpus=8 * gpus, has_steps=False)
     shape.gpu_memory_share = random.uniform(0.8, 0.95)
@@ -199,7 +199,7 @@ def _service(random: Random) -> JobObservation:
 
 
 def _search(random: Random) -> JobObservation:
-    """Return a parameter search of many short processes on each GPU."""
+    """Return a parameter search that runs many short processes on each GPU."""
     gpus = random.choice([2, 4])
     shape = JobShape(random.uniform(3600, 14400), gpus=gpus, cpus=12 * gpus, has_steps=False)
     shape.gpu_memory_share = random.uniform(0.3, 0.7)
@@ -219,7 +219,7 @@ def _search(random: Random) -> JobObservation:
 
 
 def _search_with_steps(random: Random) -> JobObservation:
-    """Return programs with unlike models, one on each GPU, which report their steps as rank 0."""
+    """Return several programs with different models, one per GPU. Each reports its steps as rank 0."""
     gpus = random.choice([2, 4])
     jobs = []
     for _ in range(gpus):
@@ -241,7 +241,7 @@ def _search_with_steps(random: Random) -> JobObservation:
 
 
 def _evaluating(random: Random) -> JobObservation:
-    """Return a training that marks evaluations, which take a fifth of its time."""
+    """Return a training job that marks its evaluations, which take a fifth of its time."""
     shape = training_job(random, max_ranks=4)
 
     def change(rank: RankSteps) -> RankSteps:
@@ -253,7 +253,7 @@ def _evaluating(random: Random) -> JobObservation:
 
 
 def _compiling(random: Random) -> JobObservation:
-    """Return a training whose first step compiles the model for minutes."""
+    """Return a training job whose first step compiles the model for minutes."""
     shape = training_job(random, max_ranks=4)
     shape.startup_s = random.uniform(120, 280)
     shape.elapsed_s += 600

@@ -1,1 +1,1 @@
-"""The process that emulates one node: FUSE file system, control socket, CPU quotas of real programs."""
+"""Process that emulates one node: FUSE file system, control socket, and CPU quotas of real programs."""

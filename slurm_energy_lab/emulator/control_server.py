@@ -1,8 +1,8 @@
-"""Server of an emulated node's control socket, through which clients run kernels and read exact energies.
+"""Server of an emulated node's control socket: clients run kernels and read exact energies.
 
-Clients also register jobs and inject faults. One thread serves all connections. It also performs periodic
-work: it reports the end of kernels, runs the CPU throttle and ends the power meter's intervals. The protocol
-is in docs/reference/protocol.md.
+Clients also register jobs and inject faults. One thread serves all connections. This thread also reports the
+end of kernels, and periodically runs the CPU throttle and ends the power meter's intervals.
+docs/reference/protocol.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _STALE_CHECK_S = 10.0
 
 
 class _Connection:
-    """One client connection.
+    """Connection of one client.
 
     Attributes:
         peer: the socket.
         pid, uid: process id and uid of the client, as reported by the kernel.
-        buffer: received bytes of lines that are not processed yet.
+        buffer: received bytes that are not processed yet.
         run_id: run id of the kernel whose end the client awaits; None if there is none.
-        reported_units: whole progress units that the client was told; None if it does not ask for them.
+        reported_units: number of whole progress units reported to the client; None if the client does not
+            request progress.
     """
 
     def __init__(self, peer: socket.socket) -> None:
@@ -52,7 +53,7 @@ class _Connection:
         self.reported_units: float | None = None
 
     def next_line(self) -> bytes | None:
-        """Return the next complete line; None if there is none yet.
+        """Return the next complete line; None if no complete line has arrived.
 
         Raises:
             UsageError: the line is too long.
@@ -67,9 +68,9 @@ class _Connection:
 
 
 class _Timer:
-    """A periodic action.
+    """Periodic action.
 
-    It runs only while the function `condition` returns True.
+    The action runs only while the function `condition` returns True.
     """
 
     def __init__(self, interval_s: float, action: Callable[[], None], condition: Callable[[], bool]) -> None:
@@ -82,7 +83,7 @@ class _Timer:
         """Run the action if it is due.
 
         Returns:
-            Seconds until the action is due again; None while its condition does not hold.
+            Seconds until the action is due again; None while the timer's condition is False.
         """
         if not self._condition():
             self._due_s = time.monotonic() + self.interval_s
@@ -95,9 +96,9 @@ class _Timer:
 
 
 class ControlServer:
-    """The server of an emulated node's control socket.
+    """Server of an emulated node's control socket.
 
-    It serves from `start` to `stop`.
+    The server runs from `start` until `stop`.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class ControlServer:
         return min(waits)
 
     def _report_kernels(self, waiting: list[_Connection]) -> None:
-        """Send the results of finished kernels, and the progress of running kernels to clients that ask."""
+        """Send the results of finished kernels, and progress to clients that request it."""
         for connection in waiting:
             if connection.run_id is None:
                 continue
@@ -224,7 +225,7 @@ class ControlServer:
     def _serve_lines(self, connection: _Connection) -> None:
         """Process the complete lines of a connection.
 
-        While a kernel of its client runs, further lines are not processed.
+        While a kernel of the client runs, further lines of the client are not processed.
         """
         while connection.run_id is None and connection.peer.fileno() >= 0:
             try:
@@ -255,9 +256,9 @@ class ControlServer:
         return self._requests.answer(message, connection.uid)
 
     def _send(self, connection: _Connection, answer: dict[str, Any]) -> None:
-        """Send one line.
+        """Send one line to a client.
 
-        If the client does not read it, the connection is closed.
+        If the client does not read the line, close the connection.
         """
         try:
             connection.peer.setblocking(True)
@@ -268,7 +269,7 @@ class ControlServer:
             self._hang_up(connection)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """Close a connection and cancel the kernel that its client awaits, as if the client had died."""
+        """Close a connection, and cancel the kernel that the client awaits, as if the client had died."""
         if connection.run_id is not None:
             self._requests.cancel_kernel(connection.run_id)
             connection.run_id = None
@@ -286,12 +287,12 @@ def _refusal(error: EnergyError) -> dict[str, Any]:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Create the listening control socket, to which every user may connect.
+    """Create the listening control socket. Every user may connect to this socket.
 
-    An existing socket without a server is replaced.
+    An existing socket that no process serves is replaced.
 
     Raises:
-        AlreadyRunningError: another emulator serves the socket.
+        AlreadyRunningError: another emulator already serves the socket.
     """
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):

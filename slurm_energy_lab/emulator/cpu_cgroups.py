@@ -14,7 +14,7 @@ _ATTEMPTS = 1000
 
 
 class CpuCgroups(Protocol):
-    """Control groups of jobs, one group per job.
+    """Control groups for the real programs of jobs: one group per job.
 
     Attributes:
         kind: `v1` or `v2`.
@@ -23,7 +23,7 @@ class CpuCgroups(Protocol):
     kind: str
 
     def create(self, name: str) -> list[Path]:
-        """Create a group and return the `cgroup.procs` files to which its process ids must be written."""
+        """Create a group. Return its `cgroup.procs` files, to which process ids must be written."""
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
         """Limit a group to `quota_us` microseconds of CPU time in every `period_us` microseconds."""
@@ -42,7 +42,7 @@ class CpuCgroups(Protocol):
 
 
 class CpuCgroupsV1:
-    """Control groups of the version 1 controllers `cpu` and `cpuacct`, which may be mounted together.
+    """Control groups of the version 1 controllers `cpu` and `cpuacct`, which may share one mount.
 
     The constructor removes groups that an earlier emulator left behind.
     """
@@ -75,19 +75,19 @@ class CpuCgroupsV1:
         _write(group / "cpu.cfs_quota_us", str(quota_us))
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU seconds that cpuacct.usage contains."""
+        """Return the CPU seconds in the group's cpuacct.usage."""
         return int((self._cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def remove(self, name: str) -> bool:
         """Remove a group under each controller if it has no process.
 
-        Return whether it no longer exists.
+        Return whether the group no longer exists.
         """
         gone = [_rmdir(base / name) for base in self._bases]
         return all(gone)
 
     def close(self) -> None:
-        """Move processes to the root group of their controller, and remove all groups and the base group."""
+        """Move processes to the root group of each controller, and remove all groups and the base group."""
         for home, base in zip(self._homes, self._bases, strict=True):
             _clear(base, home / "cgroup.procs", home)
 
@@ -117,7 +117,7 @@ class CpuCgroupsV2:
         _write(self._base / name / "cpu.max", f"{quota_us} {period_us}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU seconds that cpu.stat contains."""
+        """Return the CPU seconds in the group's cpu.stat."""
         for line in (self._base / name / "cpu.stat").read_text().splitlines():
             key, _, value = line.partition(" ")
             if key == "usage_usec":
@@ -127,7 +127,7 @@ class CpuCgroupsV2:
     def remove(self, name: str) -> bool:
         """Remove a group if it has no process.
 
-        Return whether it no longer exists.
+        Return whether the group no longer exists.
         """
         return _rmdir(self._base / name)
 
@@ -137,14 +137,14 @@ class CpuCgroupsV2:
 
 
 def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
-    """Find a usable CPU controller and create the base group of a node below it.
+    """Find a usable CPU controller, and create the base group of a node below its root.
 
     Args:
         base: path of the base group below the controller's root, for example `senergy-lab/n1`.
         mountinfo: the kernel's list of mounts.
 
     Returns:
-        The control groups and an empty text, or None and the reason why CPU time cannot be throttled.
+        The control groups and an empty text. If CPU time cannot be throttled: None and the reason.
     """
     v1, unified = _mounts(mountinfo)
     try:
@@ -160,7 +160,7 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
     """Return the mount points of version 1 by controller, and the mount point of version 2.
 
-    The latter is None if version 2 is not mounted.
+    The mount point of version 2 is None if version 2 is not mounted.
     """
     v1: dict[str, Path] = {}
     unified = None
@@ -211,9 +211,9 @@ def _rmdir(path: Path) -> bool:
 
 
 def _clear(base: Path, refuge: Path, top: Path) -> None:
-    """Remove the group `base` with its subgroups, and its empty parents up to `top`.
+    """Remove the group `base` with its subgroups, and the empty parents of `base` up to `top`.
 
-    Their processes are moved by writing the process ids to the file `refuge`.
+    Processes in these groups are moved by writing their process ids to the file `refuge`.
     """
     for group in [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []:
         for pid in (group / "cgroup.procs").read_text().split():

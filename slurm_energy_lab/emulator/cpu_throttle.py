@@ -1,7 +1,7 @@
 """Throttling of real programs with CPU quotas that follow the effective frequency of the emulated CPUs.
 
-The share of its quota that a job uses is its utilisation, which is passed to the node model. An emulated core
-is a fixed fraction of a real core. Kernels of `senergy lab run` are not throttled.
+The utilisation of a job is the fraction of its quota that it uses. This utilisation is passed to the node
+model. An emulated core is a fixed fraction of a real core. Kernels of `senergy lab run` are not throttled.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def quota_us(real_cores: float) -> tuple[int, int]:
     """Return the CPU quota and the period in microseconds that limit programs to a share of real CPU time.
 
     The kernel rejects quotas below a millisecond, so a small share needs a long period. A program that has
-    waited may use the quota of one period at full speed. Bursts of 50 ms of CPU time at a share of 0.24 got
-    0.272 with periods of 20 ms, and 0.247 with 5 ms.
+    waited may use the whole quota of one period at full speed, so long periods give it too much CPU time.
+    Measured with bursts of 50 ms of CPU time at a share of 0.24: the real share was 0.272 with periods of 20
+    ms, and 0.247 with periods of 5 ms.
 
     Args:
-        real_cores: CPU seconds per second, at least 0.001.
+        real_cores: number of real cores, that is CPU seconds per second; at least 0.001.
     """
     for period in PERIODS_US:
         if real_cores * period >= MIN_QUOTA_US:
@@ -41,18 +42,18 @@ def quota_us(real_cores: float) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Job:
-    """A job with a control group.
+    """Job whose real programs have a control group.
 
     Attributes:
         cpus: logical CPUs of the job.
-        cores: number of these CPUs per core, by the number of the core's first CPU.
-        registered_s: time of the last registration in seconds.
+        cores: number of the job's CPUs on each core, by the number of the core's first CPU.
+        registered_s: time of the job's last registration in seconds.
         allowed_cores: current quota in real cores.
         sampled_s: time of the last measurement in seconds.
-        used_s: CPU seconds of the group at the last measurement.
+        used_s: CPU seconds that the group had used at the last measurement.
         measured: utilisation at the last measurement, 0 to 1.
-        reported: utilisation last passed to the node model; None if the CPUs of the job have changed since,
-            so that it has to be passed again.
+        reported: utilisation that was last passed to the node model. None if the CPUs of the job have changed
+            since then, so that the utilisation must be passed again.
     """
 
     cpus: tuple[int, ...]
@@ -82,10 +83,11 @@ class CpuThrottle:
         """Create the throttle of a node without jobs.
 
         Args:
-            realtime_model: the node's model.
-            groups: control groups of jobs; None if programs run at the speed of the host.
-            reason: why control groups are not available; empty if they are.
-            share_cores: real cores for all emulated CPUs together at full frequency.
+            realtime_model: real-time model of the node.
+            groups: control groups of jobs; None if programs are not throttled and run at the speed of the
+                host.
+            reason: reason why control groups are not available; empty if they are available.
+            share_cores: number of real cores that all emulated CPUs share at full frequency.
             clock: monotonic clock in seconds.
         """
         self._realtime_model = realtime_model
@@ -97,11 +99,11 @@ class CpuThrottle:
 
     @property
     def busy(self) -> bool:
-        """Whether there are jobs that `tick` must process."""
+        """Return whether there are jobs that `tick` must process."""
         return bool(self._jobs)
 
     def status(self) -> dict[str, object]:
-        """Return mode, share of real cores and utilisation of jobs for the response to `status`."""
+        """Return mode, number of real cores, and utilisation of jobs, for the response to `status`."""
         return {
             "mode": self._groups.kind if self._groups else "none",
             "reason": self._reason,
@@ -174,9 +176,9 @@ class CpuThrottle:
             self._groups.close()
 
     def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
-        """Call `act` for a job and return its result.
+        """Call `act` for a job, and return the result of the call.
 
-        If the job's group no longer exists, remove the job.
+        If the job's control group no longer exists, remove the job.
         """
         try:
             return act(job_id, *arguments)
@@ -185,9 +187,9 @@ class CpuThrottle:
             return False
 
     def _measure(self, job_id: int) -> bool:
-        """Measure the share of its quota that a job used.
+        """Measure the fraction of its quota that a job has used.
 
-        Return whether the node model needs an update.
+        Return whether the utilisation must be passed to the node model.
         """
         assert self._groups is not None
         job, now_s = self._jobs[job_id], self._clock()
@@ -203,7 +205,7 @@ class CpuThrottle:
         return job.measured != job.reported
 
     def _allowed_cores(self) -> dict[int, float]:
-        """Return how many real cores each job may use at the current frequencies of its CPUs, by job id."""
+        """Return the number of real cores that each job may use at the current CPU frequencies, by job id."""
         max_khz = self._realtime_model.profile.cpufreq.max_khz
         with self._realtime_model.now() as model:
             cycles = {
@@ -215,7 +217,7 @@ class CpuThrottle:
     def _limit(self, job_id: int, allowed_cores: float) -> bool:
         """Set the quota of a job.
 
-        Small changes are skipped, because every write refills the quota.
+        A small change of the quota is skipped, because every write refills the quota of the period.
 
         Returns:
             Whether the quota was written.
@@ -245,6 +247,6 @@ def _unavailable(job_id: int, error: OSError) -> UnavailableError:
 def _name(job_id: int) -> str:
     """Return the name of a job's control group.
 
-    It differs from Slurm's names, because the group counts real and not emulated CPU time.
+    The name differs from Slurm's names, because the group counts real CPU time, not emulated CPU time.
     """
     return f"tasks_of_{job_id}"

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the emulator with the given arguments, by default those of the process, until SIGTERM.
+    """Run the emulator until SIGTERM, by default with the arguments of the process.
 
     Return the exit code.
     """
@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def free_mountpoint(path: Path) -> None:
-    """Create the mount point, and detach the mount that a killed emulator left there.
+    """Create the mount point. If a killed emulator left a mount there, detach this mount.
 
     Raises:
         UnavailableError: the path cannot be used as a mount point.
@@ -150,7 +150,7 @@ def free_mountpoint(path: Path) -> None:
 
 
 def _override(text: str) -> tuple[str, Any]:
-    """Return the key and the value of a text KEY=VALUE, where the value is TOML or else plain text."""
+    """Return key and value of a text KEY=VALUE. The value is parsed as TOML, or else is plain text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--set {text[:40]}: not KEY=VALUE")
@@ -163,8 +163,8 @@ def _override(text: str) -> tuple[str, Any]:
 def _prepare_process(title: str) -> None:
     """Prepare this process for its work as an emulator.
 
-    Its priority is lowered, the thread switch interval is shortened, and the file tree is excluded from
-    garbage collection. `title` becomes the name of the process.
+    The priority of the process is lowered, the interval for switching threads is shortened, and the file tree
+    is excluded from garbage collection. `title` becomes the name of the process.
     """
     os.nice(NICENESS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Execution of messages to one emulated node.
+"""Execution of the messages that clients send to one emulated node.
 
 The control server receives the messages and sends the responses.
 """
@@ -31,7 +31,7 @@ MAX_TEXT = 200
 
 
 class EmulatorRequestHandler:
-    """Executes the messages to one emulated node."""
+    """Executor of the messages to one emulated node."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class EmulatorRequestHandler:
         self._stating: dict[int, list[NvidiaGpu]] = {}
 
     def answer(self, message: Message, uid: int) -> Message:
-        """Execute any message except `kernel` and return the response.
+        """Execute a message other than `kernel`, and return the response.
 
         Args:
             message: the message.
@@ -62,7 +62,7 @@ class EmulatorRequestHandler:
 
         Raises:
             UsageError: the operation is unknown or an argument is invalid.
-            ForbiddenError: the operation is for root only, and the client is another user.
+            ForbiddenError: the operation is reserved for root, and the client is another user.
         """
         operation = message.get("op")
         if operation == "truth":
@@ -76,7 +76,7 @@ class EmulatorRequestHandler:
         raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
 
     def start_kernel(self, message: Message, pid: int) -> int:
-        """Start the computation kernel that a message of process `pid` requests, and return its run id.
+        """Start the computation kernel requested in a message of process `pid`, and return the run id.
 
         Raises:
             UsageError: the kernel or device is unknown, or a number is invalid.
@@ -93,9 +93,9 @@ class EmulatorRequestHandler:
         return run_id
 
     def finished_kernel(self, run_id: int) -> Message | None:
-        """Return the response for a finished kernel; None while it runs.
+        """Return the response for a finished kernel; None while the kernel runs.
 
-        The result is deleted, so a finished kernel can be reported only once.
+        The stored result is deleted, so a finished kernel is reported only once.
         """
         with self._realtime_model.now() as model:
             result = model.result(run_id)
@@ -107,7 +107,7 @@ class EmulatorRequestHandler:
         return _kernel_answer(result, unix_s)
 
     def progress_units(self, run_id: int) -> float:
-        """Return the progress that a running kernel can report now, in units of its own choice."""
+        """Return the progress that a running kernel can report now, in the kernel's own units."""
         with self._realtime_model.now() as model:
             report = model.progress_report(run_id)
         return report[0] if report else 0.0
@@ -119,7 +119,7 @@ class EmulatorRequestHandler:
         self._end_task(run_id)
 
     def _state_signals(self, run_id: int, request: KernelRequest, values: dict[str, float]) -> None:
-        """Let the GPUs and the control group of a kernel show the signals that its message states."""
+        """Make the GPUs and the control group of a kernel show the signals stated in its message."""
         of_gpus = {name: value for name, value in values.items() if name in gpu_signals.STATED}
         of_job = {name: value for name, value in values.items() if name in stated_signals.STATED}
         for index in request.gpus or range(MAX_GPUS) if of_gpus else ():
@@ -193,7 +193,10 @@ class EmulatorRequestHandler:
         return {"ok": True, "procs": procs}
 
     def _fault(self, message: Message) -> Message:
-        """Let a file fail with an error number, or show another text; neither ends the fault."""
+        """Make a file fail with an error number, or show another text.
+
+        A message with neither an error number nor a text ends the fault.
+        """
         path, name, text = message.get("path"), message.get("errno"), message.get("text")
         if not isinstance(path, str) or not path.startswith("/"):
             raise UsageError("path: not an absolute path")
@@ -213,7 +216,7 @@ class EmulatorRequestHandler:
 
 
 def _pids(path: str) -> list[int]:
-    """Return the processes of a control group; none if it has been removed."""
+    """Return the processes of a control group. Return none if the group has been removed."""
     try:
         return [int(word) for word in Path(path).read_text().split()]
     except OSError:
@@ -236,7 +239,7 @@ def _kernel_request(message: Message) -> KernelRequest:
 
 
 def _stated_signals(message: Message) -> dict[str, float]:
-    """Return the signals of GPUs and job that a message about a kernel states.
+    """Return the signals of GPUs and job that are stated in a message about a kernel.
 
     Raises:
         UsageError: a name is unknown, or a value is not a number of at least 0.

@@ -1,1 +1,1 @@
-"""A cluster of emulated nodes with arriving jobs on one virtual clock, without Slurm and without root."""
+"""Cluster of emulated nodes with arriving jobs on one virtual clock, without Slurm and without root."""

@@ -1,7 +1,7 @@
-"""The product's power budgets on a virtual cluster: agents on the nodes and the controller's engine.
+"""Power budgets of slurm-energy on a virtual cluster: agents on the nodes, and the controller's engine.
 
-Polls and decisions pass between them without a network. Each can fail: agents and the controller can be
-killed, and the network between them can be cut.
+Polls and decisions pass between agents and controller by function calls, without a network. Faults can be
+simulated: agents and the controller can be killed, and the connection between them can be cut.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _MIN_PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class NodeLink:
-    """State of a node's agent and of its connection to the controller.
+    """State of a node's agent, and of its connection to the controller.
 
     Attributes:
         node: the node.
         next_sample_s: time of the next sample of the agent.
-        next_poll_s: time of the next poll.
-        polled_s: time of the last poll.
-        is_running: whether the agent runs.
-        is_connected: whether polls reach the controller.
-        missed: prologs and epilogs that the agent has missed while it did not run.
+        next_poll_s: time of the agent's next poll.
+        polled_s: time of the agent's last poll.
+        is_running: whether the agent is running.
+        is_connected: whether the agent's polls reach the controller.
+        missed: messages of prologs and epilogs that the agent has missed while it was not running.
     """
 
     node: VirtualNode
@@ -69,13 +69,13 @@ class NodeLink:
 
 
 class BudgetController:
-    """The controller: the engine, the limits over time, the jobs in Slurm and the stored state.
+    """Controller: the engine, the limits over time, the jobs in Slurm, and the stored state.
 
     Args:
         limit_watts: limit of the cluster as a function of time.
         nodes: names of the nodes.
         settings: settings of the engine.
-        announced: whether steps are known in advance, as those of a schedule.
+        announced: whether steps of the limit are known in advance, like the steps of a schedule.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class BudgetController:
         self.is_running = False
 
     def start(self, now_s: float) -> None:
-        """Start a controller on the stored state."""
+        """Start a controller from the stored state."""
         self._engine = BudgetEngine(self._settings)
         self._engine.set_nodes(self._nodes)
         states = {name: json.loads(text) for name, text in self._stored.items()}
@@ -115,7 +115,7 @@ class BudgetController:
         self._next_s, self._limit, self.cycle = float("-inf"), float("nan"), None
 
     def tick(self, now_s: float) -> None:
-        """Decide once per second, and at once when the limit changes."""
+        """Decide once per second, and immediately when the limit changes."""
         limit = self._limit_at(now_s)
         if not self.is_running or (now_s < self._next_s and limit == self._limit):
             return
@@ -138,7 +138,7 @@ class BudgetController:
             self._stored[name] = json.dumps(state)
 
     def poll(self, poll: NodePoll, now_s: float) -> NodeDecision | None:
-        """Return the decision for a node; None if the controller does not run."""
+        """Return the decision for a node; None if the controller is not running."""
         if not self.is_running:
             return None
         for job in poll.jobs:
@@ -149,9 +149,11 @@ class BudgetController:
 
     @property
     def headroom_watts(self) -> float:
-        """Power that jobs may add now according to Slurm's free licenses, which are updated with a delay.
+        """Return the power that jobs may add now, according to Slurm's free licenses.
 
-        Licenses stay as they are while the controller does not run.
+        The number of free licenses is updated with a delay.
+
+        It does not change while the controller is not running.
         """
         offered = min(self._offers, default=0.0)
         if len(self._offers) < OFFER_DELAY_CYCLES or offered == float("inf"):
@@ -164,14 +166,14 @@ class BudgetController:
 
 
 class BudgetedCluster:
-    """Power manager that runs the product's agents and engine.
+    """Power manager that runs the agents and the budget engine of slurm-energy.
 
     Args:
         nodes: nodes by name.
         clock: clock of all nodes.
         controller: the controller.
-        history: what is known of the programs; None: nothing.
-        admission: whether jobs start only within the headroom.
+        history: what the site knows about the programs from earlier runs; None if it knows nothing.
+        admission: whether a job starts only if its power fits in the headroom.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class BudgetedCluster:
         }
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return whether the power that the job adds is free."""
+        """Return whether the headroom has the power that the job adds."""
         if not self._admission:
             return True
         return self._added_watts(job, nodes) <= self.controller.headroom_watts
@@ -218,7 +220,7 @@ class BudgetedCluster:
             self._hook(link, partial(link.node.end, job.job_id))
 
     def tick(self, now_s: float) -> None:
-        """Let agents sample and poll, and the controller decide."""
+        """Let the agents sample and poll, and the controller decide."""
         self.controller.tick(now_s)
         for link in self.links.values():
             if not link.is_running:
@@ -239,7 +241,7 @@ class BudgetedCluster:
         link.node.kill_agent()
 
     def start_agent(self, name: str) -> None:
-        """Start the agent of a node. It then receives the messages of hooks that it missed."""
+        """Start the agent of a node, and deliver the hook messages that the agent has missed."""
         link = self.links[name]
         link.node.start_agent()
         link.is_running = True
@@ -264,7 +266,7 @@ class BudgetedCluster:
         link.next_poll_s = now_s + manager.budget.poll_s
 
     def _added_watts(self, job: ClusterJob, nodes: Sequence[str]) -> float:
-        """Return the power that the start of a job adds above idle, which Slurm's license states."""
+        """Return the power above idle that the start of a job adds. Slurm's licenses express this power."""
         profile = self.links[nodes[0]].node.model.profile
         groups, idle = pending_groups(profile, job, self._budgeted_job(job, nodes))
         return float(added_watts(groups, idle).sum()) * (1.0 + profile.other.loss_share)
@@ -282,12 +284,12 @@ class BudgetedCluster:
 
 
 def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> tuple[PowerGroups, Floats]:
-    """Return the groups of devices of a job that uses whole nodes, and the idle power of a device of each.
+    """Return the groups of devices of a job that uses whole nodes, and the idle power per device.
 
     Args:
         profile: hardware of the nodes.
         job: the pending job.
-        known: what the controller knows of the job.
+        known: what the controller knows about the job.
     """
     cpu, gpu = profile.cpu, profile.gpu if job.partition == "gpu" else None
     count = np.array([cpu.packages, gpu.count] if gpu else [cpu.packages], np.int64) * job.nodes
@@ -317,11 +319,12 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
 
 
 def slurm_nodes(names: Sequence[str], reserves: Mapping[str, float] | None = None) -> dict[str, BudgetedNode]:
-    """Return the nodes in Slurm's configuration.
+    """Return the nodes as they appear in Slurm's configuration.
 
     Args:
         names: names of the nodes.
-        reserves: configured power of the parts without limits by node; None: learned by the engine.
+        reserves: configured power, by node, of the components that have no limit. If None, the engine learns
+            this power.
     """
     facts: dict[str, Any] = {}
     for name in names:

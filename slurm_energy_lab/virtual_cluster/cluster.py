@@ -23,7 +23,7 @@ class ClusterNode(Protocol):
     model: RealtimeModel
 
     def submit(self, kernel: str, device: str, seconds: float | None, job_id: int) -> int:
-        """Start a computation kernel that takes `seconds` at full speed; return its run id."""
+        """Start a computation kernel that takes `seconds` at full speed, and return its run id."""
 
 
 class BareNode:
@@ -33,7 +33,7 @@ class BareNode:
         self.model = RealtimeModel(profile, clock)
 
     def submit(self, kernel: str, device: str, seconds: float | None, job_id: int) -> int:
-        """Start a computation kernel that takes `seconds` at full speed; return its run id."""
+        """Start a computation kernel that takes `seconds` at full speed, and return its run id."""
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id)
         with self.model.modify() as state:
             return state.submit(request, state.now_s)
@@ -44,30 +44,30 @@ class BareNode:
 
 
 class PowerManager(Protocol):
-    """The program that keeps the power of the cluster below its limit."""
+    """Interface of the program that keeps the power of the cluster below its limit."""
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
         """Return whether the job may start now on these nodes."""
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Act as the prologs of the job."""
+        """Do what the prologs of the job do."""
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Act as the epilogs of the job."""
+        """Do what the epilogs of the job do."""
 
     def tick(self, now_s: float) -> None:
-        """Act at time `now_s`; called every `TICK_S` seconds."""
+        """Act at the time `now_s`. The cluster calls this method every `TICK_S` seconds."""
 
 
 @dataclass(slots=True)
 class PlacedJob:
-    """A job that runs.
+    """A running job.
 
     Attributes:
         job: the job.
-        nodes: names of its nodes.
-        start_s: time of the start.
-        runs: run id of its kernel by node.
+        nodes: names of the job's nodes.
+        start_s: time of the job's start.
+        runs: run id of the job's kernel on each node, by name of the node.
     """
 
     job: ClusterJob
@@ -78,18 +78,21 @@ class PlacedJob:
 
 @dataclass(slots=True)
 class ClusterRun:
-    """Result of a run of the cluster.
+    """Result of one run of the virtual cluster.
 
     Attributes:
-        watts: true power of the cluster, one value per `TICK_S`: the mean since the previous value.
+        watts: true power of the cluster, as one value per `TICK_S`. Each value is the mean power since the
+            previous value.
         joules: energy of the cluster.
-        work: completed work in node-seconds at full speed, parts of running jobs included.
+        work: completed work in node-seconds at full speed, including the completed work of jobs that still
+            run.
         seconds: duration of the run.
         ended: start and end of each ended job, by job id.
         over_limit: ids of the jobs that ran longer than their time limit, which Slurm would have killed.
         busy_node_s: node-seconds that jobs have used.
         waited_s: seconds from submission to start, summed over the started jobs.
-        waits_s: seconds from submission to start by job id; until the end of the run for jobs that wait.
+        waits_s: seconds from submission to start, by job id. For jobs that have not started, seconds from
+            submission to the end of the run.
     """
 
     watts: array[float] = field(default_factory=lambda: array("d"))
@@ -104,12 +107,12 @@ class ClusterRun:
 
     @property
     def throughput(self) -> float:
-        """Work per second."""
+        """Return the completed work per second."""
         return self.work / self.seconds
 
     @property
     def edp(self) -> float:
-        """Energy times time, per unit of work squared."""
+        """Return energy times time, divided by the square of the completed work."""
         return self.joules * self.seconds / self.work**2
 
 
@@ -117,14 +120,14 @@ QueueOrder = Callable[[Sequence[ClusterJob], float], Sequence[ClusterJob]]
 
 
 class VirtualCluster:
-    """Emulated nodes that run arriving jobs.
+    """Cluster of emulated nodes that runs arriving jobs.
 
     Args:
-        clock: model time of all nodes.
-        nodes: nodes by name; the name is the partition followed by a number.
+        clock: clock of the models of all nodes.
+        nodes: nodes by name. The name of a node is its partition followed by a number.
         jobs: jobs in the order of their submission.
-        order: order in which waiting jobs start, from the jobs and the seconds since the start of the run;
-            None: that of their submission.
+        order: function that returns the waiting jobs in the order in which they may start, from the jobs and
+            the seconds since the start of the run. None means the order of submission.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class VirtualCluster:
         self._ended_work = 0.0
 
     def free_nodes(self) -> dict[str, list[str]]:
-        """Return the nodes without a job by partition, in order."""
+        """Return the nodes without a job, by partition, in order of the nodes."""
         busy = {node for entry in self.running.values() for node in entry.nodes}
         free: dict[str, list[str]] = {}
         for name in self._models:
@@ -157,7 +160,7 @@ class VirtualCluster:
         return free
 
     def run(self, seconds: float, manager: PowerManager) -> ClusterRun:
-        """Run the cluster for some seconds under a power manager and return the result so far."""
+        """Run the cluster for some seconds under a power manager, and return the result so far."""
         ticks = round(seconds / TICK_S)
         begin_s = self.clock.now_s
         for tick in range(1, ticks + 1):
@@ -187,7 +190,7 @@ class VirtualCluster:
         return total
 
     def _share(self, entry: PlacedJob) -> float:
-        """Return the completed share of a running job's work: the mean of its nodes."""
+        """Return the completed fraction of a running job's work: the mean over its nodes."""
         total = 0.0
         for node, run_id in entry.runs.items():
             with self._models[node].now() as state:
@@ -244,5 +247,5 @@ class VirtualCluster:
 
 
 def seconds_above(watts: Sequence[float], limits: Sequence[float]) -> float:
-    """Return for how many seconds the power was above its limit."""
+    """Return for how many seconds the power was above the limit at that time."""
     return TICK_S * sum(power > limit for power, limit in zip(watts, limits, strict=True))

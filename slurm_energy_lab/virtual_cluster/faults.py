@@ -1,4 +1,4 @@
-"""Random faults of a virtual cluster under a power budget. A seed determines them."""
+"""Random faults of a virtual cluster under a power budget, determined by a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_energy_lab.virtual_cluster.workload import ClusterJob
 
 
 class FaultKind(StrEnum):
-    """Kind of a fault."""
+    """Kinds of faults."""
 
     CONTROLLER = "kill -9 of the controller"
     AGENTS = "kill -9 of agents"
@@ -33,12 +33,12 @@ _NODES = {FaultKind.CONTROLLER: 0, FaultKind.AGENTS: 3, FaultKind.NETWORK: 3}
 
 @dataclass(frozen=True, slots=True)
 class ClusterFault:
-    """A fault that lasts for some time.
+    """Fault that lasts for some time.
 
     Attributes:
-        kind: what fails.
-        begin_s, end_s: model times.
-        nodes: nodes that are affected.
+        kind: kind of the fault, which says what fails.
+        begin_s, end_s: begin and end of the fault, in seconds of model time.
+        nodes: names of the affected nodes.
     """
 
     kind: FaultKind
@@ -48,7 +48,7 @@ class ClusterFault:
 
 
 def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> list[ClusterFault]:
-    """Return a random fault around each of the given times. A fault ends before the next one begins.
+    """Return a random fault near each of the given times. A fault ends before the next one begins.
 
     Args:
         seed: seed of the random numbers.
@@ -70,12 +70,12 @@ def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> li
 
 
 class FaultyCluster:
-    """A power manager whose parts fail.
+    """Power manager in which faults occur.
 
     Args:
-        manager: the power manager.
+        manager: the power manager to which calls are passed.
         faults: the faults.
-        on_cycle: called after each tick with the time.
+        on_cycle: function called with the time after each tick.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class FaultyCluster:
         return poll
 
     def _with_fault(self, poll: NodePoll, kind: FaultKind) -> NodePoll:
-        """Return the poll as a node with faulty sensors sends it."""
+        """Return the poll that a node with faulty sensors would send."""
         values = {device.name: device.watts for device in poll.devices} | {"node": poll.node_watts}
         if kind is FaultKind.SENSOR_STUCK:
             values = dict(self._frozen.setdefault(poll.node, values))

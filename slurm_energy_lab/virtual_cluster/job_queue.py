@@ -10,7 +10,7 @@ from slurm_energy_lab.virtual_cluster.workload import ClusterJob, partition_of
 
 @dataclass(frozen=True, slots=True)
 class JobRelease:
-    """Nodes of a running job, and the time at which its time limit ends."""
+    """Nodes of a running job, and the time at which the job's time limit ends."""
 
     end_s: float
     nodes: tuple[str, ...]
@@ -23,18 +23,18 @@ def start_jobs(
     now_s: float,
     start: Callable[[ClusterJob, tuple[str, ...]], bool],
 ) -> list[ClusterJob]:
-    """Start the jobs that can start now, and return them.
+    """Start the jobs that can start now, and return these jobs.
 
-    The first job of a partition that cannot start gets a reservation for the time at which enough nodes are
-    free; a later job starts before it only if it ends by then or leaves enough nodes. A job that `start`
-    refuses for another reason than nodes does not hold back the jobs after it.
+    The first job of a partition that cannot start gets a reservation for the time at which enough nodes will
+    be free. A later job starts before this job only if it ends by the reserved time or leaves enough nodes
+    free. A job that `start` refuses, although its nodes are free, does not delay the jobs after it.
 
     Args:
-        queue: waiting jobs in order.
+        queue: waiting jobs in the order of the queue.
         free: free nodes by partition.
         releases: the running jobs.
         now_s: current time.
-        start: starts a job on nodes; returns whether it has started.
+        start: function that starts a job on nodes and returns whether the job has started.
     """
     available = {partition: list(nodes) for partition, nodes in free.items()}
     reserved: dict[str, tuple[float, int]] = {}
@@ -62,7 +62,7 @@ def start_jobs(
 def _reservation(
     job: ClusterJob, free: Sequence[str], running: Iterable[JobRelease], now_s: float
 ) -> tuple[float, int]:
-    """Return the time at which the nodes of a job are free, and the number of nodes left over then."""
+    """Return the time at which enough nodes for a job are free, and the number of spare nodes then."""
     count = len(free)
     for release in running:
         if partition_of(release.nodes[0]) == job.partition:

@@ -1,6 +1,7 @@
-"""Knowledge of a site about the programs of a virtual cluster from earlier runs: power and response curves.
+"""What a site knows about programs from earlier runs: their power and response curves.
 
-It is measured on the node model, once per program and hardware, as `SteadyState` does for tuning.
+Power and response are measured on the node model, once per program and hardware, as `SteadyState` does for
+tuning.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _LIMIT_SHARES = (0.35, 0.5, 0.65, 0.8, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class ProgramResponse:
-    """Power of one device under a program without a limit, and the program's response to limits.
+    """Power of one device under a program without a limit, and response of the program to limits.
 
     Attributes:
         mean_watts: mean power of the device over the run.
         peak_watts: power of the device in the phase with the highest power.
-        package_watts: peak power of a package; that of the device itself for programs on CPUs.
+        package_watts: peak power of a CPU package. For programs on CPUs, the package is the device itself.
         curve: response curve.
     """
 
@@ -36,7 +37,7 @@ class ProgramResponse:
 
 
 class ProgramHistory:
-    """Records of programs by hardware and program, measured when they are first asked for."""
+    """Records of programs by hardware and program. A record is measured when it is first requested."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], ProgramResponse] = {}
@@ -72,7 +73,7 @@ class ProgramHistory:
     def _run(
         self, truth: SteadyState, program: str, point: OperatingPoint
     ) -> tuple[float, float, float, float]:
-        """Return time per unit, mean and peak power of the device, and peak power of a package."""
+        """Return time per unit of progress, mean and peak device power, and peak power of a package."""
         seconds = joules = peak = package = 0.0
         for phase, count in Counter(workload_spec(program).phases).items():
             figures = truth.phase(point, phase)

@@ -1,7 +1,7 @@
-"""Jobs that share virtual nodes, with cancelled and requeued jobs, arrays, dead agents and failed nodes.
+"""Virtual nodes that jobs share, with arrays, cancelled and requeued jobs, dead agents, failed nodes.
 
-The nodes have agents. The energy of the emulator's components is noted at every second, so that the periods
-and records of the agents can be compared with it.
+The nodes have agents. The true energy of the emulator's components is recorded every second, for comparison
+with the periods and records of the agents.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _CANCELLED, _REQUEUED = 0.15, 0.1
 
 @dataclass(slots=True)
 class SharedJob:
-    """A job on one node.
+    """A job that runs on one node.
 
     Attributes:
         job_id: Slurm's job id.
-        blocks: number of blocks of CPUs.
-        kernel, seconds: kernel that it runs, and its time at full speed.
-        stop_s: seconds after which the job is cancelled or requeued; None: it runs to its end.
-        requeues: number of times that it is requeued instead of cancelled.
+        blocks: number of blocks of CPUs that the job gets.
+        kernel, seconds: kernel that the job runs, and the kernel's run time in seconds at full speed.
+        stop_s: seconds after which the job is cancelled or requeued. None: the job runs to its end.
+        requeues: number of times that the job is requeued instead of cancelled.
         restart_count: number of earlier requeues.
-        uid: owner.
+        uid: user id of the job's owner.
     """
 
     job_id: int
@@ -52,13 +52,13 @@ class SharedJob:
 
 @dataclass(slots=True)
 class SharedNodeJob:
-    """A job that runs on a node.
+    """A job that is running on a node.
 
     Attributes:
         job: the job.
-        start_s: time of its start.
-        blocks: indices of its blocks.
-        run_id: id of its kernel.
+        start_s: time of the job's start.
+        blocks: indices of the blocks of CPUs that the job has.
+        run_id: run id of the job's kernel.
     """
 
     job: SharedJob
@@ -75,7 +75,7 @@ class NodeHistory:
         first_s: Unix time of the first value.
         joules: energy of the measured components since the start of the model.
         failures: number of failures of the node.
-        down_s: seconds for which it was down.
+        down_s: seconds for which the node was down.
     """
 
     first_s: int
@@ -84,7 +84,7 @@ class NodeHistory:
     down_s: int = 0
 
     def between(self, start: int, end: int) -> float:
-        """Return the joules from one Unix second to another."""
+        """Return the energy in joules between two Unix seconds."""
         return self.joules[end - self.first_s] - self.joules[start - self.first_s]
 
 
@@ -92,11 +92,11 @@ class SharedNode:
     """A virtual node with its jobs.
 
     Args:
-        folder: for the files of the node.
+        folder: folder for the files of the node.
         name: Slurm's name of the node.
         profile: name of the hardware profile.
         clock: clock of all nodes.
-        period_s: length of periods.
+        period_s: length of the agent's periods in seconds.
     """
 
     def __init__(self, folder: Path, name: str, profile: str, clock: ModelClock, period_s: int) -> None:
@@ -112,17 +112,17 @@ class SharedNode:
         self.agent_runs = self.up = True
 
     def unix(self) -> float:
-        """Return the Unix time of the nodes' clocks."""
+        """Return the Unix time according to the nodes' clocks."""
         return 1_700_000_000 + self.clock.now_s
 
     def note(self) -> None:
-        """Record the true energy. Without a meter of the node only its components are measured."""
+        """Record the true energy. If the node has no meter, only the energy of its components is recorded."""
         joules = self.node.energy_joules()
         parts = [joules[name] for name in ("cpu", "dram", "gpu") if name in joules]
         self.history.joules.append(joules["node"] if self._has_meter else sum(parts))
 
     def tick(self) -> list[SharedJob]:
-        """Let the agent sample if it is due; return the jobs that left the node and have to run again."""
+        """Let the agent sample if a sample is due. Return the jobs that left the node and must run again."""
         self.note()
         self.history.down_s += not self.up
         if self.agent_runs and self.clock.now_s >= self._due_s - 1e-6:
@@ -135,7 +135,7 @@ class SharedNode:
         return again
 
     def _check(self, running: SharedNodeJob) -> SharedJob | None:
-        """End a job whose time has come; return it if it is requeued."""
+        """End a job whose time has come. Return the job if it is requeued."""
         job = running.job
         stopped = job.stop_s is not None and self.clock.now_s - running.start_s >= job.stop_s
         if not stopped and not self.node.finished(running.run_id):
@@ -159,12 +159,12 @@ class SharedNode:
         self.node.manager.end(self._env(job))
 
     def free_blocks(self) -> list[int]:
-        """Return the blocks that no job has."""
+        """Return the blocks of CPUs that belong to no job."""
         used = {block for running in self.running for block in running.blocks}
         return [block for block in range(BLOCKS) if block not in used]
 
     def begin(self, job: SharedJob) -> bool:
-        """Start a job if it fits; a node without an agent takes none."""
+        """Start a job if it fits. A node without a running agent accepts no job."""
         free = self.free_blocks()
         if not self.agent_runs or len(free) < job.blocks:
             return False
@@ -190,7 +190,7 @@ class SharedNode:
         }
 
     def fail(self) -> list[SharedJob]:
-        """Let the node fail; return its jobs, which Slurm requeues."""
+        """Let the node fail. Return its jobs, which Slurm requeues."""
         if self.agent_runs:
             self.node.kill_agent()
         self.history.failures += self.up
@@ -203,13 +203,13 @@ class SharedNode:
         return [_requeued(job) for job in jobs]
 
     def kill_agent(self) -> None:
-        """Kill the agent; jobs continue."""
+        """Kill the agent. The node's jobs continue."""
         if self.agent_runs:
             self.node.kill_agent()
             self.agent_runs = False
 
     def start_agent(self) -> None:
-        """Start the agent again, after a boot if the node failed."""
+        """Start the agent again. If the node has failed, boot it first."""
         if self.agent_runs:
             return
         if self.up:
@@ -231,16 +231,16 @@ def _requeued(job: SharedJob) -> SharedJob:
 
 
 class SharedNodes:
-    """Nodes, a queue of jobs and faults on one clock.
+    """Several shared nodes with a queue of jobs and with faults, on one clock.
 
     Args:
-        folder: for the files of the nodes.
-        node_count: number of nodes, with the hardware of `PROFILES` in turn.
-        seconds: seconds in which jobs arrive and faults happen; the run lasts until the last job has ended.
+        folder: folder for the files of the nodes.
+        node_count: number of nodes. The nodes have the hardware profiles of `PROFILES` in turn.
+        seconds: seconds in which jobs arrive and faults occur. The run lasts until the last job has ended.
         jobs: jobs in the order of their submission.
-        period_s: length of periods.
-        faults: number of deaths of agents and of failures of nodes, each.
-        seed: of the random numbers.
+        period_s: length of the agents' periods in seconds.
+        faults: number of agents to kill, and also number of nodes that fail.
+        seed: seed of the random numbers.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class SharedNodes:
         self.started = 0
 
     def _draw_faults(self, numbers: random.Random, count: int) -> dict[int, list[tuple[str, int]]]:
-        """Return actions (name, node) by second: deaths of agents and failures of nodes, with their ends."""
+        """Return actions (name, node) by second: deaths of agents, failures of nodes, and their ends."""
         actions: dict[int, list[tuple[str, int]]] = {}
         for action, longest_s in (("kill_agent", 120), ("fail", min(400, self.seconds // 4))) * count:
             node = numbers.randrange(len(self.nodes))
@@ -294,7 +294,7 @@ class SharedNodes:
             node.node.manager.finalize_jobs()
 
     def _start_jobs(self, second: int) -> None:
-        """Start waiting jobs that fit, at most as many as have arrived."""
+        """Start waiting jobs that fit, but not more jobs than have arrived."""
         arrived = second * self._arrivals_per_s
         for job in list(self._queue[:_QUEUE_DEPTH]):
             if job.restart_count == 0 and self.started >= arrived:
@@ -305,7 +305,10 @@ class SharedNodes:
                 self.started += job.restart_count == 0
 
     def spooled(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-        """Yield records and periods of each node as its agent would deliver them; this stops the agent."""
+        """Yield the records and periods of each node as the agent would deliver them.
+
+        This stops the agent.
+        """
         for node in self.nodes:
             manager = node.node.manager
             node.node.close()
@@ -315,12 +318,12 @@ class SharedNodes:
 
 
 def draw_shared_jobs(count: int, seed: int, longest_s: float = 500.0) -> list[SharedJob]:
-    """Return jobs of all sizes: arrays of equal tasks, cancelled, requeued and exclusive ones.
+    """Return random jobs of all sizes: arrays of equal tasks, and cancelled, requeued and exclusive jobs.
 
     Args:
         count: number of jobs.
-        seed: of the random numbers.
-        longest_s: maximum seconds of a kernel at full speed.
+        seed: seed of the random numbers.
+        longest_s: maximum run time in seconds of a kernel at full speed.
     """
     numbers = random.Random(seed)
     jobs: list[SharedJob] = []

@@ -1,4 +1,4 @@
-"""Random hardware and random jobs of a virtual cluster. A seed determines both."""
+"""Random hardware and random jobs of a virtual cluster, both determined by a seed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ USERS = 3
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A job of the virtual cluster, which uses whole nodes of one partition.
+    """Job of the virtual cluster. It uses whole nodes of one partition.
 
     Attributes:
         job_id: number of the job.
         submit_s: time of the submission in seconds since the start of the run.
-        partition: `cpu` or `gpu`, which is also the device of the program.
-        program: kernel or program.
+        partition: `cpu` or `gpu`. The program runs on this kind of device.
+        program: name of the kernel or program.
         nodes: number of nodes.
         seconds: run time at full speed without a power limit.
         limit_s: time limit that the user requests.
-        uid: the user.
+        uid: user id of the job's owner.
     """
 
     job_id: int
@@ -40,19 +40,19 @@ class ClusterJob:
 
     @property
     def work(self) -> float:
-        """Work in node-seconds at full speed."""
+        """Return the work of the job in node-seconds at full speed."""
         return self.nodes * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class JobMix:
-    """Distribution of the arriving jobs.
+    """Parameters of the random distribution of arriving jobs.
 
     Attributes:
         duration_s: time during which jobs arrive.
-        load: node-seconds at full speed that arrive per node and second.
-        min_seconds, max_seconds: range of the run times, which are log-uniform.
-        two_node_share: share of the jobs that use two nodes.
+        load: arriving work, in node-seconds at full speed, per node and second.
+        min_seconds, max_seconds: range of the run times in seconds. Run times are distributed log-uniformly.
+        two_node_share: fraction of the jobs that use two nodes.
     """
 
     duration_s: float = 1800.0
@@ -74,14 +74,14 @@ def nameplate_watts(profile: NodeProfile) -> float:
 
 
 def max_other_watts(profile: NodeProfile) -> float:
-    """Return the highest power of all parts without a limit: memory, board, fans and losses."""
+    """Return the highest power of all components without a limit: memory, board, fans and losses."""
     memory, cpu, other = profile.memory, profile.cpu, profile.other
     dram = cpu.packages * (memory.idle_watts + memory.joules_per_byte * cpu.package_bytes_per_s)
     return other.base_watts + dram + other.loss_share * (nameplate_watts(profile) + dram)
 
 
 def idle_watts(profile: NodeProfile) -> float:
-    """Return the power of the idle node."""
+    """Return the power of an idle node."""
     return NodeModel(profile).power_watts("node")
 
 
@@ -93,9 +93,10 @@ def has_package_limits(profile: NodeProfile) -> bool:
 def draw_profiles(
     seed: int, accepts: Callable[[NodeProfile, NodeProfile], bool] = lambda *_: True
 ) -> tuple[str, str]:
-    """Return the names of the profiles of the nodes without and with GPUs.
+    """Return the names of two hardware profiles: for nodes without GPUs, and for nodes with GPUs.
 
-    The profiles are drawn at random until both have package limits and `accepts` returns true for them.
+    Profiles are drawn at random until the packages of both have power limits, and `accepts` returns True for
+    both.
 
     Raises:
         ValueError: no accepted hardware was found.
@@ -110,7 +111,7 @@ def draw_profiles(
 
 
 def draw_jobs(seed: int, partition_nodes: dict[str, int], mix: JobMix) -> list[ClusterJob]:
-    """Return random jobs in the order of their submission, with exponential times between submissions."""
+    """Return random jobs in the order of submission. Times between submissions are exponential."""
     numbers = random.Random(f"jobs/{seed}")
     programs = (*kernel_names(), *program_names())
     span = math.log(mix.max_seconds / mix.min_seconds)

@@ -1,9 +1,9 @@
-"""An emulated node and the agent's job manager on one virtual clock, in one process and without root.
+"""Emulated node and the agent's job manager on one virtual clock, in one process and without root.
 
-The emulator's files are copied into a folder. Before each sample the contents that change with time are
-written again, and every setting that the job manager writes reaches the emulator at once. Energy is
-therefore measured as on a real node, while seconds pass as fast as the model computes them. GPUs and the
-meter of the node are counters and knobs on the model, because their libraries need a process of their own.
+The emulator's files are copied into a folder. Before each sample, the contents that change with time are
+written again. Every setting that the job manager writes reaches the emulator at once. Energy is therefore
+measured as on a real node, but seconds pass as fast as the model computes them. GPUs and the meter of the
+node are counters and knobs of the model, because their libraries would require a separate process.
 """
 
 from slurm_energy_lab.virtual_node.clocks import ModelClock

@@ -1,4 +1,4 @@
-"""The clock of the models of virtual nodes, and the clock of their agents, which shows the same time."""
+"""Clock of the models of virtual nodes, and the agent's clock that shows the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _START_S = 1000.0
 
 
 class ModelClock:
-    """A clock in seconds that advances only when `now_s` is set."""
+    """Clock in seconds that advances only when `now_s` is set."""
 
     def __init__(self) -> None:
         self.now_s = _START_S
@@ -21,18 +21,18 @@ class ModelClock:
 
 
 class VirtualClock(Clock):
-    """The agent's clock, which shows the time of a model's clock."""
+    """Clock of the agent, which shows the time of a model's clock."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         super().__init__()
         self._now_s = now_s
 
     def boottime(self) -> float:
-        """Return the model time as seconds since boot."""
+        """Return the model time as the number of seconds since boot."""
         return self._now_s()
 
     def suspended(self) -> float:
-        """Return 0: the node is never suspended."""
+        """Return 0, because the node is never suspended."""
         return 0.0
 
     def unix(self) -> float:

@@ -18,10 +18,10 @@ _LOWER_CACHE = re.compile(r"/cache/index[012](/|$)")
 
 
 class NodeFileCopy:
-    """Files of a node in a folder, with the contents of an emulated tree.
+    """Folder with a copy of the files of a node, taken from an emulated tree.
 
     Args:
-        root: the folder; it is created.
+        root: path of the folder, which is created.
         tree: the emulated tree.
     """
 
@@ -34,11 +34,11 @@ class NodeFileCopy:
 
     @property
     def settings(self) -> dict[str, bytes]:
-        """Contents of all files that take settings, by path."""
+        """Return the contents of all files that take settings, by path."""
         return dict(self._settings)
 
     def refresh(self) -> None:
-        """Write contents that change with time, and files of new control groups."""
+        """Rewrite the contents that change with time, and write the files of new control groups."""
         if len(self._tree) != self._entry_count:
             self._entry_count = len(self._tree)
             for path, entry in self._tree.entries():
@@ -52,7 +52,7 @@ class NodeFileCopy:
                 file.truncate(len(content))
 
     def write_through(self, knob: Knob) -> None:
-        """Let each write of a knob reach the emulator at once, as a write to its file would."""
+        """Pass each write of a knob to the emulator at once, as a write to an emulated file would be."""
         write = knob.write
         root = self._root.resolve()
         paths = ["/" + str(file.resolve().relative_to(root)) for file in knob.files()]
@@ -86,7 +86,7 @@ class NodeFileCopy:
                     self._settings[path] = content
 
     def _pass_setting(self, path: str) -> None:
-        """Pass a written setting to the emulator, and write the resulting values of its folder back."""
+        """Pass a written setting to the emulator, and copy the resulting values of its folder back."""
         text = self._host_path(path).read_bytes()
         if text == self._settings[path]:
             return

@@ -1,4 +1,4 @@
-"""Energy counters and knobs of GPUs and the meter of a node, on the model instead of a vendor's library."""
+"""GPU counters and knobs, and the meter of a node, on the model instead of a vendor's library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_energy_lab.realtime_model import RealtimeModel
 
 
 class ModelEnergyCounter(EnergyCounter):
-    """Energy counter of a GPU or of the whole node in whole millijoules."""
+    """Energy counter of a GPU or of the whole node, with a resolution of one millijoule."""
 
     range_uj = None
     max_watts = 1e5
@@ -32,17 +32,17 @@ class _GpuKnob(Knob):
 
 
 class ModelGpuPersistence(_GpuKnob):
-    """Persistence mode of one GPU, which is always on."""
+    """Persistence mode of one GPU. It is always on."""
 
     name = "nvml.persistence"
     stage = WriteStage.PERSISTENCE
 
     def read(self) -> str:
-        """Return `1`."""
+        """Return `1`, which means on."""
         return "1"
 
     def write(self, value: str) -> None:
-        """Accept any mode."""
+        """Accept any mode, without effect."""
 
 
 class ModelGpuLimit(_GpuKnob):
@@ -52,7 +52,7 @@ class ModelGpuLimit(_GpuKnob):
     stage = WriteStage.GPU_LIMIT
 
     def read(self) -> str:
-        """Return the limit."""
+        """Return the power limit in milliwatts."""
         with self._model.now() as model:
             return str(round(model.gpu_state(self._index).limit_watts * 1000))
 
@@ -63,18 +63,18 @@ class ModelGpuLimit(_GpuKnob):
 
 
 class ModelGpuClocks(_GpuKnob):
-    """Range to which the graphics clock of one GPU is locked, as `LOW-HIGH` in MHz, or `default`."""
+    """Range to which the graphics clock of one GPU is locked: `LOW-HIGH` in MHz, or `default`."""
 
     name = "nvml.locked_clocks"
     stage = WriteStage.GPU_CLOCK
     readable = False
 
     def read(self) -> str:
-        """Return `default`, because NVML cannot report the range."""
+        """Return `default`, because NVML cannot report the locked range."""
         return "default"
 
     def write(self, value: str) -> None:
-        """Lock or unlock the clock."""
+        """Lock the graphics clock to a range, or unlock it."""
         bounds = None if value == "default" else parse_range(value)
         with self._model.modify() as model:
             model.set_gpu(self._index, model.gpu_state(self._index).limit_watts, bounds)
@@ -84,7 +84,7 @@ GPU_KNOBS = (ModelGpuPersistence, ModelGpuLimit, ModelGpuClocks)
 
 
 def describe_gpu(model: RealtimeModel, index: int) -> GpuInfo:
-    """Return what the agent knows of a GPU of the model."""
+    """Return the description of a GPU of the model that the agent gets."""
     gpu = model.profile.gpu
     assert gpu is not None
     limits = gpu.default_limit_watts, gpu.min_limit_watts, gpu.max_limit_watts

@@ -1,4 +1,4 @@
-"""Monitoring groups of resctrl on the emulator's file tree, without a mounted file system."""
+"""Monitoring groups (resctrl) in the emulator's file tree, accessed without a mounted file system."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slurm_energy_lab.tree.resctrl import ROOT as RESCTRL_ROOT
 
 
 class ModelMonitoring(MonitoringFiles):
-    """Monitoring groups of the emulator's file tree, without a file system."""
+    """Access to the monitoring groups in the emulator's file tree, without a mounted file system."""
 
     def __init__(self, root: Path, quantities: Iterable[str], tree: Tree) -> None:
         super().__init__(root, quantities)
         self._tree = tree
 
     def entries(self, folder: str) -> list[str]:
-        """Return the directories in a directory."""
+        """Return the names of the directories in a directory."""
         entry = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
         if not isinstance(entry, Directory):
             raise DeviceError(folder, "missing")

@@ -1,4 +1,4 @@
-"""A virtual node: model, copied files, and an agent without sockets."""
+"""Virtual node: a node model, copied files, and an agent without sockets."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _FIRST_PID = 10_000
 
 
 class VirtualNode:
-    """A node with an agent.
+    """Virtual node with an agent.
 
     Args:
-        folder: for the copied files and the agent's state.
+        folder: folder for the copied files and the agent's state.
         profile: name or path of the emulated node's profile.
         sampling_hz: samples per second.
         agent: other settings of the agent.
-        node_meter: whether the node has a meter of its whole power.
-        budget_mode: mode of power budgets, `off`, `observe` or `enforce`. The caller passes on the polls of
-            `manager.poll_budget` and applies decisions with `manager.budget.apply`.
+        node_meter: whether the node has a meter for the power of the whole node.
+        budget_mode: mode of power budgets: `off`, `observe` or `enforce`. The caller sends the polls that
+            `manager.poll_budget` returns to a controller, and applies decisions with `manager.budget.apply`.
         name: Slurm's name of the node.
-        clock: clock of the model, which nodes may share; None creates one.
-        overrides: values that replace those of the profile, by dotted key.
+        clock: clock of the model. Several nodes may share one clock. None creates a new clock.
+        overrides: values by dotted key that replace values of the profile.
     """
 
     def __init__(
@@ -93,28 +93,31 @@ class VirtualNode:
         self.manager.start()
 
     def restart_agent(self) -> None:
-        """Replace the agent by one that knows nothing of earlier jobs."""
+        """Replace the agent by a new agent that knows nothing about earlier jobs."""
         self.manager.stop()
         self._start_agent()
 
     def kill_agent(self) -> None:
-        """End the agent as kill -9 does; `start_agent` starts the next one on its files."""
+        """End the agent as kill -9 does. `start_agent` starts the next agent on the same files."""
         self.manager._meter.close()
         self.manager._devices.close()
         self.state.close()
 
     def reboot(self) -> None:
-        """Boot the node after `kill_agent` and start its agent. The counters continue, unlike real ones."""
+        """Boot the node after `kill_agent`, and start its agent.
+
+        Unlike those of a real node, the energy counters continue.
+        """
         self._boots += 1
         self.start_agent()
 
     def start_agent(self) -> None:
-        """Start an agent after `kill_agent`."""
+        """Start a new agent after `kill_agent`."""
         self.refresh_files()
         self._start_on_state()
 
     def _devices(self) -> NodeDevices:
-        """Return the devices of the node's files, with GPUs and the node's meter on the model."""
+        """Return the devices of the node: devices of the copied files, and GPUs and meter of the model."""
         devices = discover(self.root)
         for knob in devices.knobs.values():
             self._file_copy.write_through(knob)
@@ -143,7 +146,7 @@ class VirtualNode:
         return ModelMonitoring(self.root, found.quantities, self._tree.tree)
 
     def refresh_files(self) -> None:
-        """Write contents that change with time to the copied files, and files of new control groups."""
+        """Rewrite the copied files that change with time, and write the files of new control groups."""
         self._file_copy.refresh()
 
     def close(self) -> None:
@@ -154,12 +157,12 @@ class VirtualNode:
         self.model.close()
 
     def new_job_id(self) -> int:
-        """Return a job id that no job of this node has had."""
+        """Return a job id that no earlier job of this node has had."""
         self._last_job += 1
         return self._last_job
 
     def begin_step(self, job_id: int) -> None:
-        """Begin the batch step of a job, with a process that runs the job's kernels."""
+        """Begin the batch step of a job. The step has a process that runs the job's kernels."""
         self.refresh_files()
         pid = _FIRST_PID + job_id
         folder = self.root / f"proc/{pid}"
@@ -173,7 +176,7 @@ class VirtualNode:
         self.manager.step("start", job_id, "batch", pid=pid)
 
     def begin(self, job_id: int, cpus: int | None = None, **flags: str) -> None:
-        """Begin a job; `cpus` is its allocation, all of them by default."""
+        """Begin a job. `cpus` is the job's allocation, by default all CPUs of the node."""
         self.refresh_files()
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
@@ -185,7 +188,7 @@ class VirtualNode:
         self.manager.end(self.env(job_id, cpus))
 
     def env(self, job_id: int, cpus: int | None) -> dict[str, str]:
-        """Return the environment that Slurm gives the prolog of a job."""
+        """Return the environment variables that Slurm passes to the prolog of a job."""
         profile = self.model.profile
         return {
             "SLURM_JOB_ID": str(job_id),
@@ -200,18 +203,21 @@ class VirtualNode:
 
     @property
     def files(self) -> Tree:
-        """The emulator's file tree."""
+        """Return the emulator's file tree."""
         return self._tree.tree
 
     @property
     def settings(self) -> dict[str, bytes]:
-        """Contents of all files that take settings, by path."""
+        """Return the contents of all files that take settings, by path."""
         return self._file_copy.settings
 
     def submit(
         self, kernel: str, device: str, seconds: float | None, job_id: int | None, **where: Any
     ) -> int:
-        """Start a kernel that takes `seconds` at full speed; return its run id. `job_id` None: no job."""
+        """Start a kernel that takes `seconds` at full speed, and return its run id.
+
+        With `job_id` None, the kernel belongs to no job.
+        """
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
         with self.model.modify() as model:
             run_id = model.submit(request, model.now_s)
@@ -222,7 +228,7 @@ class VirtualNode:
         return run_id
 
     def run(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> KernelResult:
-        """Run a kernel to its end."""
+        """Run a kernel until it ends."""
         run_id = self.submit(kernel, device, seconds, job_id, **where)
         while (result := self._model().result(run_id)) is None:
             self.wait(self._interval_s)
@@ -233,7 +239,7 @@ class VirtualNode:
         return self._model().result(run_id) is not None
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; the agent takes its regular samples."""
+        """Let time pass. The agent takes its regular samples during this time."""
         end_s = self.clock.now_s + seconds
         while (now_s := self.clock.now_s) < end_s:
             interval_s = min(self._interval_s, self.manager.sampling_interval_s)
@@ -241,12 +247,12 @@ class VirtualNode:
             self.sample()
 
     def sample(self) -> None:
-        """Let the agent take a sample at the time of the clock."""
+        """Let the agent take a sample at the current time of the clock."""
         self.refresh_files()
         self.manager.sample()
 
     def poll_budget(self) -> NodePoll:
-        """Return the agent's poll about power at the time of the clock."""
+        """Return the agent's power poll at the current time of the clock."""
         self.refresh_files()
         return self.manager.poll_budget()
 
@@ -266,17 +272,17 @@ class VirtualNode:
         size: float | None = None,
         on_sample: Callable[[float, float], None] = lambda *_: None,
     ) -> KernelResult:
-        """Run a kernel to its end while the job reports its progress at every sample.
+        """Run a kernel until it ends. The job reports its progress at every sample.
 
         Args:
             kernel: name of the kernel.
             device: `cpu` or `gpu`.
-            seconds: run time at full speed, which determines the size if that is None.
-            job_id: the job.
-            variation: relative standard deviation of the progress that the job reports in a second.
+            seconds: run time in seconds at full speed. It determines the problem size if `size` is None.
+            job_id: id of the job.
+            variation: relative standard deviation of the progress per second that the job reports.
             numbers: source of random numbers for this deviation.
             size: problem size; None to use `seconds`.
-            on_sample: called at every sample with the time and the exact progress in units.
+            on_sample: function called at every sample with the time and the exact progress in units.
         """
         run_id = self.submit(kernel, device, seconds, job_id, size=size)
         last_units = reported = 0.0
@@ -296,12 +302,12 @@ class VirtualNode:
         return result
 
     def dynamic_joules(self, job_id: int) -> dict[str, float]:
-        """Return the energy above idle that a job caused up to now, by component."""
+        """Return the energy above idle that a job has caused up to now, by component."""
         model = self._model()
         return model.usage().dynamic_joules(job_id, model.now_s)
 
     def records(self) -> dict[int, EnergyRecord]:
-        """Return the records of ended jobs by job id, without steps."""
+        """Return the records of ended jobs by job id, without the records of steps."""
         self.manager.finalize_jobs()
         items = self.manager.spool.items(10**9, 10_000)
         records = [EnergyRecord.from_json(item.record) for item in items]
