@@ -28,7 +28,7 @@ class StartTable:
         rows: row of each job in the `DeferralQueue`, shape (d,).
         starts_s: candidate starts, shape (s,). The first candidate is the current time.
         count: number of candidate starts, from the first on, that each job may use, shape (d,).
-        cost: expected cost by start, shape (d, s); infinity: not allowed.
+        cost: expected cost by start, shape (d, s); infinity means not allowed.
         spread: standard deviation of the cost, shape (d, s).
     """
 

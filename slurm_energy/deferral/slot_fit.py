@@ -19,7 +19,7 @@ class SlotFit:
 
     Args:
         starts_s: starts of the slots, ascending, shape (s,).
-        capacity: free units and watts over time; None: unlimited.
+        capacity: free units and watts over time; None means unlimited.
     """
 
     def __init__(self, starts_s: Floats, capacity: Capacity | None) -> None:

@@ -123,14 +123,14 @@ class DeferralQueue:
         now_s: current time in seconds.
         job_id: number of the job.
         earliest_s: earliest start, at least `now_s`.
-        latest_start_s: latest start; NaN: the job is not deferrable.
+        latest_start_s: latest start; NaN if the job is not deferrable.
         time_s: predicted run time.
         power_watts: predicted mean power.
         units: number of units.
         hardware: row of the kind of hardware in `Capacity.units`.
         checkpointable: whether the job can be suspended and resumed.
-        signals: signals of the cluster; None: none is known.
-        capacity: free resources; None: unlimited.
+        signals: signals of the cluster; None if no signal is known.
+        capacity: free resources; None means unlimited.
         planned_s: start that an earlier plan granted; NaN if the job had none, None without an earlier plan.
             A job keeps its resources at this start until a better start is found.
         slack_s: whole slack of each job, which limits the margin before the latest start; NaN if the job is
@@ -173,8 +173,8 @@ class DeferralPlan:
             is `now_s` if the job may start at once, for example because its latest start has passed.
         reason: the `DeferralReason`.
         cost_now: expected cost of starting at once, in `unit`; NaN if unknown.
-        cost: expected cost of the planned start, in `unit`; NaN: unknown.
-        deviation: standard deviation of `cost`; NaN: unknown.
+        cost: expected cost of the planned start, in `unit`; NaN if unknown.
+        deviation: standard deviation of `cost`; NaN if unknown.
         rejected: mask of the jobs for which a policy with hard constraints found no room.
         unit: unit of the costs: `currency` or `g`.
     """
@@ -209,7 +209,7 @@ def deferral_queue(
         queue: the pending jobs with their alternatives and signals.
         choice: row in `queue.alternatives` of each job's shape, as in `Ranking.choice`. A negative value or
             None selects the job's first alternative.
-        capacity: free resources; None: unlimited.
+        capacity: free resources; None means unlimited.
     """
     first = queue.alternatives.first[:-1]
     rows = first if choice is None else np.asarray(choice, np.int64)
@@ -245,7 +245,7 @@ def latest_start_s(
     Args:
         submit_s: time at which each job became eligible.
         slack_s: slack in seconds. NaN means that none is given, 0 that the job is not deferrable.
-        deadline_s: time by which the job must have ended; NaN: none.
+        deadline_s: time by which the job must have ended; NaN if there is none.
         limit_s: time limit of each job in seconds; NaN if there is none or it is unknown. A job with a
             deadline but without a known time limit is not deferrable, because its latest start is unknown.
         max_slack_s: maximum slack that the site grants.

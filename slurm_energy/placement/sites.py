@@ -23,13 +23,13 @@ class Site:
 
     Attributes:
         name: Slurm's name of the cluster.
-        signals: price and carbon intensity over time; None: unknown.
+        signals: price and carbon intensity over time; None if unknown.
         pue: energy of the site divided by the energy of its computers.
         bandwidth_bytes_per_s: bytes per second between this cluster and other clusters. Infinity means that
             transfers take no time.
         transfer_kwh_per_gb: electricity of the network per GB (10^9 bytes) that this cluster sends or
             receives.
-        latitude_degrees, longitude_degrees: geographic position, north and east positive; NaN: unknown.
+        latitude_degrees, longitude_degrees: geographic position, north and east positive; NaN if unknown.
     """
 
     name: str
@@ -46,11 +46,11 @@ class PlacementJobs:
     """n jobs with predictions for each of m clusters.
 
     Attributes:
-        run_s: predicted run time in seconds, shape (n, m); NaN: the job cannot run on this cluster.
-        watts: predicted mean power in watts, shape (n, m); NaN: unknown.
+        run_s: predicted run time in seconds, shape (n, m); NaN if the job cannot run on this cluster.
+        watts: predicted mean power in watts, shape (n, m); NaN if unknown.
         wait_s: predicted time in the queue in seconds, shape (n, m). Both this wait and a transfer of data
             begin at the submission.
-        home: index of the cluster at which the job's data are, shape (n,); `NO_HOME`: none.
+        home: index of the cluster at which the job's data are, shape (n,); `NO_HOME` if there is none.
         data_bytes: bytes that are transferred from the home if the job runs elsewhere, shape (n,).
     """
 

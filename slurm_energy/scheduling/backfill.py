@@ -69,7 +69,8 @@ def choose(
         now_s: current time in seconds.
         free: free resources, shape (r,), as in `availability`.
         need_now: function that returns the resources that a job takes if it starts now, including the power
-            of nodes to boot. It is called only with jobs whose units are free. None: no node has to boot.
+            of nodes to boot. It is called only with jobs whose units are free. None means that no node has to
+            boot.
         releases: function that returns the expected ends of running jobs and the resources that they release.
             It is called only if a reservation is needed.
     """

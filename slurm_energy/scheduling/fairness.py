@@ -13,7 +13,7 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
     Args:
         usage: usage in any unit, shape (u,).
         elapsed_s: seconds of decay.
-        half_life_s: seconds in which usage halves; infinity: no decay.
+        half_life_s: seconds in which usage halves; infinity means no decay.
 
     Raises:
         ValueError: the half life is not positive.

@@ -27,8 +27,8 @@ class Jobs:
             first.
         submit_s: time of submission.
         user: row in `Users`.
-        deadline_s: time by which the job must have ended; NaN: none.
-        time_limit_s: time limit that the user requested, in seconds; NaN: none.
+        deadline_s: time by which the job must have ended; NaN if there is none.
+        time_limit_s: time limit that the user requested, in seconds; NaN if there is none.
         size: fraction of the cluster that the job requests, 0 to 1.
         partition_factor, qos_factor: Slurm's priority factors of the partition and the QOS, 0 to 1.
         nice: Slurm's nice value, which `multifactor` subtracts from the priority.
@@ -130,9 +130,9 @@ class Alternatives:
         first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,). Each job has at least one
             row.
         gpus: number of GPUs; for a cluster whose jobs are counted in nodes or cores, the number of these.
-        batch: batch size in training; 0: the job has none.
+        batch: batch size in training; 0 if the job has none.
         hardware: index of the kind of hardware, assigned by the caller.
-        cap_watts: power cap; NaN: none.
+        cap_watts: power cap; NaN if there is none.
         time_s: predicted run time.
         power_watts: predicted mean power.
         possible: whether the shape fits in the resources that are free now. All shapes are True if the caller
@@ -238,7 +238,8 @@ class Queue:
 
     Attributes:
         now_s: current time in seconds, on the clock of `jobs.submit_s`.
-        signals: price, carbon intensity and other signals from the current time on; None: none is known.
+        signals: price, carbon intensity and other signals from the current time on; None if no signal is
+            known.
         capacity: free units and expected ends of running jobs; None if unknown. Only policies that look ahead
             (`Policy.looks_ahead`) get the capacity.
     """

@@ -74,7 +74,7 @@ class Ranking:
     Attributes:
         tier: group of the job (see `tiers`). Jobs of a lower tier start first.
         score: within a tier, jobs with a lower score go first; +inf: the job cannot run now.
-        choice: row of the alternative (way to run the job) that was chosen; -1: none is possible now.
+        choice: row of the alternative (way to run the job) that was chosen; -1 if none is possible now.
         terms: components of the score by name, as they were before aged jobs were put first. The score is
             minus the sum of the contributions of terms with a weight, or the product of the terms with a
             power. Terms with neither are shown for comparison only.
@@ -200,7 +200,7 @@ def ranked(
             alternative gets the score +inf.
         score: score of each job, lower first, shape (n,).
         urgent_first: whether jobs with a deadline come before the jobs without one.
-        terms: components of the score by name, for explanations; None: none.
+        terms: components of the score by name, for explanations; None if there are none.
     """
     tier = tiers(queue, options, urgent_first=urgent_first)
     aged = tier == AGED
@@ -229,7 +229,7 @@ def chosen(values: Floats, choice: Ints) -> Floats:
 
     Args:
         values: value of each alternative, shape (m,).
-        choice: row of each job's alternative, shape (n,); -1: none.
+        choice: row of each job's alternative, shape (n,); -1 if there is none.
     """
     picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
     return picked

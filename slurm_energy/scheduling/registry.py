@@ -32,7 +32,7 @@ class Policy:
         keeps_budget: whether the policy starts a job only if the predicted power stays within the cluster's
             budget.
         preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
-        weights: names of the weights that the ranking function reads; None: not declared.
+        weights: names of the weights that the ranking function reads; None if they are not declared.
         looks_ahead: whether the ranking function reads `Queue.capacity`.
     """
 
@@ -81,7 +81,7 @@ def register(
         name: name in commands and configuration.
         keeps_budget: whether the policy starts a job only if the predicted power stays within the budget.
         preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
-        weights: names of the weights that the function reads; None: not declared.
+        weights: names of the weights that the function reads; None if they are not declared.
         looks_ahead: whether the function reads `Queue.capacity`.
 
     Raises:

@@ -30,8 +30,8 @@ class SignalForecast:
     """Values of one signal in h consecutive time slots; both columns have shape (h,).
 
     Attributes:
-        mean: expected value in each slot; NaN: unknown.
-        deviation: standard deviation of the value around `mean`; 0: the value is known.
+        mean: expected value in each slot; NaN if unknown.
+        deviation: standard deviation of the value around `mean`; 0 if the value is known.
         source: origin of the values, for display: for example `entsoe DE-LU (day-ahead)` or `history of 28
             days`.
     """
@@ -66,7 +66,7 @@ class SignalColumns:
         price_per_kwh: price of electricity in units of the currency per kWh; may be negative.
         carbon_g_per_kwh: carbon intensity in grams of CO2 equivalents per kWh.
         renewable_share: share of renewable sources in the generation, 0 to 1.
-        budget_watts: power budget of the cluster in watts; infinity: no limit.
+        budget_watts: power budget of the cluster in watts; infinity means no limit.
         outside_celsius: outside temperature in degrees Celsius, from which the PUE follows.
         pue: energy of the site divided by the energy of its computers. If None, the PUE follows from the
             default model at `outside_celsius`.

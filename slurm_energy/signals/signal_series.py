@@ -20,7 +20,7 @@ class SignalSeries:
     Attributes:
         start_s: start of the first step in seconds.
         step_s: length of a step in seconds.
-        values: mean value of each step, shape (n,); NaN: unknown.
+        values: mean value of each step, shape (n,); NaN if unknown.
         source: origin of the values, for display.
     """
 

@@ -44,7 +44,7 @@ class Simulation:
         policy: scheduling policy. It orders the jobs and chooses a shape (way to run) for each.
         settings: all other settings.
         watch: function for checks, called with the time in seconds and the cluster's watts after all events
-            of one point in time. None: no checks.
+            of one point in time. None means no checks.
     """
 
     def __init__(

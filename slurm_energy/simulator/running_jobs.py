@@ -97,7 +97,7 @@ class RunningJobs:
         running: running jobs by row of the job in the workload.
         accounts: energy accounts of all n jobs.
         left: fraction of each job's work that remains, shape (n,).
-        held_s: time for which each job was held by deferral, shape (n,); None: no job is held.
+        held_s: time for which each job was held by deferral, shape (n,); None if no job is held.
         watts: power of all running jobs in excess of the idle power of their units.
         lent_watts: amount by which `watts` is lowered by jobs that draw less power than their units do when
             idle. This power returns when these jobs end.

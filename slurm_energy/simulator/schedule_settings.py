@@ -93,22 +93,22 @@ class ScheduleSettings:
 
     Attributes:
         discipline: rule that decides which ranked jobs may start.
-        interval_s: seconds between two scheduling passes; 0: a pass after each event.
-        horizon_s: end of the simulation; None: when all jobs are done.
-        budget_watts: power budget over time; None: no budget.
+        interval_s: seconds between two scheduling passes; 0 means a pass after each event.
+        horizon_s: end of the simulation; None means when all jobs are done.
+        budget_watts: power budget over time; None without a budget.
         hard_budget: whether the budget holds under every policy. Otherwise it holds only under policies that
             keep it themselves.
         budget_rules: how the budget is kept.
-        preemption: settings of preemption for policies that preempt; None: no job is preempted.
-        idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
+        preemption: settings of preemption for policies that preempt; None if no job is preempted.
+        idle_off_s: idle time in seconds after which a node is switched off. None means that nodes stay on.
         power_saving: power saving by the forecast of idle gaps; None if it is not used.
-        deferral: deferral of jobs with slack; None: no job is held.
-        signals: price, carbon intensity and other signals; None: none is known.
+        deferral: deferral of jobs with slack; None if no job is held.
+        signals: price, carbon intensity and other signals; None if no signal is known.
         half_life_s: half life of the users' usage, for fair shares.
         shares: fair shares by user name. A user without an entry has the share 1.
         options: options of the policy.
         kill_at_limit: whether jobs end at their time limit. Otherwise only backfill uses limits.
-        constraints: licenses, partitions, QOS and reservations; None: only units and memory bind jobs.
+        constraints: licenses, partitions, QOS and reservations; None if only units and memory bind jobs.
         seed: seed of the random node failures.
     """
 

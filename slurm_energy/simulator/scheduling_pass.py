@@ -35,9 +35,9 @@ class SchedulingPass:
         events: the simulated clock.
         demand: resources that jobs need, and resources that are free.
         commitment: committed power of the cluster, see `PowerCommitment`.
-        control: control loop of the power budget; None: no budget.
+        control: control loop of the power budget; None without a budget.
         start: function that starts a job in a shape.
-        constrained: selection of jobs under constraints; None: only units and power bind jobs.
+        constrained: selection of jobs under constraints; None if only units and power bind jobs.
         looks_ahead: whether the queue for the policy contains the capacity of the cluster.
     """
 

@@ -53,7 +53,7 @@ def _deadline_factor(time_s: Floats, slack: Floats) -> Floats:
 
     Args:
         time_s: run times T in seconds, shape (n,).
-        slack: seconds between the earliest end and the deadline, shape (n,); NaN: no deadline.
+        slack: seconds between the earliest end and the deadline, shape (n,); NaN without a deadline.
     """
     slack_left = np.maximum(0.0, slack)
     with np.errstate(invalid="ignore"):

@@ -61,7 +61,7 @@ class JobConstraints:
     Attributes:
         reservations: the reservations. Each has a mask of its nodes, shape (nodes,).
         total_licenses: number of licenses of the cluster by kind of license, shape (l,).
-        memory_gib: memory by node, shape (nodes,); infinity: unlimited.
+        memory_gib: memory by node, shape (nodes,); infinity means unlimited.
         total_units: units by node, shape (nodes,).
     """
 

@@ -31,16 +31,16 @@ class WorkloadRows:
         line: line number of the row in its file.
         job: number of the row's job. Adjacent rows with the same number are shapes of one job.
         identity: number that identifies the job id in the file; -1 if the file has no job id.
-        hardware: name of the kind of nodes; empty: none.
-        user: name of the user; empty: none.
-        name: Slurm's name of the job; empty: none.
+        hardware: name of the kind of nodes; empty if there is none.
+        user: name of the user; empty if there is none.
+        name: Slurm's name of the job; empty if there is none.
         slack_s: maximum time after submission by which the start may be deferred.
         checkpointable: nonzero if the job can be suspended and resumed.
-        partition, account, qos: names in Slurm; empty: none.
-        state: Slurm's state of the job, such as COMPLETED; empty: none.
+        partition, account, qos: names in Slurm; empty if there is none.
+        state: Slurm's state of the job, such as COMPLETED; empty if there is none.
         unit_memory_gib: memory that the job requests per unit.
-        reservation: name of the requested reservation; empty: none.
-        licenses: requested licenses as in Slurm, such as `a:2,b`; empty: none.
+        reservation: name of the requested reservation; empty if there is none.
+        licenses: requested licenses as in Slurm, such as `a:2,b`; empty if there is none.
         file: index of the row's file among the files that are read together.
     """
 

@@ -98,7 +98,7 @@ def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[
 
 @compiled
 def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float) -> tuple[float, int]:
-    """Return the score of a job, and the shape that the policy chooses of all possible shapes; -1: none."""
+    """Return the score of a job, and the shape that the policy chooses; -1 if no shape is possible."""
     code = policy.code
     fastest, leanest = jobs.whole[job, FASTEST], jobs.whole[job, LEANEST]
     urgent = jobs.whole[job, URGENT] == 1
@@ -207,7 +207,10 @@ def _blend(
 def _packing_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
 ) -> tuple[float, int]:
-    """Return the score of a job, and the shape that the policy chooses of those that fit now; -1: none."""
+    """Return the score of a job, and the shape that the policy chooses among those that fit now.
+
+    The shape is -1 if none fits now.
+    """
     code = policy.code
     if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):
         return _in_time(policy, jobs, job, now, True)

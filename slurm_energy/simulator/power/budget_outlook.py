@@ -1,8 +1,8 @@
 """Check that planned changes keep the power budget, as far ahead as the budget is known.
 
 Limits and interruptions lower the power of jobs within a control period. Nothing lowers the power of a node
-that boots or shuts down, and no limit lowers the power of a job below its floor. Such power must fit
-under the budget of every moment at which it is drawn.
+that boots or shuts down, and no limit lowers the power of a job below its floor. Power that cannot be lowered
+must fit under the budget at every time at which it is drawn.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class NodePower:
         """Return idle times and times since the last boot, in seconds, of `count` nodes from node `first` on.
 
         Returns:
-            The time for which each node has been on without a job, 0 if it is not; and the time since its
-            last boot, infinity if it has not booted.
+            The time for which each node has been on without a job, 0 if the node is off or busy; and the time
+            since the node's last boot, infinity if it has not booted.
         """
         idle_s, on_s = np.zeros(count), np.full(count, math.inf)
         for times, since in ((idle_s, self._free_since), (on_s, self._on_since)):

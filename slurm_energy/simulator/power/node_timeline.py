@@ -45,8 +45,9 @@ class FreeResources:
     """Free resources at one time.
 
     Attributes:
-        units, memory_gib: by node, shape (n,). A node that jobs cannot use has no units.
-        shared: licenses and watts, shape (r,).
+        units, memory_gib: free units and free memory in GiB by node, shape (n,). A node that jobs cannot use
+            has 0 units.
+        shared: free licenses of each kind and, last, free watts, shape (r,).
     """
 
     units: Ints

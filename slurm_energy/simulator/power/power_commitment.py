@@ -48,8 +48,8 @@ class PowerCommitment:
         """Return when the nodes of a job that starts now would be on, and the power changes until then.
 
         Args:
-            kind: number of the kind of nodes.
-            units: units that the job needs; they must be free.
+            kind: index of the kind of nodes.
+            units: number of units that the job needs. These units must be free.
         """
         allocation = self._cluster.plan(kind, units)
         assert allocation is not None

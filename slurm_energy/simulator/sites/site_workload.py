@@ -67,7 +67,7 @@ def on_all_sites(
 def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[int]) -> Workload:
     """Return the jobs that run at one site, with their shapes at this site.
 
-    Kinds of nodes are numbered as at the site.
+    Kinds of nodes are given by their index at this site.
 
     Args:
         work: all jobs.

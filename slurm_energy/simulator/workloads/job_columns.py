@@ -99,21 +99,24 @@ class JobColumns(NamedTuple):
     """All n jobs with their m shapes (ways to run a job).
 
     Attributes:
-        real: SUBMIT_S, DEADLINE_S, LIMIT_S (time limit; NaN: none); KILL_S, run time after which the job is
-            killed (infinity: never); SIZE, share of the cluster; KEY, the value by which the policy sorts;
-            LEFT, fraction of the work that remains; ALLOWED, energy-delay product up to which a shape is
-            good under `kairos`; SHORTEST_S, run time in the fastest shape, possible or not; RISK_S, time
-            from which the deadline is at risk; LATEST_S, lower bound of the deadline minus the run time;
-            RESTART_S, extra time of the next start. Shape (n, 12).
-        whole: ROW in the workload; USER; ID_RANK, position by job id; PLACE, position by submission and job
-            id; FIRST, LAST: the shapes are FIRST to LAST - 1; URGENT, whether the job has a deadline;
-            FASTEST, LEANEST, GOOD: possible shape with the least time, with the lowest `shape_value`, and
-            with the lowest one among the good shapes (-1: none); KEY_RANK, position by KEY.
-            Shape (n, 11).
-        load: predicted TIME_S and WATTS of a shape, real RUN_TIME_S and RUN_WATTS, and EXTRA_WATTS above the
-            idle power of its units, shape (m, 5).
-        need: KIND and UNITS of a shape, and whether it is POSSIBLE on this cluster, shape (m, 3).
-        arrival: the jobs in order of arrival, shape (n,).
+        real: columns of real numbers, shape (n, 12). SUBMIT_S and DEADLINE_S are times. LIMIT_S is the time
+            limit (NaN: none), and KILL_S the run time after which the job is killed (infinity: never). SIZE
+            is the requested fraction of the cluster. KEY is the value by which the policy sorts jobs. LEFT is
+            the fraction of the work that remains. ALLOWED is the maximum energy-delay product of a good shape
+            under `kairos`. SHORTEST_S is the run time in the fastest shape, possible or not. RISK_S is the
+            time from which the deadline is at risk. LATEST_S is a lower bound of the deadline minus the run
+            time. RESTART_S is the extra time of the next start.
+        whole: columns of integers, shape (n, 11). ROW is the row in the workload. USER is the index of the
+            user. ID_RANK is the position by job id, PLACE the position by submission and job id, and KEY_RANK
+            the position by KEY. The shapes of the job are the rows FIRST to LAST - 1. URGENT is whether the
+            job has a deadline. FASTEST, LEANEST and GOOD are possible shapes (-1: none): the shape with the
+            shortest time, the shape with the lowest `shape_value`, and the shape with the lowest
+            `shape_value` among the good shapes.
+        load: time and power of each shape, shape (m, 5): predicted TIME_S and WATTS, real RUN_TIME_S and
+            RUN_WATTS, and EXTRA_WATTS, the power above the idle power of the shape's units.
+        need: resources of each shape, shape (m, 3): KIND of nodes, number of UNITS, and whether the shape is
+            POSSIBLE on this cluster.
+        arrival: rows of the jobs in the order of arrival, shape (n,).
     """
 
     real: Floats
@@ -124,7 +127,7 @@ class JobColumns(NamedTuple):
 
 
 class PolicyRules(NamedTuple):
-    """A policy with its parameters, and the discipline.
+    """Parameters of a policy, and the discipline.
 
     Attributes:
         code: number of the policy, as in `CODES`.
@@ -135,7 +138,7 @@ class PolicyRules(NamedTuple):
         preempts: whether jobs are interrupted for jobs whose deadline is at risk.
         checkpoint_s, restart_s: as in `Preemption`.
         interval_s: seconds between two scheduling passes.
-        horizon_s: end of the simulation; infinity: when all jobs are done.
+        horizon_s: end of the simulation; infinity means when all jobs are done.
     """
 
     code: int

@@ -24,7 +24,7 @@ class JobDemand:
         cluster: the nodes.
         runs: the running jobs.
         commitment: committed power of the cluster, see `PowerCommitment`.
-        control: control loop of the power budget; None: no budget.
+        control: control loop of the power budget; None without a budget.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class Workload:
         checkpointable: 1 for jobs that can be suspended and resumed, else 0.
         compute_share: fraction of the run time that is inversely proportional to the clock frequency, for the
             response to power limits. NaN means the oracle's default.
-        unit_memory_gib: memory that each unit of the job needs on its node; NaN: none requested.
+        unit_memory_gib: memory that each unit of the job needs on its node; NaN if the job requests none.
         partition, qos, reservation: index in `partitions`, `qos_names` and `reservations`; -1 if the job
             requests none.
         licenses: licenses that the job holds while it runs, one column per name in `license_names`, shape
@@ -121,7 +121,7 @@ class Workload:
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 
     def latest_start_s(self, rows: Ints) -> Floats:
-        """Return the latest start of jobs, which also keeps deadlines; NaN: the job is not deferrable."""
+        """Return the latest start of jobs, which also keeps deadlines; NaN if the job is not deferrable."""
         slack_s = self.slack_s[rows]
         if np.all(np.isnan(slack_s)):
             return np.full(len(rows), np.nan)
