@@ -26,11 +26,11 @@ PENDING: Final = "pending"
 KEPT: Final = "kept"
 WITHDRAWN: Final = "withdrawn"
 MAX_TRIALS_PER_USER: Final = 500
-"""Trials of a user that are stored; the oldest decided ones make room."""
+"""Maximum number of stored trials per user. Above it, the oldest decided trials are deleted."""
 MAX_LISTED: Final = 200
 BATCH: Final = 100
 _RECENT_RUNS: Final = 400
-"""Newest records of a user among which the runs of a program are looked for."""
+"""Number of a user's newest records that are searched for the runs of a program."""
 _COLUMNS: Final = ("id", "cluster", "uid", "workload", "state", "source", "created", "decided", "body")
 
 

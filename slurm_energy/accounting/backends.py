@@ -23,10 +23,10 @@ _BUSY_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 5
 LOCK_WAIT_S: Final = 5
 _LOCK_POLL_S: Final = 0.2
-_LOCK_TIMEOUT_S: Final = 20  # of rows and tables
+_LOCK_TIMEOUT_S: Final = 20  # seconds to wait for locks of rows and tables
 _DEAD_PEER_S: Final = 30
-_IDLE_SESSION_S: Final = 180  # longer than the pauses of the writer; the server then ends the session
-_READ_TIMEOUT_S: Final = 600  # of a socket; statements have limits of their own
+_IDLE_SESSION_S: Final = 180  # the server ends idle sessions then; the writer pauses less
+_READ_TIMEOUT_S: Final = 600  # seconds to wait for a socket; statements have their own limits
 _POOL_SIZE: Final = 8
 _STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
 _WRITER_LOCK: Final = 0x53454E45  # "SENE"
@@ -35,7 +35,7 @@ _NO_SUCH_THREAD: Final = 1094  # ER_NO_SUCH_THREAD of MariaDB
 _STATEMENT_TIMEOUT: Final = 1969  # ER_STATEMENT_TIMEOUT of MariaDB
 _MIN_PACKET_BYTES: Final = 4 << 20  # a record of 1 MiB, of which each character is escaped
 MAX_JOINED_BYTES: Final = 1 << 20
-"""MariaDB cuts a text off here that an aggregate function joins."""
+"""Length at which MariaDB truncates a text that an aggregate function joins."""
 _STATEMENT_BYTES: Final = 65_536  # a statement without its texts
 _MODES: Final = "ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
@@ -136,7 +136,7 @@ class Backend(abc.ABC):
 class SqliteBackend(Backend):
     """A SQLite file in WAL mode. A lock file beside the database file excludes a second controller."""
 
-    # It takes the lock at once. Otherwise the first change would fail instead of waiting for the lock.
+    # BEGIN takes the lock at once. Otherwise the first change would fail instead of waiting for the lock.
     begin = "BEGIN IMMEDIATE"
     clock = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     begin_snapshot = "BEGIN"
@@ -295,7 +295,7 @@ class PostgresqlBackend(Backend):
             "lock_timeout": _LOCK_TIMEOUT_S * 1000,
             "default_transaction_read_only": "on" if read_only else "off",
             "timezone": "UTC",
-            "jit": "off",  # takes longer than the queries, and starts because a large table is costly
+            "jit": "off",  # slower than the queries, but starts for large tables
             # The server notices the loss of a controller's host, and releases the lock of the writer.
             "tcp_keepalives_idle": _DEAD_PEER_S,
             "tcp_keepalives_interval": 5,

@@ -24,9 +24,9 @@ from slurm_energy.accounting.schema.tables import budget_samples as _samples
 from slurm_energy.accounting.upserts import insert_or_replace
 
 FINE_SPAN_S: Final = 10.0
-"""Span of a sample when it is stored."""
+"""Span in seconds of a newly stored sample."""
 COARSE_SPAN_S: Final = 300.0
-"""Span of the samples into which old samples are merged."""
+"""Span in seconds of the samples into which old samples are merged."""
 FINE_KEPT_S: Final = 7 * 86400.0
 MAX_SAMPLES: Final = 5000
 """Maximum number of samples per budget in a response."""

@@ -30,7 +30,7 @@ _IN_TRANSACTION: Final = "slurm_energy.in_transaction"
 _FENCE: Final = "slurm_energy.fence"
 
 Location = DatabaseLocation | Path | str
-"""A database: its location, the path of a SQLite file, or a URL."""
+"""Identification of a database: a parsed location, the path of a SQLite file, or a URL."""
 
 
 class Database:
@@ -66,7 +66,7 @@ class Database:
         """
         try:
             opened = self.engine.connect()
-        except OSError as error:  # which the driver does not raise as its own error
+        except OSError as error:  # not converted by the driver
             raise UnavailableError(f"database {self.name}", error_reason(error), "see its URL") from None
         with opened as connection:
             yield connection

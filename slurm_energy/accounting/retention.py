@@ -15,9 +15,11 @@ from slurm_energy.accounting.usage.usage_rollup import LAST_PERIOD
 
 BATCH: Final = 500
 MIN_AGE_S: Final = 7 * 86400.0
-"""Minimum age of deleted records and periods. Nodes may deliver younger ones again, as new ones."""
+"""Minimum age of records and periods that can be deleted. Nodes may deliver younger ones again, which would
+then count as new.
+"""
 DELIVERED: Final = frozenset(("records", "periods"))
-"""Categories that nodes deliver."""
+"""Names of the categories whose rows nodes deliver."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 60.0
 _MAX_UNREAD = 1000
-"""Maximum of unread readings. They give a caller that reads seldom the course of the power in between."""
+"""Maximum number of stored readings. A caller that reads rarely gets all readings since its last call."""
 NO_READING_YET = "no reading yet"
-"""Reason of the error until the first measurement is complete."""
+"""Reason stated in the error before the first measurement is complete."""
 
 
 class PolledPowerSensor(PowerSensor):
@@ -111,7 +111,7 @@ class PolledPowerSensor(PowerSensor):
                 self._fail("unexpected failure, see the log")
                 pause_s = self._longer(pause_s)
             else:
-                # The source measured between the request and now; the middle is the best estimate.
+                # The source measured between the request and now. The middle is the best estimate.
                 self._newest = PowerReading((requested_s + self._clock()) / 2 - self._lag_s, watts)
                 self._unread.append(self._newest)
                 pause_s = self.interval_s

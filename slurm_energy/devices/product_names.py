@@ -35,7 +35,7 @@ def matches_gpu(product: str, name: str) -> bool:
         name: name that the driver reports.
     """
     name_words, product_words = _words(name), _words(product)
-    if not product_words - _MAKERS - _GPU_BRANDS:  # the name of a brand
+    if not product_words - _MAKERS - _GPU_BRANDS:  # only the name of a brand
         return product_words <= name_words
     extra_words = name_words - product_words - _MAKERS - _GPU_BRANDS
     return product_words - _MAKERS <= name_words and all(_GPU_VARIANT.fullmatch(word) for word in extra_words)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from slurm_energy.devices.driver import EnergyCounter
 
 READINGS_PER_WRAP = 3
-"""Readings of a wrapping counter within the shortest time in which it can wrap."""
+"""Number of readings of a counter within the minimum time between two wraps."""
 _MIN_INTERVAL_S = 0.01
 
 

@@ -86,9 +86,11 @@ NODE_SOURCES = (
 
 NO_SOURCE = "none"
 _ADDED_UP = frozenset({"power_meter:grace-cpu", "power_meter:grace-sysio"})
-"""Sources that measure different pieces of one part and are added up."""
+"""Sources whose counters measure different portions of one part of the node. Their energies are added up."""
 _SINGLE = frozenset({"powercap:psys"})
-"""Sources that count only if the node has one such counter: the coverage of several is undocumented."""
+"""Sources that are used only if the node has exactly one such counter. What each of several counters covers
+is undocumented.
+"""
 
 
 class SourceCounter(Protocol):

@@ -18,7 +18,7 @@ _REASONS = {
     errno.EINVAL: "not a value that the driver accepts",
 }
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE})
-"""Errors of a removed device, or of a file system that is no longer served."""
+"""Error numbers that mean a removed device, or a file system that no longer responds."""
 _REOPEN_PAUSE_S = 1.0
 
 

@@ -26,8 +26,7 @@ from slurm_energy.oracle.workload import WorkloadProfile
 
 MAX_ALTERNATIVES = 100_000
 _OF_CAPS = ("edp", "eds")
-"""Objectives for which the usual limit is a good choice: it is the best limit for the energy-delay product.
-"""
+"""Objectives for which the usual limit, the best limit for the energy-delay product, is a good choice."""
 
 
 @dataclass(frozen=True, slots=True)

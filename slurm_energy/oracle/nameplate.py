@@ -19,8 +19,8 @@ _GPU_SHARES = (
     0.7,
     0.2,
     1.0,
-)  # shares of the TDP: mean (midrange of training jobs), low (idle), high (full TDP)
-_IDLE_SHARE = 0.3  # share of a core's TDP
+)  # fractions of the TDP: mean (middle of the range of training jobs), low (idle), high (full TDP)
+_IDLE_SHARE = 0.3  # fraction of a core's TDP
 _UNKNOWN_FACTOR = 2.5  # largest ratio between the TDP of an unnamed kind of GPU and the assumed TDP
 
 

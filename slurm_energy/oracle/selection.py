@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 TOLERANCE = 0.02
-"""Share by which alternatives of a job that was never measured may exceed the best one and count as equal.
-
-The first of the equal alternatives is selected. Power limits are listed in rising order, so this is the
-lowest limit, which leaves the largest part of a power budget to other jobs.
+"""Relative excess up to which alternatives of a job that was never measured count as equal to the best
+alternative. The first of the equal alternatives is selected. Power limits are listed in rising order, so this
+is the lowest limit, which leaves the largest part of a power budget to other jobs.
 """
 UNSEEN_POWER_DEVIATION = 0.17
 """Standard deviation of ln(measured / predicted power) of a workload that was never measured.
@@ -35,15 +34,13 @@ Source: Gauss-Hermite quadrature with three points.
 
 PROBABILITIES = tuple(probability for _, probability in CASES)
 USUAL_CAP_TOLERANCE = 0.04
-"""Share by which power limits may exceed the best one and count as equal if the response is transferred.
-
-Of the equal limits, the one nearest to the limit that is best on average on other kinds of device is
-selected.
+"""Relative excess of the objective up to which power limits count as equal to the best limit, if the response
+is transferred. Of the equal limits, the one nearest to the limit that is best on average on other kinds of
+device is selected.
 """
 EQUAL_WEIGHT_ROWS = 12.0
-"""Number of measurements at which the transferred predictions with and without them have equal weight.
-
-From the same number on, a search fits factors of the workload.
+"""Number of measurements at which the transferred predictions with and without the measurements have equal
+weight. From the same number on, a search fits factors of the workload.
 """
 
 

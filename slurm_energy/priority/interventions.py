@@ -12,8 +12,8 @@ from slurm_energy.policies.shapes import GpuShape, parse_shapes
 
 K = TypeVar("K")
 PROTECTED_S: Final = 1800.0
-"""Seconds for which a preempted job, or one that Slurm refused to requeue, is not selected again. Doubled by
-each further preemption of the job.
+"""Seconds for which a preempted job, or a job that Slurm refused to requeue, is not selected again. Each
+further preemption of the job doubles this time.
 """
 MAX_PROTECTED_S: Final = 30 * 86400.0
 ABSENCE_LIMIT_S: Final = 86400.0

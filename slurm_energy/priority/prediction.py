@@ -41,7 +41,7 @@ PowerQuantiles = Callable[[Mapping[str, Sequence[Any]]], tuple[Floats, Ints]]
 """`oracle.history.queue_forecast.predict_power_quantile` for the current history and one quantile."""
 
 _MIN_TIME_S: Final = 1e-3
-_MAX_FIGURE: Final = 1e12  # seconds or watts; no job has a larger figure
+_MAX_FIGURE: Final = 1e12  # upper bound of seconds and of watts that no job exceeds
 _MAX_CACHED: Final = 50_000
 _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 

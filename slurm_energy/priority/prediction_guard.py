@@ -24,7 +24,7 @@ BoundsSource = Callable[[Mapping[str, Sequence[Any]], Sequence[float], Sequence[
 """`oracle.history.lower_bounds.bounds_many` for the current history."""
 
 SAME_START_S: Final = 2.0
-"""Start times of one job that differ by at most this are the same start."""
+"""Maximum difference in seconds between two start times of a job that count as the same start."""
 
 
 class StartedPrediction(NamedTuple):

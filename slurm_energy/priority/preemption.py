@@ -24,8 +24,8 @@ START_MARGIN_S: Final = 60.0
 """A job whose slack is below this margin plus one cycle is at risk: Slurm needs time to end and start jobs.
 """
 MAX_JOBS_AT_RISK: Final = 50
-"""Jobs at risk considered per cycle, least slack first. A bound is needed because any user can submit jobs
-with deadlines.
+"""Maximum number of jobs at risk that are considered per cycle, those with the least slack first. A bound is
+needed, because any user can submit jobs with deadlines.
 """
 _CPU_KIND: Final = ""  # type of hardware of jobs without GPUs
 
@@ -319,7 +319,7 @@ def _cheapest_victims(
     """
     sizes = sorted((candidate.units.get(kind, 0) for candidate in here), reverse=True)
     if sum(sizes[:most]) < units - free.get(kind, 0):
-        return None  # too few units even so; skips the slow search for the cheapest
+        return None  # too few units: skip the slow search for the cheapest victims
     running = [
         Running(candidate.job_id, 0, candidate.units.get(kind, 0), candidate.lost_joules)
         for candidate in here

@@ -16,7 +16,7 @@ from slurm_energy.priority import table_file
 from slurm_energy.priority.snapshot import Snapshot
 
 MAX_REFRESHED_JOBS: Final = 100
-"""Maximum number of new jobs per cycle that slurmctld looks up at once; further ones rarely start next."""
+"""Maximum number of new jobs per cycle that slurmctld looks up at once. Jobs beyond it rarely start next."""
 
 _CHECK_INTERVAL_S: Final = 600.0
 

@@ -14,7 +14,7 @@ from slurm_energy.scheduling.queue import Floats
 from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
 
 RECORD_TIMEOUT_S: Final = 300.0
-"""Seconds after the end of a run for which its estimate counts without a record."""
+"""Seconds after the end of a run for which the estimate counts if no energy record arrives."""
 
 
 class UnrecordedRun(NamedTuple):

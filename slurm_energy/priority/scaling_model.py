@@ -21,13 +21,13 @@ from slurm_energy.priority.prediction import HISTORY, QueuePredictions
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 GPU_SCALING_EXPONENT: Final = 0.85
-"""Speed grows with this power of the number of GPUs, about 10 % lost per doubling. An assumption for jobs
-without measurements or a named model.
+"""Exponent of the number of GPUs in the speed: about 10 % of the speed is lost per doubling. This is an
+assumption for jobs without measurements or a named model.
 """
-_RAISED_RATIO: Final = 1.01  # below this ratio a time counts as not raised
+_RAISED_RATIO: Final = 1.01  # up to this ratio, a time counts as not raised
 _NAMES_GPU_KIND: Final = np.array(
     [*("gpu_kind" in level.optional for level in LEVELS), False]
-)  # the last element serves level -1
+)  # the last element belongs to level -1
 
 
 def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floats]:

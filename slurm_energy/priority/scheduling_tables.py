@@ -16,7 +16,9 @@ from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Job
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 
 _ITS_TURN: Final = frozenset({"", "BeginTime", "Cleaning", "Dependency", "Priority", "Resources"})
-"""Slurm's reasons for waiting for resources, and reasons that may be outdated: other columns are exact."""
+"""Slurm's reasons for waiting for resources, and reasons that may be outdated. Other columns show exactly
+whether the latter apply.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,23 @@ import numpy as np
 from slurm_energy.scheduling.queue import Ints
 
 SPACING: Final = 1000
-"""Distance of neighbours if there is room: new jobs go between, and a nice of this size is one place."""
+"""Difference between the factors of neighbours if there is room. New jobs fit in between, and a nice value of
+this size moves a job by one place.
+"""
 
 MIN_SITE_FACTOR: Final = 1_000_000
-"""Minimum for a ranked job, so high that a usual nice does not reduce its priority to Slurm's minimum, 1."""
+"""Minimum site factor of a ranked job. It is so high that a usual nice value does not reduce the job's
+priority to Slurm's minimum, 1.
+"""
 
 MAX_SITE_FACTOR: Final = 2_000_000_000
-"""Maximum: Slurm adds site factors to 2^31 in unsigned 32 bits."""
+"""Maximum site factor. Slurm adds site factors to 2^31 in unsigned 32 bits."""
 
 EXACT_PLACES: Final = 100
 """Places at the head of the queue that always follow the policy exactly."""
 
 ORDER_TOLERANCE: Final = 0.1
-"""Fraction of its place by which a job further behind may deviate from the policy's order."""
+"""Maximum deviation from the policy's order of jobs further behind, as a fraction of the job's place."""
 
 _CENTRE: Final = 1_000_000_000
 _MIN_STEP: Final = 2

@@ -31,7 +31,7 @@ def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
     for at, (account, user) in enumerate(snapshot.associations):
         joules = float(users.energy_joules[at])
         if not account and not joules:
-            continue  # all its records have since got their account
+            continue  # all records without an account have got an account since
         rows.append(
             {
                 "account": account,

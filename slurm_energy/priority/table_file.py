@@ -17,7 +17,7 @@ from slurm_energy.slurm.queue.table_layout import checksum
 from slurm_energy.trusted_files import replace_public
 
 MAX_JOBS: Final = 1 << 20
-"""Size of the plugin's buffer; it would not read further jobs."""
+"""Size of the plugin's buffer in jobs. The plugin would not read further jobs."""
 MAX_ABS_SITE_FACTOR: Final = 0x7FFFFFFF - 3
 """Maximum absolute value of a site factor: Slurm's NICE_OFFSET less the values that Slurm reserves."""
 HEADER: Final = np.dtype(
@@ -35,7 +35,9 @@ HEADER: Final = np.dtype(
         ("end", "<u8"),
     ]
 )
-"""64 bytes, little-endian; `end` repeats the sequence. Entries of two 32-bit numbers follow."""
+"""Header of 64 bytes, little-endian. Its field `end` repeats the sequence number. Entries of two 32-bit
+numbers follow.
+"""
 ENTRY: Final = np.dtype([("job_id", "<u4"), ("site_factor", "<i4")])
 _MAGIC: Final = b"SENERGYP"
 _VERSION: Final = 2

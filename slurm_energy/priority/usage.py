@@ -15,10 +15,12 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
 
 Association = tuple[str, str]
-"""Account and user."""
+"""Association: Slurm account and user."""
 
 WINDOW_HALF_LIVES: Final = 12.0
-"""Records of jobs that ended earlier count less than 1/4096 and are not read at the start."""
+"""Age of records in half-lives above which they are not read at the start. Such records count less than
+1/4096.
+"""
 
 _SETTLING_TIMEOUT_S: Final = 3600.0
 _RECENT_S: Final = 600.0
@@ -80,7 +82,7 @@ class DecayedUsage:
         """Return database rows of records with unconfirmed owners, at most `MAX_IDS`, in rotation."""
         rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
-            self._unsettled[row] = self._unsettled.pop(row)  # to the end: the other rows are next
+            self._unsettled[row] = self._unsettled.pop(row)  # to the end: other rows come next
         return rows
 
     def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
@@ -138,7 +140,7 @@ class DecayedUsage:
     def _decay_to(self, now_s: float) -> None:
         factor = 2.0 ** (-max(0.0, now_s - self._at_s) / self.half_life_s)
         self._joules, self._gpu_seconds = self._joules * factor, self._gpu_seconds * factor
-        self._at_s = now_s  # also after the clock was set back: else no decay until it catches up
+        self._at_s = now_s  # also if the clock was set back, so that decay goes on
 
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
         """Return decayed joules and decayed GPU seconds of the given records, by association row.

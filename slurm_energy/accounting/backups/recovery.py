@@ -29,7 +29,7 @@ from slurm_energy.errors import EnergyError, UnavailableError
 _ROWS_AT_ONCE: Final = 100
 _MAX_ROW_ID: Final = 2**63 - 1
 _IDS_BEYOND_LAST: Final = 100_000
-"""Row ids that are tried after the last readable row if the end of a table cannot be read."""
+"""Number of row ids to try after the last readable row if the end of a table cannot be read."""
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ class EndedJob(NamedTuple):
 
 
 Position = tuple[float, int]
-"""Place of a job in the order: Unix seconds of the last change of its facts, and row id."""
+"""Position in the order of jobs: Unix seconds of the last change of a job's facts, and the job's row id."""
 
 
 class EndedJobs(NamedTuple):

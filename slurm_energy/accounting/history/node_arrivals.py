@@ -26,7 +26,7 @@ def read_node_arrivals(
         since: earliest start in Unix seconds.
         max_arrivals: maximum number of rows that are read.
     """
-    # By the end, for which there is an index; no record ends before its start.
+    # The condition is on the end, for which there is an index. No record ends before its start.
     query = (
         select(_records.c.node, _records.c.start, _records.c.end)
         .where(_records.c.cluster == cluster, _records.c.step == "", _records.c.end >= since)

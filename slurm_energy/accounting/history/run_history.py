@@ -41,7 +41,9 @@ from slurm_energy.slurm.tres import gpus_of_run, parse_tres
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KIND: Final = 64
-"""Number of newest runs kept of jobs with equal user, name, script, resources, limit, policy and caps."""
+"""Number of newest runs that are kept for jobs with equal user, name, script, resources, limit, policy and
+caps.
+"""
 
 MAX_RUNS: Final = 200_000
 """Number of runs kept in total, about 100 MB. Beyond it, users with the most runs lose their oldest runs."""
@@ -135,7 +137,7 @@ class FinishedRun(NamedTuple):
 
 
 PolicyCaps = Mapping[str, tuple[float | None, float | None]]
-"""Power caps by energy policy: watts per node and per GPU for jobs without caps of their own."""
+"""Power caps by energy policy: watts per node and per GPU for jobs that request no caps."""
 
 
 def store_finished_runs(

@@ -37,7 +37,7 @@ from slurm_energy.user_quota import fair_quota
 SITE: Final = ""
 """Owner of the runs of the site's characterisation. No user has an empty name."""
 RUNS_PER_PROGRAM: Final = 64
-"""Number of newest runs kept of one program of one user on one kind of hardware."""
+"""Number of newest runs that are kept for one program of one user on one kind of hardware."""
 MAX_RUNS: Final = 100_000
 """Number of runs kept in total, about 200 MB. Beyond it, owners with the most runs lose their oldest runs."""
 MAX_BODY_BYTES: Final = 65_536
@@ -176,7 +176,7 @@ def runs_of(
     for column, value in ((columns.workload, fingerprint), (columns.model, model)):
         if value is None:
             continue
-        # Variants of a program in a sweep have a workload of their own.
+        # Each variant of a program in a sweep has its own workload name.
         own = or_(columns.workload == columns.fingerprint, columns.workload == columns.model)
         query = _STORED.where(columns.owner == owner, columns.hardware == hardware, column == value, own)
         if found := _newest(connection, query, RUNS_PER_PROGRAM):

@@ -16,7 +16,7 @@ from slurm_energy.protocol.untuned_runs import ComparableProgram, UntunedRuns
 _USERS_PER_QUERY: Final = 200
 _ROWS_AT_ONCE: Final = 2000
 _UNTUNED: Final = (None, "monitor")
-"""Policies that change no setting. Flags that limit a device exclude `monitor`."""
+"""Policies that change no setting. A job with `monitor` counts only if its flags limit no device."""
 
 
 def find_untuned_runs(

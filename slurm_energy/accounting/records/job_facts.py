@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     *("array_job_id", "array_task_id", "het_job_id", "het_offset", "time_limit_s", "requested"),
     *("allocated", "qos", "exit_code", "step_exit_code"),
 )
-"""Columns of `jobs` that have the names of facts."""
+"""Columns of the table `jobs` whose names are those of attributes of `JobFacts`."""
 _CHUNK: Final = 500  # values in a condition
 _UNFINISHED: Final = text("NOT finished")  # as in the condition of the index
 SETTLED_AFTER_S = 10.0

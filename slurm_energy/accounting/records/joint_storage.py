@@ -13,7 +13,7 @@ from slurm_energy.accounting.records.record_store import DeliveredRecord, Refusa
 
 ItemT = TypeVar("ItemT", DeliveredRecord, DeliveredPeriod)
 StorageResult = tuple[list[str], list[Refusal]]
-"""Ids of the items that are in the database, and the refusals."""
+"""Ids of the items that are in the database now, and the refusals of other items."""
 
 
 def store_together(

@@ -24,7 +24,9 @@ MAX_BYTES: Final = 8_000_000
 """Maximum size of an observation as JSON."""
 _MAX_KEYS: Final = 32
 _FAST: Final = 1
-"""Level of compression. Signals are compressed already; what else repeats shrinks at any level."""
+"""Level of compression. A fast level suffices: signals are compressed already, and other repetitive text
+shrinks at any level.
+"""
 
 
 def read_observation(raw: Any, node: str) -> str | None:

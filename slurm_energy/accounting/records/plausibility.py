@@ -27,16 +27,16 @@ MAX_WATTS: Final[Mapping[str, float]] = {
 They are more than twice the power of the largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW).
 """
 CHARGE_DELAY_S: Final = 60.0
-"""Seconds before the start of a job whose energy may be charged to the job because of a slow sensor."""
+"""Seconds before the start of a job whose energy may still be charged to the job, because a sensor is slow.
+"""
 MAX_ELAPSED_S: Final = 5 * 366 * 86400.0
 """Maximum duration of a record in seconds; a longer duration is due to a wrong clock."""
 MAX_PERIOD_S: Final = 366 * 86400.0
 """Maximum duration of a period in seconds; it bounds the energy of one row."""
 CLOCK_TOLERANCE_S: Final = 600.0
 MAX_CLOCK_LEAD_S: Final = 86400.0
-"""Maximum seconds between the controller's clock and a later end of a record.
-
-Records that end still later are rejected permanently; the agent does not send them again.
+"""Maximum seconds by which the end of a record may be ahead of the controller's clock. Records that end later
+are rejected permanently, and the agent does not send them again.
 """
 _DURATIONS: Final = (
     "seconds_above_cap",

@@ -12,7 +12,7 @@ from slurm_energy.accounting.schema.tables import jobs, records
 from slurm_energy.errors import UsageError
 
 r: Final = records.alias("r")
-"""The table of records in every condition."""
+"""The table of records, to which all conditions refer."""
 _LATER: Final = records.alias("l")
 _OTHER: Final = records.alias("n")
 _OF_JOB: Final = records.alias("j")
@@ -30,7 +30,7 @@ def selected(selection: RecordSelection) -> ColumnElement[bool]:
     elif not selection.steps:
         parts.append(r.c.step == "")
     if selection.users or selection.uids:
-        # Without empty lists, for which no index would be used.
+        # Empty lists are left out, because no index would be used with them.
         named = [r.c.user.in_(selection.users)] if selection.users else []
         parts.append(or_(*named, *([r.c.uid.in_(selection.uids)] if selection.uids else [])))
     if selection.accounts:

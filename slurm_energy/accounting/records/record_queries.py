@@ -20,20 +20,20 @@ from slurm_energy.quantities import shown
 
 CHUNK: Final = 500  # records read at a time
 MAX_COUNTED_ROWS: Final = 1_000_000
-"""Rows of a table up to which `database_figures` counts exactly."""
+"""Maximum number of rows of a table that `database_figures` counts exactly."""
 
 _FACTS: Final = (
     *("display_id", "name", "account", "partition", "user", "state", "submit", "start", "end", "elapsed_s"),
     *("nodes", "array_job_id", "array_task_id", "het_job_id", "het_offset", "requested"),
     *("exit_code", "step_exit_code"),
 )
-"""Columns of `jobs` in the value of the key `job`."""
+"""Columns of the table `jobs` that appear under the key `job` of a record."""
 _NAMES_AT_ONCE: Final = 100
 
 
 def find_records(connection: Connection, selection: RecordSelection) -> array[int]:
     """Return the row ids of the selected records, ordered by job id, start, node, step and other keys."""
-    # The sum keeps SQLite from scanning the whole index of job ids to get the order.
+    # The addition prevents SQLite from scanning the whole index of job ids to obtain the order.
     order = (r.c.job_id + 0, r.c.start, r.c.node, r.c.step, r.c.restart_count, r.c.cluster)
     query = select(r.c.id).where(selected(selection)).order_by(*order)
     return array("q", connection.execute(query).scalars())

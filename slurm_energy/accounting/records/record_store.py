@@ -44,7 +44,7 @@ _MAX_LENGTHS: Final = {
     for name, column in tables.records.columns.items()
     if isinstance(column.type, String) and column.type.length
 }
-"""Maximum lengths of texts by the name of the column. SQLite itself has none."""
+"""Maximum lengths of texts by column name. SQLite itself has no such limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ def _row(item: DeliveredRecord, received: float) -> dict[str, Any]:
         "end": record.end,
         "uid": record.uid,
         "user": record.user,
-        "account": None,  # it comes later from Slurm's accounting
+        "account": None,  # this value comes later from Slurm's accounting
         "partition": record.partition,
         "policy": record.policy,
         "energy_joules": item.energy_joules,

@@ -24,7 +24,7 @@ MAX_EXTRA_KEYS: Final = 16
 _VALUE_BYTES: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _SPARE_S: Final = 3600.0
-"""Maximum seconds by which a trace may be longer than its record, as its last interval may be long."""
+"""Maximum seconds by which a trace may be longer than its record, because the last interval may be long."""
 _SPARE_VALUES: Final = 100
 
 

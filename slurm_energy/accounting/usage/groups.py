@@ -21,9 +21,9 @@ IDLE: Final = "idle"
 UNATTRIBUTED: Final = "unattributed"
 OFF: Final = "off"
 OFF_UNMEASURED: Final = "off-unmeasured"
-"""Kinds of the groups whose sums contain the time for which nodes were off, with and without known energy."""
+"""Kinds of groups for the time in which nodes were off: with known energy, and with unknown energy."""
 COVERAGE: Final = "coverage"
-"""Kind of the group whose sums contain the time for which nodes delivered energy."""
+"""Kind of the groups for the time for which nodes delivered energy."""
 _CLOCK_SKEW_S: Final = 300
 _GPU_COMPONENT: Final = "gpu["
 _UNKNOWN_GPU: Final = "gpu"
@@ -265,7 +265,7 @@ class GroupIds:
                 inserted = connection.execute(groups.insert().values(digest=key.digest, **key._asdict()))
                 (row_id,) = inserted.inserted_primary_key or (None,)
             assert row_id is not None
-            if len(self._ids) >= _MAX_CACHED:  # a site may give each job a tag of its own
+            if len(self._ids) >= _MAX_CACHED:  # a site may give each job a different tag
                 self._ids.clear()
             self._ids[key] = row_id
         return row_id

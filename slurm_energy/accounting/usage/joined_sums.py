@@ -22,7 +22,7 @@ _SUMS: Final = usage_tables.usage_sums.c
 _DAYS: Final = usage_tables.usage_days.c
 _DAY_COLUMNS: Final = (_DAYS.usage_group, *(_DAYS[name] for name in SUM_COLUMNS))
 _GROUPS_PER_TEXT: Final = 64
-"""Maximum number of groups in a text of the sums of a day, which then has at most 17 KiB."""
+"""Maximum number of groups in one joined text of daily sums. Such a text has at most 17 KiB."""
 
 
 class PeriodEnergies(NamedTuple):

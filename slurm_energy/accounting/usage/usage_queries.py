@@ -34,7 +34,9 @@ _SUMS: Final = _TABLE.c
 
 Rates = Sequence[float | None]
 GroupSums = dict[int, tuple[int, ...]]
-"""Sums by row id of the group, in the order of `SUM_COLUMNS`. The garbage collector skips such tuples."""
+"""Sums of each group by row id, as tuples in the order of `SUM_COLUMNS`. The garbage collector does not track
+tuples of integers.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,9 @@ from slurm_energy.accounting.usage.statements import (
 from slurm_energy.accounting.usage.sum_changes import HOUR_S, SumChanges, Sums
 
 MAX_RUN_S: Final = 400 * 86400
-"""Maximum length of a run whose CPU time is counted; a longer one has a wrong time."""
+"""Maximum length in seconds of a run whose CPU time is counted. A longer run has a wrong time."""
 UNKNOWN_KEPT_S: Final = 8 * 86400.0
-"""Seconds for which jobs without facts are noted, longer than Slurm is asked about them."""
+"""Seconds for which jobs without facts stay noted. Slurm is queried about them for a shorter time."""
 _PERIODS_AT_ONCE: Final = 100
 _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
@@ -94,7 +94,7 @@ class UsageRollup:
                 more_jobs = self._move_changed_jobs(connection)
                 more_periods = self._count_periods(connection, now)
         except BaseException:
-            self._groups = GroupIds()  # groups of this transaction no longer exist
+            self._groups = GroupIds()  # groups that this transaction created no longer exist
             raise
         return more_jobs or more_periods
 
@@ -169,7 +169,7 @@ class UsageRollup:
             runs = runs_of(connection, cluster, job_id)
             buckets += self._move_energies(connection, cluster, job_id, runs, deltas)
             if buckets > _BUCKETS_AT_ONCE:
-                break  # the job stays noted; the next piece moves the rest
+                break  # the job stays noted; the next call moves the rest
             self._move_times(connection, runs, deltas)
             connection.execute(DELETE_CHANGED, {"of_cluster": cluster, "of_job": job_id})
         deltas.apply(connection)

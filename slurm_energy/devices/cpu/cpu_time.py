@@ -24,7 +24,7 @@ _V1_CONTROLLERS = ("cpuacct", "cpu,cpuacct")
 _STAT_BYTES = 1024
 _NS_PER_US = 1000
 SCOPE = "slurmstepd.scope"
-_NO_JOB = "system"  # contains the process that keeps the scope alive
+_NO_JOB = "system"  # directory of the process that keeps the scope alive
 PROCESS_TREE = "process tree"
 
 

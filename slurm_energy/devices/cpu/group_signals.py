@@ -19,7 +19,7 @@ from slurm_energy.devices.kept_file import KeptFile
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor, numbers
 
 _UNLIMITED_V1: Final = 1 << 62
-"""A limit of version 1 from here on stands for no limit."""
+"""In cgroup v1, a memory limit of at least this value means that there is no limit."""
 _TOTAL: Final = re.compile(rb"^some .*total=(\d+)", re.MULTILINE)
 _PRESSURES: Final = ("cpu", "io", "memory")
 _BLOCK: Final = {

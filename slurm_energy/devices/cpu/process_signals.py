@@ -17,7 +17,8 @@ from slurm_energy.devices.cpu.process_tree import NS_PER_TICK, read_head
 from slurm_energy.devices.signal_sensor import SignalReading, SignalSensor
 
 MAX_PROCESSES: Final = 256
-"""Processes of a job that are read. The signals of a job with more of them stay unknown."""
+"""Maximum number of processes of a job that are read. If a job has more processes, its signals stay unknown.
+"""
 SOURCE: Final = "proc:pid"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _STAT_BYTES: Final = 1024

@@ -16,9 +16,10 @@ from slurm_energy.devices.kept_file import KeptFile
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
 
 MAX_CPUS: Final = 128
-"""CPUs of which the busy time is reported one by one, in the order of their numbers."""
+"""Maximum number of CPUs whose busy time is reported separately, in the order of their numbers."""
 _MAX_CLOCKS: Final = 16
-"""CPUs whose clock is read: reading one may interrupt the CPU, so the mean is taken over a few."""
+"""Maximum number of CPUs whose clock is read. A reading may interrupt the CPU, so only a few CPUs are read.
+"""
 _STAT_BYTES: Final = 1 << 20
 _CLOCK: Final = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 

@@ -31,7 +31,7 @@ _DOMAIN = re.compile(r"mon_(L3|PERF_PKG)_(\d{1,6})")
 _FILES = {"L3": (TRAFFIC, "mbm_total_bytes"), "PERF_PKG": (CORE_ENERGY, "core_energy")}
 _COUNT = re.compile(r"(\d{1,20})(?:\.(\d{1,18}))?")
 _DIVIDES = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}
-"""Component whose energy is divided by a quantity."""
+"""Component whose energy is divided among jobs in proportion to a quantity, by quantity."""
 
 Counts = Mapping[str, Mapping[int, int | None]]
 """Counts of a group, in bytes or microjoules, by quantity and number of the L3 cache or package.

@@ -16,7 +16,9 @@ from slurm_energy.devices.cpu.process_tree import read_head
 from slurm_energy.devices.signal_sensor import SignalReading, SignalSensor
 
 MAX_TASKS: Final = 1024
-"""Tasks of a job that are read, 5 microseconds each. The wait of a job with more of them stays unknown."""
+"""Maximum number of tasks of a job that are read, at 5 microseconds each. If a job has more tasks, its wait
+stays unknown.
+"""
 SIGNAL: Final = "cpu_waiting_tasks"
 SOURCE: Final = "proc:schedstat"
 _SCHEDSTAT_BYTES: Final = 128

@@ -55,9 +55,7 @@ class NvmlLibrary:
         self._energy: Any = getattr(library, "nvmlDeviceGetTotalEnergyConsumption", None)
         self._clock = clock
         self._uuids: dict[int, Any] = {}
-        self._lock = (
-            threading.Lock()
-        )  # of the state of lost GPUs: counters and signals have threads of their own
+        self._lock = threading.Lock()  # protects the state of lost GPUs: several threads read
         self._lost: dict[int, tuple[float, str]] = {}
         self._reopening: threading.Thread | None = None
         self._reopen_at = 0.0
@@ -128,7 +126,7 @@ class NvmlLibrary:
             try:
                 return self._energy(handle)  # type: ignore[no-any-return]
             except self._library.NVMLError:
-                pass  # repeated below, where the error gets its reason
+                pass  # `call` below repeats the request and states the reason
         return int(self.call("nvmlDeviceGetTotalEnergyConsumption", index))
 
     def query(self, function: str, *arguments: Any) -> Any:

@@ -16,7 +16,7 @@ from slurm_energy.devices.gpu.nvml_gpm import GpmSampler, supports_gpm
 _ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16 = 5, 10, 11, 12, 13
 _METRICS: Final = (_ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16)
 _MIN_PERCENT: Final = 2.0
-"""A lower activity is mostly noise."""
+"""Minimum activity in percent that counts. A lower value is mostly noise."""
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 
 

@@ -20,7 +20,7 @@ NO_PROFILE: Final = "none"
 _PREFIX: Final = "nvmlDeviceWorkloadPowerProfile"
 _OPERATION_CLEAR, _OPERATION_OVERWRITE = 0, 2
 _ENFORCED_PAUSES_S: Final = (0.0, 0.02, 0.05)
-"""Pauses before the reads of the enforced profiles after a request."""
+"""Seconds to wait, after a request, before each reading of the enforced profiles."""
 
 
 def offered_profiles(nvml: NvmlCaller, index: int) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ class NvmlPowerProfile(Knob):
             except DeviceError as error:
                 if not _is_missing(error):
                     raise
-        # Drivers before NVML 13.1 have only these calls, which are deprecated since.
+        # Drivers before NVML 13.1 have only these calls. NVML 13.1 deprecated them.
         for function, mask in (("Clear", set(requested) - set(numbers)), ("Set", set(numbers))):
             if mask:
                 change = self._nvml.struct("c_nvmlWorkloadPowerProfileRequestedProfiles_v1_t")

@@ -45,7 +45,7 @@ _SM_CLOCK, _CORE_TEMPERATURE = 1, 0
 _PCIE: Final = {"pcie_transmit_bytes_per_s": 0, "pcie_receive_bytes_per_s": 1}
 _PCIE_UNIT: Final = 1000
 _PCIE_PAUSE_S: Final = 9.5
-"""A reading of the PCIe traffic waits 20 ms in each direction, so it is rare."""
+"""Minimum seconds between two readings of the PCIe traffic. A reading blocks for 20 ms per direction."""
 
 
 class NvmlSignalSensor(SignalSensor):
@@ -118,7 +118,7 @@ class NvmlSignalSensor(SignalSensor):
                 continue
             if field in _NVLINK and self._has_links:
                 yield self._reading(_NVLINK[field], rate * _KIBI, "nvlink")
-            elif field in _POLICIES and count:  # drivers that do not count it show 0
+            elif field in _POLICIES and count:  # a driver that does not count this reason shows 0
                 yield self._reading(_POLICIES[field], min(100.0, rate / 1e7), "perf_policy")
 
     def _means(self, gpm: GpmSampler) -> Iterator[SignalReading]:

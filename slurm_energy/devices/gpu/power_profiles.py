@@ -41,7 +41,7 @@ POWER_PROFILES: Final[Mapping[str, int]] = {
 """NVML's number of each named profile."""
 
 MAX_PROFILES: Final = 255
-"""Number of profiles for which NVML has room (NVML_POWER_PROFILE_MAX of its masks)."""
+"""Maximum number of profiles in NVML's bit masks."""
 _NUMBERED: Final = re.compile(r"PROFILE_(0|[1-9][0-9]{0,2})")
 _NAMES: Final = {number: name for name, number in POWER_PROFILES.items()}
 

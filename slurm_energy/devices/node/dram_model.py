@@ -20,10 +20,11 @@ from slurm_energy.devices.sysfs import error_reason
 from slurm_energy.records import Quality
 
 MODULE_WATTS = ((16, 4.0), (32, 5.0), (64, 6.0), (128, 8.0), (256, 10.0))
-"""(size in GiB, watts): watts of a module up to that size. Source: thesis, 4.2.2."""
+"""Pairs (size in GiB, watts): power of a memory module up to this size. Source: thesis, 4.2.2."""
 USAGE_FACTORS = ((0.05, 0.30), (0.15, 0.60), (0.25, 0.70), (0.50, 0.75), (1.00, 0.80))
-"""(bound, factor): factor for a share of memory in use below the bound; the last two bounds are inclusive.
-Source: thesis, 4.2.2."""
+"""Pairs (bound, factor): factor for a share of memory in use below the bound. The last two bounds are
+inclusive. Source: thesis, 4.2.2.
+"""
 _GIB = 1 << 30
 _MEMINFO_BYTES = 512
 

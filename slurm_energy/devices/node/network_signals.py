@@ -14,14 +14,15 @@ from slurm_energy.devices.kept_file import KeptFile
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
 
 MAX_INTERFACES: Final = 16
-"""Interfaces, and InfiniBand ports, whose traffic is read, in the order of their names."""
+"""Maximum number of interfaces, and of InfiniBand ports, whose traffic is read, in the order of their names.
+"""
 _MAX_NAME: Final = 32
 _NET: Final = "sys/class/net"
 _INFINIBAND: Final = "sys/class/infiniband"
 _LANE_BYTES: Final = 4
 _SATURATED: Final = 2**32 - 1
-"""Data counters of 32 bits stay at this value instead of wrapping."""
-_RECEIVED_FIELD, _SENT_FIELD = 0, 8  # of /proc/net/dev, after the name
+"""Maximum value of 32-bit data counters, at which they stay instead of wrapping."""
+_RECEIVED_FIELD, _SENT_FIELD = 0, 8  # column of /proc/net/dev, counted after the name
 
 
 class NetworkSensor(SignalSensor):

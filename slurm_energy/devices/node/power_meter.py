@@ -76,7 +76,7 @@ def _node_sensor(chip: HwmonChip, path: Path) -> PowerSensor:
         chip: the meter.
         path: its file power1_average.
     """
-    # At its end the mean of an interval is half an interval old. It is then shown for one more interval,
+    # The mean of an interval is half an interval old at its end. It is then shown for one more interval,
     # which adds half an interval on average.
     average_s = (chip.number("power1_average_interval") or 0) / 1000
     direct = HwmonPowerSensor("power_meter", "node", "power_meter:acpi", _MAX_WATTS["node"], path)

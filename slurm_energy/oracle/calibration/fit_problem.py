@@ -26,7 +26,7 @@ from slurm_energy.oracle.workload import find_optimizer, find_profile
 Array = NDArray[np.float64]
 TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4
 _NO_DEFAULT = ("sample_s", "crowd_batch")
-"""Factors of a workload without a typical value."""
+"""Names of workload factors that have no typical value."""
 
 
 def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:

@@ -57,7 +57,9 @@ _SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
 METHODS = ("auto", "search", "transfer")
 _MIN_ROWS = 4
 _MIN_WORKLOADS = 3
-"""Minimum number of measured workloads whose mean predicts others; with fewer, others are transferred."""
+"""Minimum number of measured workloads for predicting other workloads by their mean. With fewer workloads,
+other workloads are predicted by transfer.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ MIN_SWEEPS: Final = 4
 WORKLOAD_SWEEPS, WORKLOAD_ROWS = 3, 12
 """Minimum numbers of sweeps and of measurements that determine the factors of a workload."""
 PRIOR_CONFIGURATIONS: Final = 10.0
-"""Number of measured configurations whose weight equals that of the usual power limit of other kinds."""
+"""Number of measured configurations at which the device's own usual power limit and that of other kinds have
+equal weight.
+"""
 _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 

@@ -33,12 +33,14 @@ except ImportError:
 SEGMENT = 20
 """Generations between two checkpoints."""
 _POLISH_UNITS = 40
-"""Units of progress of one polishing run: it takes about as long as this number of generations."""
+"""Units of progress of one polishing run, which takes about as long as this number of generations."""
 _SMOOTHINGS = (0.1, 0.02, 0.004)
 _STEP = 1e-4
 _MAX_SOCKET_PATH_BYTES = 107
 _KICK, _KICKED_SHARE, _KICK_STREAM = 0.04, 0.4, 7
-"""Standard deviation of a kick (share of each range), share of unknowns it moves, random stream."""
+"""Kicks: standard deviation as a share of each unknown's range, share of the unknowns that move, random
+stream.
+"""
 Progress = Callable[[int, int, float], None]
 """Callback with finished and planned units of work, and the least loss; a generation is one unit."""
 

@@ -44,9 +44,9 @@ MAX_POWER_FACTOR: Final = 2.0
 """Maximum ratio of the uncapped watts to the watts of a run that reached its cap."""
 
 CAP_REACHED_SHARE: Final = 0.9
-"""Share of the cap above which a run counts as limited by it."""
+"""Ratio of watts to cap above which a run counts as limited by the cap."""
 
-_MIN_DYNAMIC_SHARE: Final = 0.05  # minimum share of the power above the static share that devices reach
+_MIN_DYNAMIC_SHARE: Final = 0.05  # minimum fraction of the uncapped dynamic power
 
 
 class Caps(NamedTuple):

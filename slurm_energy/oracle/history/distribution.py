@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 ATOMS: Final = 40
-"""Number of equally likely values of a `Grid`: 2.5 % each, so that 5 % and 95 % lie between two of them."""
+"""Number of equally likely values of a `Grid`. Each value stands for 2.5 %, so 5 % and 95 % lie between two
+values.
+"""
 
 Grid = tuple[float, ...]
 """`ATOMS` values in ascending order."""

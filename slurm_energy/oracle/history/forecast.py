@@ -16,8 +16,8 @@ from slurm_energy.oracle.history.observed_run import ObservedRun, RunEnding
 from slurm_energy.oracle.history.similarity import LEVELS, caps_of_row, row_of, units
 from slurm_energy.oracle.history.track_record import gpu_watts
 
-_RECENCY_FACTOR: Final = 0.92  # factor on a run's weight for each newer run of its key
-_SPREAD_RUN_COUNT: Final = 2.0  # weight, in runs, of the newest runs times their typical variation
+_RECENCY_FACTOR: Final = 0.92  # factor on the weight of a run for each newer run of the same key
+_SPREAD_RUN_COUNT: Final = 2.0  # weight in runs: newest runs times typical variation
 _SPREAD_RUNS: Final = 10
 _MAX_UNIT_WATTS: Final = 1e9  # per unit; higher values are implausible
 
@@ -84,7 +84,7 @@ def make_forecast(
         if watts_per_unit is not None:
             watts.append((watts_per_unit, weight, False))
             joules.append((watts_per_unit * run.duration_s * time / scale, weight, censored))
-    # The more general times may be shares of the limit: the newest limit converts them to seconds.
+    # The more general times may be shares of the time limit: the newest limit converts them to seconds.
     back = run_scale(newest_first[0], True) if general and general.by_limit and not by_limit else 1.0
     most_watts = _max_watts(newest_first, caps)
     prior = general.seconds if general else EVEN if by_limit and limited else None

@@ -27,10 +27,10 @@ from slurm_energy.oracle.history.track_record import PartitionRecord, ProgramRec
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KEY: Final = 64
-"""Number of newest runs stored per key; a further run would have less than 1 % of the newest one's weight."""
+"""Number of newest runs stored per key. An older run would have less than 1 % of the newest run's weight."""
 
 RUNS_PER_USER: Final = RUNS_PER_KEY // 4
-"""Number of newest runs of one user that are stored of a key that several users share."""
+"""Number of newest runs stored per user in a key that several users share."""
 
 MAX_KEYS: Final = 200_000
 

@@ -51,7 +51,9 @@ class Level:
 
 _SHAPE = ("nodes", "cpus", "gpus", "gpu_kind")
 _SETTINGS = ("policy",)
-"""Settings in a key. Caps are not included: runs under other caps are converted, see `cap_response`."""
+"""Energy settings that are part of a key. Caps are not included, because runs under other caps are converted
+(`cap_response`).
+"""
 
 LEVELS = (
     Level("same script, arguments, resources and policy", ("user", "fingerprint"), _SHAPE + _SETTINGS),
@@ -67,7 +69,9 @@ LEVELS = (
 
 
 USER_LEVEL = LEVELS.index(next(level for level in LEVELS if level.by_limit))
-"""The first level of different programs of the same user; further levels are shared by several users."""
+"""First level that groups different programs of the same user. More general levels group runs of several
+users.
+"""
 
 _IS_OWN = tuple("user" in level.required for level in LEVELS)
 

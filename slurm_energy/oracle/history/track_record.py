@@ -23,7 +23,7 @@ PRIOR_FRACTION: Final = 0.5
 """Assumed fraction of the time limit that a job of an unknown user runs, as in the nameplate prediction."""
 
 PRIOR_SHARE: Final = 0.1
-"""Weight of the prior: that of runs which used this share of the job's request."""
+"""Weight of the prior. Runs that used this share of the job's request have the same weight."""
 
 IGNORED_SHARE: Final = 0.05
 """Runs that together used less than this share of the job's request are ignored."""

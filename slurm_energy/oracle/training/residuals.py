@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 EXTRAPOLATION_NODES = 2
-"""Nodes on each side of the measured batches.
-
-They lie at a half and a quarter of the smallest batch, and at twice and four times the largest. The factor is
-1 at the outermost nodes.
+"""Number of added grid nodes on each side of the measured batch sizes. They lie at a half and a quarter of
+the smallest batch size, and at twice and four times the largest. The factor is 1 at the outermost nodes.
 """
 _SUPPORT_DOUBLINGS = 0.5
-"""Distance from a measured batch, in doublings, at which the support of the measurement is 0."""
+"""Distance from a measured batch size, in doublings, at which the support falls to 0."""
 
 
 @dataclass(frozen=True, slots=True)

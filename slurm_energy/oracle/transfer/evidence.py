@@ -28,14 +28,16 @@ from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHE
 MAX_ROWS: Final = 1000
 """Maximum number of measurements used: time grows with the third power, memory with the second."""
 NONLINEAR_LATENTS: Final = LATENTS[1:]
-"""Latent quantities in which the model is not linear."""
+"""Latent quantities on which the logarithms of time and power do not depend linearly."""
 OTHER_WORKLOAD_WEIGHT: Final = MEASURED_ELSEWHERE["demand"].device ** 2 / sum(
     deviation**2 for deviation in MEASURED_ELSEWHERE["demand"]
 )
-"""Weight of a measurement of another workload: the correlation of the power demand of two workloads."""
+"""Weight of a measurement of another workload, equal to the correlation of the power demands of two
+workloads.
+"""
 _MAX_ITERATIONS: Final = 24
 _MAX_MOVES: Final = {"demand": 0.2, "supply": 0.7, "idle": 0.3}
-"""Maximum change in one iteration."""
+"""Maximum change of a latent quantity in one iteration."""
 _CONVERGED: Final = 1e-3
 COLUMNS: Final = (
     *("batch", "cap_share", "slowdown", "time_residual", "power_residual"),

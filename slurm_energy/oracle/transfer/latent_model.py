@@ -18,9 +18,8 @@ from slurm_energy.oracle.transfer.prior import Array
 DEFAULTS: Final = Theta()
 NEUTRAL: Final = Scalars()
 _STEPS: Final = {"demand": 0.08, "supply": 0.3, "idle": 0.2}
-"""Half the distance over which slopes are taken.
-
-It is wide, because the model has kinks where a limit begins to bind.
+"""Half the distance between the two points from which a slope is computed. The distance is wide, because the
+model has kinks where a power limit begins to take effect.
 """
 _MAX_STATIC: Final = 0.98
 

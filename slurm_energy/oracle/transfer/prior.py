@@ -26,10 +26,9 @@ class Deviations(NamedTuple):
 
 
 LATENTS: Final = ("time", "demand", "supply", "idle")
-"""Quantities that may differ from the default model, all as logarithms.
-
-They are: measured over predicted time; the power demand of the working device without a limit; the host's
-seconds per step over the device's; the power while waiting.
+"""Quantities that may differ from the default model, all as logarithms. They are: the ratio measured /
+predicted time; the power demand of the working device without a limit; the ratio of the host's to the
+device's seconds per step; the power while waiting.
 """
 MEASURED_ELSEWHERE: Final = {
     "time": Deviations(0.25, 0.27, 0.20),
@@ -37,15 +36,16 @@ MEASURED_ELSEWHERE: Final = {
     "supply": Deviations(0.35, 0.75, 0.35),
     "idle": Deviations(0.30, 0.0, 0.0),
 }
-"""Deviations of workloads that were measured on other kinds."""
+"""Deviations of workloads that were measured on other kinds of device."""
 NEVER_MEASURED: Final = MEASURED_ELSEWHERE | {
     "time": Deviations(0.25, 0.60, 0.20),
     "supply": Deviations(0.35, 1.30, 0.35),
 }
-"""Deviations of all other workloads."""
+"""Deviations of workloads that were never measured."""
 DEMAND_MEAN, IDLE_MEAN = 0.0, -0.3
 TYPICAL_SUPPLY: Final = float(np.log(0.15))
-"""The host's share of workloads that were never measured."""
+"""Supply (ratio of the host's to the device's seconds, as a logarithm) of workloads that were never measured.
+"""
 LIMITS: Final = {"demand": (-1.2, 1.2), "supply": (-5.0, 3.0), "idle": (-1.5, 0.8)}
 BATCH_RANGE, CAP_RANGE = 2.5, 0.5
 """Length scales: doublings of the batch, and distance of the logarithm of the power limit."""

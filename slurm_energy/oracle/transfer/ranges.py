@@ -25,17 +25,18 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 COVERAGE: Final = 0.9
-"""Share of rows that a range is to cover."""
+"""Fraction of the measurements that a range shall cover."""
 SCORE_LEVELS: Final = (np.arange(20) + 0.5) / 20
 """Probabilities of the quantiles that describe a distribution of scores."""
 NORMAL_SCORES: Final = tuple(round(NormalDist().inv_cdf(0.5 + level / 2), 4) for level in SCORE_LEVELS)
 """Quantiles of the scores of normal errors with the predicted variance."""
 SCALE_WEIGHT: Final = 3.0
-"""Weight of the predicted variances and of the scores between kinds in the scale of t, in observations."""
+"""Weight of the predicted variances and of the scores between kinds of device in the scale of Student's t, in
+observations.
+"""
 SCORES_WEIGHT: Final = COVERAGE / (1.0 - COVERAGE)
-"""Weight of the scores between kinds in the pool, in observations.
-
-It is the minimum number of scores for which a conformal quantile exists.
+"""Weight of the scores between kinds of device in the pool, in observations. This is the minimum number of
+scores for which a conformal quantile exists.
 """
 _NORMAL_95: Final = 1.6448536269514722
 

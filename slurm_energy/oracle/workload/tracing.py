@@ -34,7 +34,7 @@ except ImportError:
     ) from None
 
 BATCHES = (2, 4)
-"""The two traced batch sizes. Every quantity is the line through its values at these."""
+"""The two traced batch sizes. Every quantity is the affine function through its two traced values."""
 
 
 @dataclass(frozen=True, slots=True)
