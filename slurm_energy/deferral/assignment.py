@@ -133,7 +133,7 @@ def solve(
     except ImportError:
         return None
     count, slots = score.shape
-    columns = len(jobs) + count  # the last variables mean: no room
+    columns = len(jobs) + count  # the last variables stand for jobs without room
     once = coo_matrix(
         (np.ones(columns), (np.append(jobs, np.arange(count)), np.arange(columns))), (count, columns)
     )
@@ -153,7 +153,7 @@ def solve(
         watts = queue.power_watts[table.rows][jobs]
         power = (fit.free.shape[0] - 1) * slots + slot
         uses.append(coo_matrix((watts[variable], (power, variable)), (fit.free.size, columns)))
-    # Resources that are taken already beyond what is free refuse further jobs only.
+    # If more than the free resources are already taken, only further jobs are refused.
     room = LinearConstraint(sum(uses[1:], uses[0]), -np.inf, np.maximum(fit.free_for_deferred.ravel(), 0.0))
     costs = np.append(score[jobs, starts], np.full(count, penalty(score)))
     scale = max(1e-300, float(np.max(np.abs(costs))))

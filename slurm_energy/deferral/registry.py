@@ -1,6 +1,6 @@
 """Registry of deferral policies by name.
 
-A policy is one function in one file of `policies/`. A site's Python file can register its own.
+A policy is one function in one file of `policies/`. A site's Python file can register further policies.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def place(
     site = int(choice.site[0])
     start_s = float("nan")
     if site >= 0:
-        # The data may arrive after the units are free; the units may then be taken for a while.
+        # The data may arrive after the units become free. The units may be taken again by then.
         earliest_s = float(scores.start_s[0, site])
         units, run_s = float(request.units[site]), float(request.run_s[site])
         start_s = loads[site].earliest_start_s(units, run_s, earliest_s)

@@ -79,7 +79,7 @@ class DemandForecast:
         key = (known.tobytes(), np.asarray(nodes, np.float64).tobytes())
         probability = self._probabilities.get(key)
         if probability is None:
-            # Decisions follow each other closely: what is known seldom changes in between.
+            # Decisions follow each other closely, and the known jobs seldom change in between.
             while len(self._probabilities) >= _KEPT_PROBABILITIES:
                 del self._probabilities[next(iter(self._probabilities))]
             probability = self._probabilities[key] = self._probability(known, nodes)

@@ -49,7 +49,7 @@ def expected_changes(jobs: KnownJobs, free_nodes: float) -> tuple[Floats, Floats
     ends = [
         (max(0.0, end_s), nodes) for end_s, nodes in zip(jobs.running_end_s, jobs.running_nodes, strict=True)
     ]
-    # A job that is overdue may run on: its nodes become free, but do not serve a pending job at once.
+    # An overdue job may continue: pending jobs may get its nodes, but no release is counted for it.
     changes = [(end_s, -nodes) for end_s, nodes in ends if end_s > 0]
     heapq.heapify(ends)
     total = free_nodes + sum(nodes for _, nodes in ends)

@@ -25,7 +25,7 @@ class UnitPlan:
         free = int(capacity.free[kind])
         held = capacity.hardware == kind
         end_s = capacity.end_s[held]
-        # A job that exceeded its expected end by some time is expected to take as long again.
+        # A job that has exceeded its expected end is expected to run for the excess time once more.
         end_s = np.where(end_s > now_s, end_s, np.maximum(2 * now_s - end_s, np.nextafter(now_s, np.inf)))
         ends = np.repeat(end_s, capacity.gpus[held])
         self._now_s = now_s

@@ -74,7 +74,7 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
     day = max(1, round(DAY_S / step_s))
     latest = max(1, round(model.latest_s / step_s))
     offsets = np.arange(-latest, horizon)
-    # The deviation of the latest values is measured against the blend that was possible before them.
+    # The latest values are compared with the blend of the values before them.
     known = np.where(offsets < 0, origins[:, None] - latest, origins[:, None])
     rows = origins[:, None] + offsets
     profile = _blend(values, rows, known, day, model)
@@ -92,7 +92,7 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
     both = (1.0 - model.week_weight) * days + model.week_weight * weeks
     blend = np.where(np.isnan(both), np.where(np.isnan(days), weeks, days), both)
     if np.any(np.isnan(blend)):
-        # Hours without any past value: the mean of the last days, or of as much as there is.
+        # Hours without any past value get the mean of the last days, or of all values if there are fewer.
         recent = _mean(_row_values(values, known[..., None] - 1 - np.arange(3 * day)), axis=-1)
         blend = np.where(np.isnan(blend), recent, blend)
     return blend

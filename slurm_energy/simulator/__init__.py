@@ -1,4 +1,4 @@
 """Discrete-event simulator of scheduling policies, with exact energies.
 
-It orders the simulated queue by the same code as the live queue.
+The simulated queue is ordered by the same code as the live queue.
 """

@@ -106,7 +106,7 @@ def withdraw(running: RunningColumns, job: int) -> None:
     slot = 0
     while running.job[slot] != job:
         slot += 1
-    while slot > 0:  # as if it ended first of all
+    while slot > 0:  # as if this job ended first
         parent = (slot - 1) >> 1
         _move(running, parent, slot)
         slot = parent

@@ -135,7 +135,7 @@ class SchedulingPass:
     def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
         if self._control is not None:
             chosen = shapes[ranking.choice[ranking.choice >= 0]]
-            self._control.added_watts(chosen.tolist())  # all at once is faster
+            self._control.added_watts(chosen.tolist())  # computing all at once is faster
         for index in ranking.order(job_id):
             choice, job = ranking.choice[index], int(rows[index])
             if choice < 0:

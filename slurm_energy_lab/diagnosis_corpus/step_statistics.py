@@ -52,7 +52,7 @@ def _one_rank(
             at_s = start_s + shape.startup_s + window_s * index / simulated
             outliers.append(StepOutlier(at_s, factor * mean.step, mean.step, "forward"))
     whole = [sum(values) for values in zip(*durations.values(), strict=True)]
-    if "communication" in shape.hide_phases:  # it then overlaps with the backward pass
+    if "communication" in shape.hide_phases:  # communication then overlaps with the backward pass
         waits = zip(durations["backward"], durations["communication"], strict=True)
         durations["backward"] = [sum(pair) for pair in waits]
     phases = {stage: _repeated(values, weight) for stage, values in durations.items()}

@@ -276,7 +276,7 @@ def serve(operations: TreeOperations, mountpoint: str, name: str) -> None:
             fsname=name,
             subtype="senergy-lab",
         )
-    except RuntimeError as error:  # libfuse raises it for a signal, too
+    except RuntimeError as error:  # libfuse also raises this error for a signal
         if operations.mounted:
             return
         raise OSError(errno.EIO, f"FUSE: mount failed with {error}", mountpoint) from None

@@ -1,7 +1,7 @@
 """Process of one emulated node: mount the file tree, open the control socket, print `ready`, serve.
 
-Wiring and life cycle only. Start it as `python -m slurm_energy_lab.emulator.main`; it ends on SIGTERM and
-leaves no mount, socket or control group behind.
+The module contains only wiring and life cycle. `python -m slurm_energy_lab.emulator.main` starts the process.
+It ends on SIGTERM and leaves no mount, socket or control group behind.
 """
 
 from __future__ import annotations

@@ -50,10 +50,10 @@ class PowerManager(Protocol):
         """Return whether the job may start now on these nodes."""
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Do what the prologs of the job do."""
+        """Perform the work of the job's prologs."""
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Do what the epilogs of the job do."""
+        """Perform the work of the job's epilogs."""
 
     def tick(self, now_s: float) -> None:
         """Act at the time `now_s`. The cluster calls this method every `TICK_S` seconds."""

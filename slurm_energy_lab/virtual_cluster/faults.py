@@ -26,7 +26,7 @@ class FaultKind(StrEnum):
 
 _SENSORS = (FaultKind.SENSOR_ZERO, FaultKind.SENSOR_TENFOLD, FaultKind.SENSOR_STUCK)
 _DURATION_S = {FaultKind.AGENTS: (2.0, 6.0)}
-"""The service manager starts a killed agent again; nothing else can lower the limits of its node."""
+"""The service manager restarts a killed agent. Only the agent can lower the limits of its node."""
 _LONG_S = (5.0, 75.0)
 _NODES = {FaultKind.CONTROLLER: 0, FaultKind.AGENTS: 3, FaultKind.NETWORK: 3}
 
@@ -36,7 +36,7 @@ class ClusterFault:
     """Fault that lasts for some time.
 
     Attributes:
-        kind: kind of the fault, which says what fails.
+        kind: kind of the fault, for example of an agent or of the network.
         begin_s, end_s: begin and end of the fault, in seconds of model time.
         nodes: names of the affected nodes.
     """

@@ -174,7 +174,7 @@ class SharedNode:
         cpus = self.node.model.profile.cpu.cpus
         size = cpus // BLOCKS
         own = tuple(cpu for block in blocks for cpu in range(block * size, (block + 1) * size))
-        share = job.blocks / BLOCKS  # `seconds` are those of the whole node
+        share = job.blocks / BLOCKS  # `seconds` is the run time on the whole node
         run_id = self.node.submit(job.kernel, "cpu", job.seconds * share, job.job_id, cpus=own)
         self.running.append(SharedNodeJob(job, self.clock.now_s, blocks, run_id))
         self._due_s = self.clock.now_s + 1.0

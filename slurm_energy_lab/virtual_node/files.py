@@ -71,7 +71,7 @@ class NodeFileCopy:
 
     def _copy(self) -> None:
         for path, entry in self._tree.entries():
-            if _LOWER_CACHE.search(path):  # most files of the tree; the agent reads the last level only
+            if _LOWER_CACHE.search(path):  # most files of the tree; the agent reads only the last level
                 continue
             target = self._host_path(path)
             if isinstance(entry, Directory):

@@ -59,7 +59,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     ranking = ranked(queue, options, choice, score, urgent_first=True, terms=terms)
     if capacity is None:
         return ranking
-    # A job whose shapes all wait keeps its score: its place counts although it does not start now.
+    # A job whose shapes must all wait keeps its score: its place counts, although the job cannot start now.
     score = np.where(ranking.tier == AGED, queue.jobs.submit_s, score)
     placed = _Placement(queue, capacity, energy, weights).place(replace(ranking, score=score))
     return replace(ranking, score=score, choice=placed)
@@ -140,7 +140,7 @@ class _Placement:
         for kind in np.unique(hardware).tolist():
             of_kind = hardware == kind
             start_s[of_kind] = unit_plans[kind].starts_s(gpus[of_kind], time_s[of_kind])
-        # Units are free, and yet the shape may not start: the plan does not know the reason.
+        # Units are free, but the shape may not start, for a reason that the plan does not know.
         barred = ~table.possible[shapes] & (gpus <= self.capacity.free[hardware])
         if np.any(barred):
             start_s = np.where(table.possible[shapes] & (start_s <= now_s), now_s, np.inf)

@@ -154,7 +154,7 @@ class ConstrainedSelection:
             planned = timeline.earliest(request)
             if planned is not None:
                 timeline.take(planned[0], request, planned[1])
-                usage.add(candidate.job, candidate.shape)  # no job below it may take its place under a limit
+                usage.add(candidate.job, candidate.shape)  # no lower-ranked job may use up the limit
 
     def expired(self, jobs: Iterable[int]) -> list[int]:
         """Return the jobs whose reservation has no further window, and count these jobs as refused."""

@@ -127,7 +127,7 @@ def constraints_of(
     Args:
         tables: the tables of the scenario.
         kinds: the kinds of nodes.
-        reader: reports a fault with file and line.
+        reader: object that reports a fault with file and line.
     """
     if not tables:
         return None

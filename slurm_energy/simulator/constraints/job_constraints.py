@@ -40,7 +40,7 @@ def with_default_limits(work: Workload, constraints: Constraints) -> Workload:
         math.inf if one is None else one.limits.max_time_s
         for one in _requested(work.qos_names, constraints.qos)
     ]
-    # The request -1, none, is the last element.
+    # A request of -1 (none) selects the last element.
     default_s = np.minimum(
         np.array([*partition_s, math.inf])[work.partition], np.array([*qos_s, math.inf])[work.qos]
     )

@@ -124,7 +124,7 @@ class DeferralControl:
         """Release a job if its planned start has come and no later plan has moved it."""
         if self.held.get(job, math.inf) <= self._events.now_s:
             del self.held[job]
-            # As live, the time of a hold is no waiting time: a slack gains no priority.
+            # As on a live cluster, held time is not waiting time: a job with slack gains no priority.
             self._held_s[job] += self._events.now_s - self._held_since_s.pop(job)
             self._release(job)
 

@@ -153,7 +153,7 @@ def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
         )
         from_deadline = work.deadline_s - limit_s - work.submit_s
         slack_s = np.where(np.isnan(slack_s) & (from_deadline > 0), from_deadline, slack_s)
-    # Numbers of their own, so that no other random number of the scenario changes.
+    # A separate generator, so that no other random number of the scenario changes.
     random = np.random.default_rng([seed, 0x5EED])
     drawn = random.random((2, work.count))
     if section.share > 0 and section.slack_hours > 0:

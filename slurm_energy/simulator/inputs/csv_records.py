@@ -35,7 +35,7 @@ def records(
     Args:
         lines: number and text of each line.
         delimiter: character between two fields.
-        problems: records the lines that are skipped.
+        problems: record to which skipped lines are added.
         quotes: whether quotation marks enclose fields. sacct never quotes, so a mark in its output is part of
             a job's name.
     """

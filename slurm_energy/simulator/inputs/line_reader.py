@@ -245,7 +245,7 @@ class _Utf8:
         except (EOFError, zlib.error, lzma.LZMAError) as error:
             self.damage = str(error) or "they end too early"
         except OSError as error:
-            if error.errno is not None:  # a fault of the file system; those of gzip and bz2 have no number
+            if error.errno is not None:  # an error of the file system; errors of gzip and bz2 have no number
                 raise
             self.damage = str(error)
         except Exception as error:

@@ -81,7 +81,7 @@ def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.
     Args:
         first: line number of the first line.
         texts: the lines.
-        problems: records the lines that are skipped.
+        problems: record to which skipped lines are added.
 
     Returns:
         Line numbers, shape (r,), and the 18 values of each line, shape (r, 18).

@@ -74,7 +74,7 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
 
     Args:
         path: the file.
-        problems: records skipped lines.
+        problems: record to which skipped lines are added.
         renamed: maps column names of `WorkloadRows` to column names in the file.
         units: unit of job sizes in sacct output: `nodes`, `cpus` or `gpus`. Ignored for other CSV files.
 
@@ -178,7 +178,7 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
 
     Args:
         lines: values of each line.
-        problems: records the lines that are skipped.
+        problems: record to which skipped lines are added.
         several_shapes: whether adjacent lines with the same job id are shapes of one job.
     """
     parts: list[_RowBlock] = []
@@ -331,7 +331,7 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
         joules, time_s = float(energy), float(values.get("time_s") or 0)
     except (ValueError, OverflowError):
         return values
-    if 0 < joules < 2.0**63 and time_s > 0:  # Slurm's NO_VAL64, 2^64 - 2, is an unknown energy
+    if 0 < joules < 2.0**63 and time_s > 0:  # Slurm's NO_VAL64, 2^64 - 2, marks an unknown energy
         values["power_watts"] = joules / time_s
     return values
 

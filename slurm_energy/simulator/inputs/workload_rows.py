@@ -193,7 +193,7 @@ def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) ->
 
     Args:
         rows: rows of a reader.
-        problems: records skipped rows.
+        problems: record to which skipped rows are added.
         kinds: names of the kinds of nodes that jobs may use. If empty, jobs may use any kind.
     """
     kept = np.ones(rows.count, np.bool_)

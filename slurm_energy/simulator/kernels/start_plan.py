@@ -120,7 +120,7 @@ def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free:
     while overdue >= 0 or later < count:
         time_s, index = np.inf, later
         if overdue >= 0:
-            # A job that exceeded its expected end by some time is expected to take as long again.
+            # A job that has exceeded its expected end is expected to run for the excess time once more.
             time_s, index = max(2 * now_s - running.expected_s[overdue], np.nextafter(now_s, np.inf)), overdue
         if later < count and running.expected_s[later] < time_s:
             time_s, index = running.expected_s[later], later

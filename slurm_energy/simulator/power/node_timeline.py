@@ -83,8 +83,8 @@ class NodeTimeline:
         now_s: start of the timeline.
         free: resources that are free now; the timeline changes these arrays.
         is_off: whether a node is off, shape (n,). Jobs get such nodes last.
-        reservations: reservations of the cluster, each with the nodes as a mask, shape (n,).
-        releases: resources that running jobs release.
+        reservations: reservations of the cluster. Each has a mask of its nodes, shape (n,).
+        releases: resources that running jobs are expected to release.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class NodeTimeline:
         self._reservations = reservations
         after_s = float(np.nextafter(now_s, np.inf))  # a job that outlasts its limit still holds its units
         self._times = [now_s]
-        # Rows have arrays of their own: a new row copies one row, not the whole timeline.
+        # Each row has separate arrays: a new row copies one row, not the whole timeline.
         self._rows = [free]
         for release in sorted(releases, key=lambda one: one.time_s):
             self._begin_row(max(after_s, release.time_s))

@@ -30,10 +30,10 @@ def check_sites(
         placement: the section `[placement]`.
         kinds: the kinds of nodes by name.
         power: the section `[power]`.
-        reader: reports a fault with file and line.
+        reader: object that reports a fault with file and line.
 
     Raises:
-        ConfigError: a fault.
+        ConfigError: a section is invalid. The message names file and line.
     """
     if not sites:
         if placement != PlacementSection():

@@ -63,11 +63,11 @@ def plan_jobs(
 
     Args:
         work: the jobs, with shapes on the nodes of each site on which they can run.
-        sites: the m sites, with signals on the clock of Unix time.
-        nodes: their nodes.
+        sites: the m sites, whose signals are in Unix time.
+        nodes: nodes of each site.
         home: index of the home of each job.
         data_bytes: size of the data of each job.
-        options: settings of the choice.
+        options: settings for the choice of a site.
         known_s: seconds for which signals are known ahead.
         start_unix_s: Unix time of the start of the simulation.
     """
@@ -92,7 +92,7 @@ def plan_jobs(
 def _request(
     work: Workload, job: int, nodes: Sequence[SiteNodes], home: int, data_bytes: float
 ) -> PlacementRequest:
-    """Return the request of a job.
+    """Return the placement request of a job.
 
     At each site, the shape with the shortest predicted time represents the job.
     """
@@ -111,7 +111,7 @@ def _request(
 
 
 def _known(site: Site, now_s: float, known_s: float) -> Site:
-    """Return a site with the part of its signals that is known at a time."""
+    """Return a copy of a site with only those signal values that are known at `now_s`."""
     signals = site.signals
     if signals is None:
         return site

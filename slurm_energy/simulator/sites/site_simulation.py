@@ -72,7 +72,7 @@ def simulate_sites(
     for at, name in enumerate(scenario.sites):
         jobs = np.flatnonzero(plan.site == at)
         arrival_s = work.submit_s[jobs] + plan.transfer_s[jobs]
-        # The sites' queues contain the jobs in this order; `jobs` must be in the same.
+        # The queue of each site contains the jobs in this order. `jobs` must have the same order.
         order = np.argsort(arrival_s, kind="stable")
         part = part_at_site(work, jobs, arrival_s, numbers[at])
         result = simulate(part, [kinds[kind] for kind in numbers[at]]) if len(jobs) else None

@@ -193,7 +193,7 @@ def job_columns(
         total: units of the cluster by kind of nodes.
         unit_idle_watts: idle power of a unit by kind of nodes.
         policy: the policy.
-        margin_s: as in `Preemption`.
+        margin_s: slack in seconds below which the deadline of a job is at risk, as in `Preemption`.
         kills: whether jobs are killed at their time limits.
     """
     count = jobs.count

@@ -180,8 +180,8 @@ def _users(random: np.random.Generator, count: int, users: int, majority: float)
         random: source of the random numbers.
         count: number of jobs.
         users: number of users.
-        majority: probability of the first user; the others are equally likely. 0: all users are equally
-            likely.
+        majority: probability of the first user. All further users are equally likely. With 0, all users are
+            equally likely.
     """
     if not majority or users == 1:
         return random.integers(0, users, count)
