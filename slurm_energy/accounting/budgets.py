@@ -38,7 +38,7 @@ _PAGE_ROWS: Final = 5000
 class BudgetSample:
     """Power of the nodes under one budget during a short time span.
 
-    Powers are in watts. None: unknown; for a limit: none.
+    Powers are in watts. None means unknown; for a limit, None means that there was no limit.
 
     Attributes:
         budget: name of the budget.

@@ -47,9 +47,9 @@ class Decision:
         job_id, submit: job id and submission time, which together identify the job.
         time: time at which Slurm accepted the change.
         kind: `shape`: the job now requests other GPUs. `requeue`: the job was preempted for another job.
-            `defer`: its start is delayed. `release`: it is no longer delayed. `suspend`: it is requeued to
-            continue later; this entry is stored before the requeue is requested. `not_suspended`: the requeue
-            of the preceding `suspend` did not take place.
+            `defer`: the start of the job is delayed. `release`: the job is no longer delayed. `suspend`: the
+            job is requeued to continue later; this entry is stored before the requeue is requested.
+            `not_suspended`: the requeue of the preceding `suspend` did not take place.
         why: reason, one line of text.
         details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
             were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values

@@ -77,7 +77,7 @@ class GpuInfo:
             Energy records name the GPU `gpu[INDEX]`.
         minor: minor number of the GPU's device file, by which Slurm identifies the GPU; None if unknown.
         name: product name.
-        limit_watts: power limit as set when the description was made; None if the GPU has none.
+        limit_watts: power limit as set when the description was made; None if the GPU has no power limit.
         min_limit_watts, max_limit_watts: bounds of the power limit; None if unknown.
         clocks_mhz: minimum and maximum graphics clock; None if unknown.
         interface: interface through which the power limit is set: `nvml`, `amdsmi` or `intel_gpu`.

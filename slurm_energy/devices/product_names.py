@@ -30,7 +30,7 @@ def matches_gpu(product: str, name: str) -> bool:
     """Return whether a GPU is the given product.
 
     Args:
-        product: a product name of any precision: `A100`, `A100-SXM4`, `NVIDIA A100-SXM4-80GB`. `A100`
+        product: a product name with more or less detail: `A100`, `A100-SXM4`, `NVIDIA A100-SXM4-80GB`. `A100`
             matches every A100, but not an A100X. An empty name matches every GPU.
         name: name that the driver reports.
     """

@@ -30,7 +30,7 @@ ALL_PARTS = frozenset(NodePart)
 
 @dataclass(frozen=True, slots=True)
 class EnergySource:
-    """A type of energy source, of which a node may have several counters.
+    """A type of energy source. A node may have several counters of one type.
 
     Attributes:
         name: value of `source` in the counters of this type.

@@ -198,7 +198,9 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the index of the alternative with the power limit to select instead of that of `best`.
+    """Return the alternative to select in place of `best`, nearer to the usual power limit.
+
+    The result is an index.
 
     The result differs from `best` only in the power limit. This function is used for jobs whose response to
     power limits is known only from other kinds of device, or corrected by few measurements. The fewer the

@@ -1,6 +1,7 @@
 """Predictions from the time limit and the design power (TDP) of the requested hardware.
 
-They are used if no other source can predict a job. Nothing is measured, so the ranges are wide.
+These predictions are used if no other source can predict a job. They are based on no measurement, so their
+ranges are wide.
 """
 
 from __future__ import annotations

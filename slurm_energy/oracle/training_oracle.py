@@ -1,6 +1,7 @@
 """The oracle of training jobs. It predicts many alternatives of a job at once.
 
-Its inputs are workload profiles, hardware files and calibrations. It needs numpy but not PyTorch.
+The inputs of the oracle are workload profiles, hardware files and calibrations. It needs numpy but not
+PyTorch.
 """
 
 from __future__ import annotations

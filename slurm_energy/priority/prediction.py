@@ -352,7 +352,7 @@ class QueuePredictor:
 
 
 def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
-    """Return the maximum watts of each job under its power caps; infinity if it has none."""
+    """Return the maximum watts of each job under its power caps; infinity for a job without caps."""
     columns = zip(*(requests[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
     max_watts = []
     for cap, gpu_cap, nodes, gpus in columns:

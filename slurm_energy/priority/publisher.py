@@ -36,7 +36,7 @@ class Publisher(Protocol):
         """Stop publishing for good. The jobs keep their places in the queue.
 
         Args:
-            successor: the publisher that takes over; None: none does.
+            successor: the publisher that takes over; None: no publisher takes over.
         """
         ...
 

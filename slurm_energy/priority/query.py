@@ -140,7 +140,7 @@ def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
 
     An entry of `jobs` is a job, an array, a task or a component of a heterogeneous job.
 
-    A task without a record of its own is represented by the record of all pending tasks, as in squeue.
+    If an array task has no separate record, the record of all pending tasks represents it, as in squeue.
     """
     queue = snapshot.queue
     whole = np.array([job.base for job in jobs if job.task is None and job.offset is None], np.int64)

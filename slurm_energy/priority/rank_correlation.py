@@ -16,8 +16,8 @@ class RankCorrelation:
 
     Attributes:
         jobs: number of jobs, n.
-        kendall_tau: 1 for equal orders, -1 for reversed ones, about 0 for unrelated ones; NaN for fewer than
-            two jobs.
+        kendall_tau: 1 for equal orders, -1 for reversed orders, about 0 for unrelated orders; NaN for fewer
+            than two jobs.
         moved_jobs: minimum number of jobs to move to turn one order into the other.
     """
 

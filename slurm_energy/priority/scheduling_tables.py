@@ -191,7 +191,8 @@ def job_table(
         rows: queue rows of the ranked jobs, shape (n,).
         users: for each ranked job, the row of its user in the table of users, shape (n,).
         now_s: Unix seconds.
-        aged_starts: number of jobs by uid that recently started after waiting past the bound; None: none.
+        aged_starts: by uid, the number of jobs that recently started after waiting past the bound; None: no
+            such jobs.
     """
     uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)

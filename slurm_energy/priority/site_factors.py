@@ -36,7 +36,7 @@ _MIN_STEP: Final = 2
 
 
 def spread_site_factors(count: int) -> Ints:
-    """Return site factors for `count` jobs without previous ones, in descending order, shape (count,).
+    """Return site factors for `count` jobs that have no site factors yet, descending, shape (count,).
 
     The factors lie around the middle of Slurm's range, because new jobs may have to go to either end of the
     queue.
@@ -56,7 +56,7 @@ def update_site_factors(old: Ints) -> Ints:
     range is used up, all jobs get new factors.
 
     Args:
-        old: current factors of the jobs in the new order; 0: none. Shape (n,).
+        old: current factors of the jobs in the new order, shape (n,); 0: the job has no factor.
 
     Returns:
         Strictly decreasing factors from `MAX_SITE_FACTOR` down to `MIN_SITE_FACTOR`, shape (n,).
@@ -88,7 +88,7 @@ def stable_order(old: Ints) -> Ints:
     medians constantly move jobs deep in a long queue, and each move costs a request.
 
     Args:
-        old: current factors of the jobs, in the policy's order; 0: none. Shape (n,).
+        old: current factors of the jobs in the policy's order, shape (n,); 0: the job has no factor.
 
     Returns:
         Indices into `old`, shape (n,). If no job has a factor, this is the policy's own order.

@@ -35,7 +35,8 @@ class Snapshot:
         rows: rows of the queue that were ranked, shape (r,).
         scheduled: input of `scheduling`. The jobs in it are those of `rows`.
         shapes: alternatives in `scheduled`, with GPU types and sources of predictions.
-        ranking: output of `scheduling`, with jobs over a level of a quota in tiers behind the others.
+        ranking: output of `scheduling`, in which jobs over a level of a quota are in tiers behind all other
+            jobs.
         quotas: the quota that limits a ranked job, by index into `rows`. Jobs without a limiting quota are
             left out.
         order: indices into `rows` in the ranked order, the job that starts first comes first, shape (r,).
@@ -92,8 +93,8 @@ class Snapshot:
         """Return the site factors that differ from those in Slurm, by id, in order of importance.
 
         The importance of a change is the maximum of the old and the new factor. A job that must leave the
-        head of the queue is therefore as important as a job that must move there. After any number of
-        changes, all jobs above the remaining ones are in the right order.
+        head of the queue is therefore as important as a job that must move there. If only the first changes
+        are made, all jobs above the jobs of the remaining changes are already in the right order.
 
         The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one id,
         which applies to all its records.

@@ -136,7 +136,7 @@ def store_learned(connection: Connection, learned: Iterable[tuple[int, StoredRun
 
     Args:
         connection: connection of the writing thread.
-        learned: row id and run of each job; None: nothing can be learned from the job.
+        learned: row id and run of each job. None instead of a run: nothing can be learned from the job.
     """
     with transaction(connection):
         for key, run in learned:

@@ -8,7 +8,7 @@ from slurm_energy.accounting.usage.usage_queries import IntervalUsage, WindowUsa
 
 
 def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:
-    """Return, by cluster, the node-seconds in which nodes were off, and the nodes' microjoules meanwhile.
+    """Return, by cluster, the node-seconds in which nodes were off, and the microjoules used in them.
 
     The energy is None if the energy of any of these times is unknown.
     """

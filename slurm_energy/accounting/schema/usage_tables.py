@@ -1,4 +1,4 @@
-"""Tables of the sums of `senergy report`; see `usage_rollup`. They are part of the schema of `tables`."""
+"""Tables of the sums of `senergy report`, see `usage_rollup`; part of the schema of `tables`."""
 
 from __future__ import annotations
 

@@ -201,7 +201,9 @@ class JobCpuTimeReader:
         return next((path for path in paths if os.path.exists(path)), None)
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
-        """Return the CPU time file of the job's control group that contains a process; None if there is none.
+        """Return the CPU time file of the job's control group to which a process belongs.
+
+        Return None if the process belongs to no such group.
 
         Args:
             pid: process of the job.

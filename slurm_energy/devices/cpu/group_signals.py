@@ -35,7 +35,7 @@ _BLKIO: Final = {
 
 
 def group_sensor(groups: JobGroups) -> GroupSensor | None:
-    """Return the sensor of a job's control groups; None if the job has none."""
+    """Return the sensor of a job's control groups; None if the job has no control group."""
     if groups.unified is not None:
         return UnifiedGroupSensor(groups.unified)
     return SplitGroupSensor(groups) if groups.by_controller else None
@@ -214,7 +214,7 @@ class SplitGroupSensor(GroupSensor):
 
 
 def _unified_block(content: bytes) -> dict[str, int]:
-    """Sum the values of io.stat over all devices. Its lines are `MAJOR:MINOR rbytes=N wbytes=N ...`."""
+    """Sum the values of io.stat, with lines `MAJOR:MINOR rbytes=N wbytes=N ...`, over all devices."""
     sums = dict.fromkeys(_BLOCK.values(), 0)
     for line in content.splitlines():
         for word in line.split()[1:]:
@@ -225,7 +225,7 @@ def _unified_block(content: bytes) -> dict[str, int]:
 
 
 def _split_block(content: bytes, rows: dict[bytes, str]) -> dict[str, int]:
-    """Sum the values of a blkio file over all devices. Its lines are `MAJOR:MINOR OPERATION N`."""
+    """Sum the values of a blkio file, with lines `MAJOR:MINOR OPERATION N`, over all devices."""
     sums = dict.fromkeys(rows.values(), 0)
     for line in content.splitlines():
         words = line.split()

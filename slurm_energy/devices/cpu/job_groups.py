@@ -24,7 +24,7 @@ class JobGroups:
     """Directories of one job's control groups.
 
     Attributes:
-        unified: directory in the hierarchy of version 2; None if there is none.
+        unified: directory in the hierarchy of version 2; None if the job has no such directory.
         by_controller: directories in hierarchies of version 1, by controller.
     """
 

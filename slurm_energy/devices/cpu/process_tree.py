@@ -72,7 +72,7 @@ def parse_stat(content: bytes) -> ProcessStat:
 
 
 def read_processes(root: Path) -> dict[int, ProcessStat]:
-    """Return all processes of the node by process id; processes that have ended meanwhile are omitted."""
+    """Return all processes of the node by process id. Processes that end during the call are omitted."""
     processes: dict[int, ProcessStat] = {}
     for name in os.listdir(root / "proc"):
         if name.isdecimal() and (content := read_head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
@@ -213,8 +213,8 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
 def _is_of_slurmd_user(path: str) -> bool:
     """Return whether a process was started by root, or in a lab by the user that runs this agent.
 
-    Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is
-    that of its caller. Programs such as sudo change the real uid too, but keep the real gid.
+    Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is the
+    uid of its caller. Programs such as sudo change the real uid, too, but keep the real gid.
 
     Args:
         path: /proc/PID/status of the process.

@@ -3,8 +3,8 @@
 Importing the vendor's Python package `amdsmi` loads libamd_smi.so. Energy in microjoules is the accumulator
 times its resolution; caps are in microwatts. On a multi-chip card only the accumulator of the first GPU
 counts. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
-amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used, because it waits
-100 ms between two samples of its own.
+amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used, because it takes
+two samples and waits 100 ms between them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Work of NVIDIA GPUs through NVML: utilisation, and activity of the execution units and memory (GPM).
 
-GPM exists from Hopper on. Its values are shares of the peak at the current clock, so work per second is share
-times clock. The activity of the SMs is no work: an SM that waits for memory is active. Source: NVML API
-reference, "GPM Functions".
+GPM exists from Hopper on. GPM reports activity as a share of the peak at the current clock, so work per
+second is this share times the clock. The activity of the SMs does not count as work, because an SM that waits
+for memory is active, too. Source: NVML API reference, "GPM Functions".
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """NVIDIA workload power profiles through NVML: which profiles a GPU offers, and the knob that requests one.
 
-The GPU computes the enforced profiles from the requested ones: a lower priority number wins, and profiles in
-each other's conflict mask are never enforced together. A baseboard controller may request profiles too.
-Source: NVML API reference, "Power Profile Information" (NVML 13; Blackwell or newer).
+The GPU computes the enforced profiles from the requested profiles. A profile with a lower priority number
+takes precedence, and profiles that conflict with each other (conflict mask) are never enforced together. A
+baseboard controller may request profiles too. Source: NVML API reference, "Power Profile Information" (NVML
+13; Blackwell or newer).
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class NvmlSignalSensor(SignalSensor):
     Args:
         nvml: the open library.
         index: index of the GPU.
-        partitioned: whether the GPU is divided into MIG instances. The values are those of the whole GPU.
+        partitioned: whether the GPU is divided into MIG instances. The signals describe the whole GPU in any
+            case.
     """
 
     def __init__(self, nvml: NvmlCaller, index: int, *, partitioned: bool = False) -> None:

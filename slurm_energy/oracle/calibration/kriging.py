@@ -85,7 +85,8 @@ def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, p
 class _GaussianField:
     """Gaussian process of the logarithm of the ratio measured / predicted.
 
-    Its inputs are the logarithms of batch size and power limit. It is fitted to n measurements; n may be 0.
+    The inputs of the process are the logarithms of batch size and power limit. The process is fitted to n
+    measurements; n may be 0.
     """
 
     def __init__(self, batch: Array, cap_watts: Array, host_wait_share: Array, values: Array) -> None:

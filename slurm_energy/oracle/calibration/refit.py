@@ -5,8 +5,8 @@
 The refit runs as a separate process with a limit on its CPU time, so that it never delays the controller.
 REQUEST is a JSON object with `hardware` (name of the kind), `files` (hardware files of the site) and `runs`:
 a list of `model`, `cap_watts` (null: no limit), `time_ratio` (time relative to the run without a limit) and
-`power_watts` (of one GPU). The absolute time per step stays that of the present calibration, because the
-records of jobs do not contain batch sizes.
+`power_watts` (of one GPU). The refit does not change the absolute time per step of the present calibration,
+because the records of jobs do not contain batch sizes.
 """
 
 from __future__ import annotations

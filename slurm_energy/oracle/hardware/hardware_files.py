@@ -1,4 +1,4 @@
-"""Reader of hardware files (TOML), which describe kinds of device. Its errors name file, line and key."""
+"""Reader of hardware files (TOML), which describe kinds of device. Errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class _Site:
 
 
 def use_site_hardware(kinds: Iterable[Hardware]) -> None:
-    """Register a site's kinds of device for `find_hardware`. They take precedence over the shipped ones.
+    """Register a site's kinds of device for `find_hardware`.
+
+    The site's kinds take precedence over the shipped kinds.
 
     Kinds of an earlier call are removed.
     """

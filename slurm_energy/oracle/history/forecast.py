@@ -66,7 +66,7 @@ def make_forecast(
     Args:
         level: index of the key's similarity level in `LEVELS`.
         runs: runs of the key, oldest first. There must be at least one.
-        general: forecast of the next more general key for the same caps; None: there is none.
+        general: forecast of the next more general key for the same caps; None: there is no such forecast.
         caps: power caps of the job to predict. Runs under other caps are converted to these.
         second_factors: typical ratios of the times of successive runs at this level.
         watt_factors: typical ratios of the watts of successive runs at this level.
@@ -114,7 +114,7 @@ def _grid(
 
     Args:
         observations: values of the key's runs, newest first. There must be at least one.
-        general: distribution of the next more general key; None: there is none.
+        general: distribution of the next more general key; None: there is no such key.
         general_weight: weight of `general` in runs.
         factors: equally likely ratios of the values of successive runs. The newest values are multiplied by
             them.

@@ -57,7 +57,8 @@ class ObservedRun:
             factor of its user.
         user, account, partition, name, fingerprint, gpu_kind, policy, cap_watts, gpu_cap_watts, time_limit_s:
             as in `oracle.prediction.PredictionRequest`.
-        nodes, cpus, gpus: resources that the job requested. The allocated ones are unknown before the start.
+        nodes, cpus, gpus: resources that the job requested. The allocated resources are not used, because
+            they are unknown before a job starts.
         held_cpus: CPUs that Slurm allocated to the run on all nodes. With `--exclusive` these are all CPUs of
             the nodes.
         memory_mib: memory that Slurm allocated to the run on all nodes, in MiB.

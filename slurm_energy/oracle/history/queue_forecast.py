@@ -52,8 +52,8 @@ def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueFo
 
     Args:
         history: runs in memory.
-        jobs: attributes of the jobs as columns of equal length. The names of the columns are those in
-            `similarity.ATTRIBUTES`, and their values are those of `PredictionRequest`. The value None means
+        jobs: attributes of the jobs as columns of equal length. The columns have the names in
+            `similarity.ATTRIBUTES` and contain values as in `PredictionRequest`. The value None means
             unknown. If a column is missing, the attribute is unknown for all jobs.
 
     Raises:
@@ -135,7 +135,7 @@ def _summary(
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Return the mean, 5 % quantile and 95 % quantile of each job, three arrays of shape (jobs,).
 
-    They are computed for one block of jobs at a time to limit the memory in use.
+    The values are computed for one block of jobs at a time, to limit the memory in use.
 
     Args:
         grids: distribution of each forecast; None: unknown, which gives NaN.

@@ -37,9 +37,9 @@ class Level:
             these attributes.
         optional: further attributes that the runs share. Their values may be unknown.
         general_weight: weight of the next more general level, in runs.
-        by_limit: whether runs of different programs share a key of this level. Their lengths are then
-            compared as shares of the time limit if there is one. A user's margin in time limits varies less
-            than the length of the jobs (Tsafrir, Etsion, Feitelson 2007).
+        by_limit: whether runs of different programs share a key of this level. The lengths of the runs are
+            then compared as shares of their time limits, if they have limits. A user's margin in time limits
+            varies less than the length of the user's jobs (Tsafrir, Etsion, Feitelson 2007).
     """
 
     text: str

@@ -209,7 +209,7 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
 
 
 def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Array:
-    """Return the scores of the observations in `own`, each predicted from the others in `own`.
+    """Return the score of each observation in `own` when predicted from the other observations in `own`.
 
     A score is an error divided by the predicted standard deviation (`ranges`).
 

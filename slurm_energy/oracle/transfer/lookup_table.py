@@ -180,7 +180,7 @@ def _latents(
 
 
 def _root(spread: Array) -> Array:
-    """Return the lower triangular root of each of B covariances, shape (B, 2, 2).
+    """Return the Cholesky factor (lower triangular) of each of B covariances, shape (B, 2, 2).
 
     Negative variances, which rounding may cause, count as 0.
     """

@@ -199,7 +199,7 @@ def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Opera
 def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Return the cost of a softmax: maximum, exponential, sum and division.
 
-    Its backward pass reads the output and the gradient of the output.
+    The backward pass reads the output and the gradient of the output.
     """
     return _sweeps(args[0], flops=5.0, back_flops=4.0, back_reads=2.0)
 
