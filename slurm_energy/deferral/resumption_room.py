@@ -70,7 +70,7 @@ def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s
 
 
 def _span(starts_s: Floats, start_s: float, time_s: float) -> tuple[int, int]:
-    """Return the first slot and the slot after the last of a job that starts at `start_s`."""
+    """Return the first slot of a job that starts at `start_s`, and the slot after the job's last slot."""
     first = max(0, int(np.searchsorted(starts_s, start_s, side="right")) - 1)
     after = int(np.searchsorted(starts_s, start_s + time_s, side="left"))
     return first, max(after, first + 1)

@@ -102,7 +102,7 @@ def slot_choice(slot_cost: Floats, work: int, restart_slots: float) -> SlotChoic
 def plan_suspensions(
     jobs: CheckpointableJobs, signals: SignalColumns | None, signal: SignalName, options: DeferralOptions
 ) -> SuspensionPlan:
-    """Return which running jobs should be suspended now, and until when.
+    """Return which running jobs should be suspended now, and when each should resume.
 
     A job is suspended if waiting for later slots saves more than the fraction `min_saving` of its remaining
     cost, and if it can still resume and end in time. A job is suspended at most `max_suspensions` times.

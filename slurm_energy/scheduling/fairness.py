@@ -56,9 +56,10 @@ def fair_share_factor(usage: Floats, users: Users) -> Floats:
 
 
 def jain(values: Floats) -> float:
-    """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything.
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2).
 
-    Return NaN without values, and 1 if all values are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
+    The index is 1 if all values are equal, and 1/n if all but one are 0. Return NaN without values,
+    and 1 if all values are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
     """
     if len(values) == 0:
         return float("nan")

@@ -18,12 +18,12 @@ class NamedPolicy(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in commands and configuration."""
+        """Return the name of the policy in commands and configuration."""
         ...
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function of the policy."""
+        """Return the function of the policy."""
         ...
 
 
@@ -63,7 +63,7 @@ def named(known: Mapping[str, P], name: str, kind: str) -> P:
 
 
 def summary(function: Callable[..., Any]) -> str:
-    """Return the first line of a function's docstring; empty if it has none."""
+    """Return the first line of a function's docstring; empty if the function has no docstring."""
     return (function.__doc__ or "").strip().partition("\n")[0]
 
 

@@ -32,8 +32,8 @@ class SignalForecast:
     Attributes:
         mean: expected value in each slot; NaN if unknown.
         deviation: standard deviation of the value around `mean`; 0 if the value is known.
-        source: origin of the values, for display: for example `entsoe DE-LU (day-ahead)` or `history of 28
-            days`.
+        source: origin of the values, for display, such as `entsoe DE-LU (day-ahead)` or
+            `history of 28 days`.
     """
 
     mean: Floats

@@ -115,7 +115,7 @@ class Simulation:
             return result
 
     def steps(self) -> Generator[Queue, Ranking, SimulationResult]:
-        """Simulate like `run`, but yield the queue of each scheduling pass and wait for its ranking.
+        """Simulate like `run`, but yield the queue of each scheduling pass and wait for the queue's ranking.
 
         The caller sends the ranking of each queue to the generator. The generator's return value is the
         result of the simulation. `state` describes the cluster at each pass.
@@ -261,7 +261,7 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a scheduling pass if the job, whose deadline is now at risk, is still pending."""
+        """Request a scheduling pass if a job whose deadline is now at risk is still pending."""
         if job in self._pending:
             self._request_pass()
 
@@ -327,7 +327,7 @@ class Simulation:
             self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
-        """Run the scheduling pass that was scheduled for `due_s`: start those pending jobs that may start."""
+        """Run the scheduling pass that was scheduled for `due_s`: start the pending jobs that may start."""
         if due_s != self._pass_due:
             return
         self._pass_due = math.inf

@@ -284,7 +284,7 @@ class RunningJobs:
         return new
 
     def truncate(self, run: RunningJob, now_s: float) -> None:
-        """Account for a run that is still running when the simulation ends at `now_s`."""
+        """Account for a run that has not ended when the simulation ends at `now_s`."""
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float, checkpoint_s: float | None = None) -> tuple[float, float]:

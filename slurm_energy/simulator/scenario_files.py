@@ -48,7 +48,7 @@ def text_of(path: Path) -> str:
 
 
 def with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
-    """Merge a scenario over the scenario that its key `extends` names.
+    """Merge a scenario over the scenario that the key `extends` of this scenario names.
 
     Args:
         text: text of the scenario file.

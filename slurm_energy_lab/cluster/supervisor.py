@@ -1,7 +1,7 @@
 """Supervisor: PID 1 in the namespaces of a node or of the lab's daemons. It starts and reaps processes.
 
-When a supervisor ends, the kernel kills every process and removes every mount of its namespaces. `senergy lab
-down` relies on this. A supervisor does not depend on Slurm.
+When a supervisor ends, the kernel kills every process and removes every mount of its namespaces.
+`senergy lab down` relies on this. A supervisor does not depend on Slurm.
 
 The supervisor's socket carries JSON lines. The response to
 `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}` is `{"ok":true,"pid":N}` (N in the namespace),

@@ -70,7 +70,7 @@ class WorkloadRows:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.line)
 
     def heads(self) -> Ints:

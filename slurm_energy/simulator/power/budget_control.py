@@ -186,7 +186,7 @@ class BudgetControl:
         self._request_at(due_s)
 
     def step(self) -> None:
-        """React to a step of the budget."""
+        """Request the control cycles for a step of the budget that takes place now."""
         now_s, period_s = self._events.now_s, self._rules.period_s
         self._request_at(now_s)
         self._plan_step(now_s)

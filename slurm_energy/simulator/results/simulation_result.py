@@ -111,12 +111,12 @@ class SimulationResult:
 
     @property
     def done(self) -> Ints:
-        """Row numbers of the completed jobs."""
+        """Return the row numbers of the completed jobs."""
         return np.flatnonzero(self.accounts.outcome == JobOutcome.COMPLETED)
 
     @property
     def timeouts(self) -> Ints:
-        """Row numbers of the jobs that were killed at their time limit."""
+        """Return the row numbers of the jobs that were killed at their time limit."""
         return np.flatnonzero(self.accounts.outcome == JobOutcome.TIMEOUT)
 
     def jct_s(self) -> Floats:

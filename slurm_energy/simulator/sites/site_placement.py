@@ -43,7 +43,7 @@ class SitePlan:
 
 @dataclass(frozen=True, slots=True)
 class SiteNodes:
-    """Nodes of one site: numbers of its kinds of nodes, and all their units."""
+    """Nodes of one site: indices of its kinds of nodes, and total number of units."""
 
     kinds: tuple[int, ...]
     units: int

@@ -103,7 +103,7 @@ class Workload:
 
     @property
     def count(self) -> int:
-        """Number of jobs in the workload."""
+        """Return the number of jobs in the workload."""
         return len(self.job_id)
 
     def shapes(self, job: int) -> range:
