@@ -182,7 +182,7 @@ def pending_trials(connection: Connection, cluster: str) -> list[StoredTrial]:
 
 
 def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
-    """Store the values that are offered to a run, and return the values that are stored then.
+    """Store the values that are offered to a run, and return the stored values.
 
     A run keeps the values of its first request, so that all its processes get the same values. A later
     request changes no values; it only adds the kinds of adjustment that it names to `requested`.

@@ -112,7 +112,7 @@ class Prediction:
         energy_joules: joules over the run. The mean energy is not the product of mean time and mean power if
             time and power are correlated.
         source: kind of oracle that made the prediction.
-        basis: one line for users that states on which data the prediction is based.
+        basis: one line for users about the data on which the prediction is based.
         age_s: seconds since the newest measurement behind the prediction; None: the source does not age.
         observations: number of measurements behind the prediction; None: not counted.
         notes: warnings, e.g. that the batch may exceed the GPU's memory.

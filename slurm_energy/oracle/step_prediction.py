@@ -1,4 +1,4 @@
-"""Predictions of the training steps of one workload on one kind of device, for many configurations at once.
+"""Predictions of a workload's training steps on one kind of device, for many configurations at once.
 
 A prediction includes time, watts and their ranges. A workload with its own fitted factors is predicted by the
 calibrated model, multiplied by the measured deviations from the model (residuals). Any other workload is
@@ -211,7 +211,7 @@ class StepPredictor:
 
 
 def device_of(kind: Hardware, precision: str) -> DeviceParameters:
-    """Return the peak rates of a kind of device for one number format of matrix products.
+    """Return a device's peak rates when matrix products use the number format `precision`.
 
     Raises:
         UsageError: the device does not support this precision.

@@ -93,7 +93,7 @@ class QueuePredictions:
         return product
 
     def basis(self, row: int) -> str:
-        """Return one line for users that states on which data the prediction in a row is based."""
+        """Return one line for users about the data on which the prediction in a row is based."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])

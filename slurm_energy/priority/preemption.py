@@ -36,8 +36,8 @@ class PreemptionPlan:
 
     Attributes:
         job_id: the job with the deadline.
-        submit_s: submission time of that job, Unix seconds.
-        nodes: nodes on which that job can then start.
+        submit_s: submission time of the job with the deadline, Unix seconds.
+        nodes: nodes on which the job with the deadline can then start.
         victims: ids of the running jobs to requeue, the one that loses the least energy first.
         lost_joules: energy that the victims have used so far and that is lost when they are requeued.
         why: the reason, in one line.

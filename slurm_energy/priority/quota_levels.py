@@ -71,7 +71,10 @@ class QuotaUse:
 
     @property
     def sentence(self) -> str:
-        """The use in words, such as `account physics has used 93 % of 500 kWh of energy of this month`."""
+        """Sentence on the use.
+
+        Example: `account physics has used 93 % of its energy quota of 500 kWh for this month`.
+        """
         quota = self.quota
         percent = percent_text(self.percent) or "an unknown part"
         amount = resource_text(quota.resource, quota.amount, quota.unit)

@@ -1,4 +1,4 @@
-"""Comparison of two orders of the same jobs by Kendall's tau and the number of moved jobs. Pure functions."""
+"""Comparison of two orders of the same jobs: Kendall's tau and number of moved jobs. Pure functions."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
 def read_waits(
     connection: Connection, cluster: str, start: float, end: float
 ) -> list[tuple[str, float, float]]:
-    """Return (partition, time of submission, seconds of waiting) of jobs that were not deferred.
+    """Return (partition, submission time, waiting seconds) of each job that was not deferred.
 
     Args:
         connection: connection to the database.

@@ -185,7 +185,7 @@ def runs_of(
 
 
 def site_runs(connection: Connection, hardware: str) -> list[StoredRun]:
-    """Return the runs of the site's characterisation of one kind of hardware, oldest first."""
+    """Return the site's characterisation runs on one kind of hardware, oldest first."""
     query = _STORED.where(_runs.c.owner == SITE, _runs.c.hardware == hardware)
     return [StoredRun(*row) for row in connection.execute(query.order_by(_runs.c.end, _runs.c.id))]
 

@@ -27,8 +27,7 @@ _KEYS = (
 class JobSelector:
     """A job or step as users write it: `12`, `12_3`, `14+0`, `12.batch`.
 
-    `12` selects the job with that id, all tasks of that job array, or all components of that heterogeneous
-    job.
+    `12` selects job 12, all tasks of job array 12, or all components of heterogeneous job 12.
 
     Attributes:
         text: the job as the user wrote it.

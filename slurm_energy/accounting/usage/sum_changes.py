@@ -1,4 +1,4 @@
-"""Changes of the sums of energy, CPU time and GPU time, and their application to the tables of sums."""
+"""Changes of the sums of energy, CPU time and GPU time, and functions that write them to the tables."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _PERF_COUNT_HW_INSTRUCTIONS: Final = 1
 
 
 class InstructionCounter:
-    """Counter of the instructions of all processes on the CPUs of a job.
+    """Counter of instructions that any process executes on a job's CPUs.
 
     Args:
         cpus: logical CPUs that no other job uses.

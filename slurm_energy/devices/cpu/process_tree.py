@@ -191,9 +191,9 @@ def _sum(processes: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | N
 def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
     """Return a job's CPU time after a later reading, so that the total never decreases.
 
-    If the parent of an ended process waited for it, the whole time of the process is in `waited`. The part
-    that an earlier reading counted is then subtracted, so that no time counts twice. If the parent did not
-    wait, only the part that an earlier reading counted is in the total.
+    If the parent of an ended process called wait(2) for it, `waited` contains the whole time of the process.
+    The time that an earlier reading counted is then subtracted, so that no time counts twice. If the parent
+    did not wait, the total contains only the time that an earlier reading counted.
 
     Args:
         earlier: accumulated total; None before the first reading.

@@ -21,7 +21,7 @@ _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 
 
 class NvmlActivitySensor(ActivitySensor):
-    """Sensor of the utilisation of a GPU, and of its work where the GPU supports GPM.
+    """Sensor of a GPU's utilisation and, if the GPU supports GPM, of the GPU's work.
 
     Args:
         nvml: the open library.

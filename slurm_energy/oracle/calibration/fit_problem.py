@@ -306,7 +306,7 @@ def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
 
 
 def demands(rows: Sequence[Measurement]) -> StepDemand:
-    """Return the demands of the n measured steps as one `StepDemand` of arrays of shape (n,)."""
+    """Return the demands of n measured steps as one `StepDemand`, whose arrays have the shape (n,)."""
     each = [
         demand(
             find_profile(row.model),
@@ -332,7 +332,7 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def devices(hardware: Hardware, rows: Sequence[Measurement]) -> DeviceParameters:
-    """Return the peak rates of a device as arrays of shape (n,), each in the precision of its row."""
+    """Return the device's peak rates for n measurements, shape (n,), each in the measurement's precision."""
     return DeviceParameters(
         matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
         alu_flops_per_s=hardware.alu_flops_per_s,

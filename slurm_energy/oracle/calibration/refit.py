@@ -1,4 +1,4 @@
-"""Refit of the calibration of one kind of GPU to runs of known workloads at several power limits.
+"""Refit of a GPU calibration to runs of known workloads at several power limits.
 
     python -m slurm_energy.oracle.calibration.refit OUTPUT < REQUEST
 

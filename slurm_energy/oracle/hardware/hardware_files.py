@@ -24,7 +24,7 @@ _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz")
 
 
 def hardware_names() -> dict[str, str]:
-    """Return all names and aliases of kinds of device, each mapped to the name of its kind.
+    """Map every name and alias of a kind of device to the name of the kind.
 
     The kinds of the package and of the site are included.
     """
@@ -191,7 +191,7 @@ class _Reader:
                 raise self._fault(f"{prefix}{name}", "unknown key", todo=hint)
 
     def _fault(self, key: str, why: str, look_for: str | None = None, todo: str = "") -> ConfigError:
-        """Return an error for the line of the file that contains a key, or for the table that lacks it.
+        """Return an error about a key: for the line that contains the key, or for the table that lacks it.
 
         Args:
             key: the faulty or missing key.

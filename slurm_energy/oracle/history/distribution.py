@@ -113,7 +113,7 @@ def middle(grid: Sequence[float]) -> float:
 
 
 def mean(grid: Sequence[float]) -> float:
-    """Return the interquartile mean of a distribution, which is the mean of the middle half of its values.
+    """Return the interquartile mean of a distribution: the mean of the middle half of its values.
 
     This mean lies between the 5 and 95 % quantiles. A single outlier does not change it.
     """

@@ -1,7 +1,7 @@
 """Lower bounds of predicted time and watts for whole queues. Users cannot reduce them by cheap runs.
 
 A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
-Users cannot freely choose the time limit, which Slurm enforces, or the resources that runs have used.
+Users cannot freely choose the time limit, because Slurm enforces it, or the resources that runs have used.
 Therefore the bounds start with the time limit and the fraction of it that the user's runs usually take. Runs
 of the same program by this user move the bounds only in proportion to the resources that these runs used,
 relative to the request of the job (`track_record`).

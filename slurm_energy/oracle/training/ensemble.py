@@ -78,7 +78,10 @@ def device_sample_s(
 
 
 def geometric_mean(values: Sequence[Any]) -> Any:
-    """Return the elementwise geometric mean of predictions of the same steps by several sets of factors."""
+    """Return the elementwise geometric mean of several predictions of the same steps.
+
+    Each prediction was made with a different set of factors.
+    """
     if len(values) == 1:
         return values[0]
     return np.exp(sum(np.log(value) for value in values) / len(values))

@@ -226,7 +226,7 @@ def _traffic_s(work: StepDemand, device: DeviceParameters, theta: Theta) -> Any:
 
 
 def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
-    """Return the seconds of the optimizer: the longer of the times of its operations and of its traffic."""
+    """Return the optimizer's seconds: the maximum of the time of its operations and its memory traffic."""
     return np.maximum(
         work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s
     )

@@ -49,8 +49,8 @@ class LookupTable:
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
         offsets: terms added to the model's logarithms of time and power at these latent quantities, shape
             (2, B, C).
-        widths: distances of the 5 and 95 % quantiles of the logarithms of time and power from their means,
-            shape (2, B, C).
+        widths: half widths of the 90 % ranges of the logarithms of time and power: distances from the mean to
+            the 5 and 95 % quantiles, shape (2, B, C).
     """
 
     batches: Array

@@ -127,7 +127,7 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean of the contributions of several kinds of device; `NO_TRANSFER` if there are none.
+    """Return the mean of several kinds' contributions; `NO_TRANSFER` if `transfers` is empty.
 
     Each workload is averaged over the kinds on which it was measured.
     """

@@ -70,7 +70,7 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
 def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
     """Return the score that a new measurement does not exceed with probability `COVERAGE`.
 
-    The result is a quantile of the pool of both kinds of scores.
+    Both kinds of scores are pooled, and the result is a quantile of the pool.
 
     The rank of this quantile among n scores is COVERAGE (n + 1). The scores between kinds of device have the
     total weight `SCORES_WEIGHT`.

@@ -318,7 +318,7 @@ def copying_operator(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     )
 )
 def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of an operator that launches no kernel, which is 0."""
+    """Return a cost of 0, for an operator that launches no kernel."""
     return NO_WORK
 
 
