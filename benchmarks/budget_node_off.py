@@ -19,7 +19,7 @@ import numpy as np
 from claims import Claim, at_most, claim, publish
 
 from slurm_energy.budget.lowering_order import DistributionPolicy
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 from slurm_energy.scheduling import names, policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options

@@ -30,7 +30,7 @@ import numpy as np
 
 from slurm_energy.power_saving.node_energy import NodeEnergy
 from slurm_energy.power_saving.offline_bound import clairvoyant_saving_joules
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.scheduling.registry import policy

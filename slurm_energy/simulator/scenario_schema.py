@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_energy.config.value_checks import between, key
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 
 _RULES = PowerSavingRules()
 _positive = between(1e-9, 1e15)

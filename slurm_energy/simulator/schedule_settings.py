@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from slurm_energy.deferral import DeferralOptions, DeferralPolicy
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.signals import SignalName

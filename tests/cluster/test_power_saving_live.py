@@ -18,7 +18,7 @@ import pytest
 from own_controller import Controller, reserved_port
 from small_cluster import NODES, SEARCH, SmallCluster, marks, wait_until
 
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.registry import policy
 from slurm_energy.simulator.cluster import NodeKind

@@ -14,7 +14,7 @@ from slurm_energy.power_saving.demand_forecast import DemandForecast, DemandHist
 from slurm_energy.power_saving.expected_starts import KnownJobs, expected_changes
 from slurm_energy.power_saving.node_energy import NodeEnergy
 from slurm_energy.power_saving.offline_bound import clairvoyant_saving_joules
-from slurm_energy.power_saving.rule import (
+from slurm_energy.power_saving.power_down_rule import (
     KeepReason,
     NodeActivity,
     PoolNodes,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.registry import policy
 from slurm_energy.simulator import scenario

@@ -25,7 +25,7 @@ from slurm_energy.power_saving.cluster_plan import (
 )
 from slurm_energy.power_saving.demand_forecast import DemandHistory, horizons
 from slurm_energy.power_saving.node_energy import NodeEnergy
-from slurm_energy.power_saving.rule import NodeActivity, PowerSavingRules, forecast_points
+from slurm_energy.power_saving.power_down_rule import NodeActivity, PowerSavingRules, forecast_points
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import expand_hostlist, fold_hostlist
 from slurm_energy.slurm.node_power_states import (

@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.power_saving.demand_forecast import DemandHistory, Ints, horizons, known_change
 from slurm_energy.power_saving.expected_starts import KnownJobs, expected_changes
 from slurm_energy.power_saving.node_energy import NodeEnergy
-from slurm_energy.power_saving.rule import (
+from slurm_energy.power_saving.power_down_rule import (
     NodeActivity,
     PoolNodes,
     PoolPlan,

@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_energy import deferral
 from slurm_energy.errors import UsageError
-from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.power_saving.power_down_rule import PowerSavingRules
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
