@@ -109,12 +109,13 @@ def test_a_power_limit_does_not_extend_an_enforced_time_limit():
     assert result.accounts.end_s.tolist() == [60.0]
 
 
-def test_compiled_engines_leave_enforced_limits_to_the_general_engine():
+def test_the_compiled_fast_path_leaves_enforced_limits_to_the_other_engines():
     kinds, fcfs = [NodeKind("n", 2, 1)], policy("fcfs")
     settings = ScheduleSettings(kill_at_limit=True)
     longer, within = jobs_of((0.0, 1, 9.0, 8.0)), jobs_of((0.0, 1, 8.0, 8.0), (0.0, 1, 8.0, math.nan))
+    assert not fast_path.supports(longer, kinds, fcfs, settings)
+    assert column_engine.supports(longer, kinds, fcfs, settings)
     for compiled in (column_engine, fast_path):
-        assert not compiled.supports(longer, kinds, fcfs, settings)
         assert compiled.supports(longer, kinds, fcfs, ScheduleSettings())
         assert compiled.supports(within, kinds, fcfs, settings)  # no job is killed
 

@@ -301,6 +301,8 @@ class TestFacts:
             "het_job_id": None,
             "het_offset": None,
             "requested": None,
+            "exit_code": None,
+            "step_exit_code": None,
         }
 
     def test_open_until_the_state_is_final(self, accounting):
