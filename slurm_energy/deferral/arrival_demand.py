@@ -1,4 +1,4 @@
-"""Forecast of the units that future arrivals will need, from past arrivals.
+"""Forecast of the number of units (GPUs, nodes or cores) that future jobs will need, from past arrivals.
 
 A deferred job must not take the units that later arrivals will need. Arrivals are modelled as a Poisson
 process. The rate of the process is the mean rate of the past. If enough days are known, this mean is blended
@@ -38,9 +38,9 @@ class ArrivalHistory:
         since_s: start of the observed period. Earlier arrivals are ignored.
         submit_s: time of each arrival.
         time_s: run time of the job.
-        units: number of units.
-        hardware: row of the kind of hardware in `Capacity.units`.
-        slack_s: slack of the job; 0 if the job was urgent.
+        units: number of units (GPUs, nodes or cores) that the job needs.
+        hardware: index of the job's kind of hardware, as in the rows of `Capacity.units`.
+        slack_s: maximum time by which the start of the job could be deferred; 0 for an urgent job.
     """
 
     since_s: float
@@ -55,8 +55,8 @@ class ArrivalDemand(NamedTuple):
     """Number of units that jobs arriving from now on will hold.
 
     Attributes:
-        mean, deviation: mean and standard deviation of this number at the end of each slot, each of shape
-            (kinds, slots). 0 if fewer than 10 arrivals are known.
+        mean, deviation: mean and standard deviation of the number of units at the end of each time slot, each
+            of shape (kinds, slots). Both are 0 if fewer than 10 arrivals are known.
         hold_s: mean time for which a job holds a unit, shape (kinds,). NaN if fewer than 10 arrivals are
             known.
     """
@@ -77,8 +77,8 @@ def arrival_demand(
     Args:
         history: arrivals of the past.
         now_s: current time in seconds.
-        step_s: length of a slot.
-        slots: number of slots from `now_s` on.
+        step_s: length of a time slot in seconds.
+        slots: number of time slots from `now_s` on.
         kinds: number of kinds of hardware.
     """
     mean, variance = np.zeros((kinds, slots)), np.zeros((kinds, slots))

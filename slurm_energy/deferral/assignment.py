@@ -50,7 +50,10 @@ def penalty(score: Floats) -> float:
 
 
 def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
-    """Return the mask of the jobs with room reserved by an earlier plan, which must keep it; shape (d,)."""
+    """Return the mask of the jobs for which an earlier plan reserved room, shape (d,).
+
+    These jobs must keep this room.
+    """
     if queue.planned_s is None:
         return np.zeros(len(table.rows), np.bool_)
     planned: Bools = queue.planned_s[table.rows] >= queue.now_s
@@ -58,7 +61,7 @@ def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
 
 
 def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit) -> Ints:
-    """Place jobs by descending regret, then move single jobs to better slots while that helps.
+    """Place jobs by descending regret, then move single jobs as long as the total score falls.
 
     The regret of a job is the difference between its mean and its minimum score, per unit and second.
     """

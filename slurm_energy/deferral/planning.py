@@ -27,7 +27,8 @@ class StartTable:
     Attributes:
         rows: row of each job in the `DeferralQueue`, shape (d,).
         starts_s: candidate starts, shape (s,). The first candidate is the current time.
-        count: number of candidate starts, from the first on, that each job may use, shape (d,).
+        count: for each job, the number of allowed candidate starts, counted from the first candidate, shape
+            (d,).
         cost: expected cost by start, shape (d, s); infinity means not allowed.
         spread: standard deviation of the cost, shape (d, s).
     """
@@ -75,7 +76,10 @@ def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions
 def _offer_suspension(
     queue: DeferralQueue, table: StartTable, curve: CostCurve, options: DeferralOptions
 ) -> None:
-    """Enter the best start of each checkpointable job, with the cost if later suspensions are used."""
+    """Enter into `table` the best start and the cost of each checkpointable job.
+
+    The best start and its cost assume that the job may be suspended later.
+    """
     jobs = np.flatnonzero(queue.checkpointable[table.rows])
     if not len(jobs):
         return
@@ -188,9 +192,10 @@ def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bool
 def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: SignalName) -> DeferralPlan:
     """Return the plan of the policies `cheapest` and `cleanest`.
 
-    A job starts at once if the cost of starting now is among the lowest `best_share` of the costs of all
-    starts within its slack. A job also starts at once if no later start saves more than `min_saving`.
-    Otherwise the job starts at the best slot that has room. Jobs with the earliest latest start choose first.
+    A job starts at once if the cost of starting now is among the lowest costs of all starts within the job's
+    slack. The option `best_share` is the fraction of the starts that count as lowest. A job also starts at
+    once if no later start saves more than `min_saving`. Otherwise the job starts at the best slot that has
+    room. Jobs with the earliest latest start choose first.
 
     Args:
         queue: the pending jobs.

@@ -20,7 +20,8 @@ class Resumptions:
         end_s: predicted end of the run if the job is not suspended.
         resume_s: planned time of the resumption.
         time_s: predicted run time from the resumption on, including the restart.
-        power_watts, units, hardware: as in `DeferralQueue`.
+        power_watts, units, hardware: predicted mean power, number of units, and kind of hardware, as in
+            `DeferralQueue`.
     """
 
     end_s: Floats

@@ -42,7 +42,7 @@ class SlotFit:
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
-        """Return the first slot, and the slot after the last, of jobs that start in the slots `rows`."""
+        """Return each job's first slot and the slot after its last one, if jobs start in the slots `rows`."""
         after = np.searchsorted(self._starts_s, self._starts_s[rows] + time_s - _SLACK, side="left")
         return rows, np.maximum(after, rows + 1)
 

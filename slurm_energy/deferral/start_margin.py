@@ -23,7 +23,9 @@ def start_margins_s(queue: DeferralQueue, options: DeferralOptions) -> Floats:
     """Return the margin of each job in seconds, shape (n,).
 
     The margin of a job with u units is `release_s * max(0, u - (total - high_reserve))`, and at most twice
-    `options.start_margin_s`. If the capacity or the arrivals are unknown, the margin is
+    `options.start_margin_s`. Here, `total` is the highest number of free units over time. The number
+    `high_reserve` is the highest need of jobs that have not arrived yet. The time `release_s` is the mean
+    time until a full cluster releases one unit. If the capacity or the arrivals are unknown, the margin is
     `options.start_margin_s`. In both cases the margin is at most three quarters of the slack.
 
     Args:

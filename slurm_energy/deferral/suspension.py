@@ -66,8 +66,8 @@ class SlotChoice:
     """Minimum cost per watt of completing the work in time, by slot and remaining slots of work.
 
     Attributes:
-        running: minimum cost if the job was running just before the slot, shape (h + 1, r + 1). Infinity
-            means that the work cannot be completed in time.
+        running: minimum cost if the job was running just before the slot, shape (h + 1, r + 1) for h slots
+            and at most r slots of remaining work. Infinity means that the work cannot be completed in time.
         suspended: minimum cost if the job is suspended, including its restart; same shape.
         waiting: minimum cost if the job has not started; same shape.
     """
@@ -162,7 +162,7 @@ def planned_starts(
 
 
 def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
-    """Yield groups of the jobs that have a choice, by number of slots until the latest end and restart time.
+    """Yield the jobs that have a choice, grouped by slots until the latest end and by restart time.
 
     Returns:
         For each group: rows of the jobs, number of slots, slots of remaining work of each job, and duration

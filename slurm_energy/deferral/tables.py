@@ -46,14 +46,14 @@ class Capacity:
     Attributes:
         start_s: start of slot 0, at or before the current time.
         step_s: length of a slot in seconds.
-        units: units of each kind of hardware that running jobs and reservations leave free, counted as in
-            `Alternatives.gpus`, shape (kinds, slots).
+        units: number of units (GPUs, nodes or cores) of each kind of hardware that running jobs and
+            reservations leave free, shape (kinds, slots).
         watts: power that running jobs and reservations leave free under the budget, shape (slots,). None
             without a budget.
-        reserve: number of units that jobs which have not arrived yet will need, shape (kinds, slots). A job
-            is deferred only to a slot in which these units stay free. None if no arrivals are expected.
-        high_reserve: number of units that the need of these jobs rarely exceeds, shape (kinds, slots). None
-            if unknown.
+        reserve: expected number of units for jobs that have not arrived yet, shape (kinds, slots). A job is
+            deferred only to a slot in which these units stay free. None if no arrivals are expected.
+        high_reserve: number of units that suffices in nearly all cases for jobs that have not arrived yet,
+            shape (kinds, slots). None if unknown.
         release_s: mean time until the jobs on a full cluster release one unit, shape (kinds,). NaN or None if
             unknown.
     """
@@ -127,14 +127,15 @@ class DeferralQueue:
         time_s: predicted run time.
         power_watts: predicted mean power.
         units: number of units.
-        hardware: row of the kind of hardware in `Capacity.units`.
+        hardware: index of the job's kind of hardware, as in the rows of `Capacity.units`.
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None if no signal is known.
         capacity: free resources; None means unlimited.
-        planned_s: start that an earlier plan granted; NaN if the job had none, None without an earlier plan.
-            A job keeps its resources at this start until a better start is found.
-        slack_s: whole slack of each job, which limits the margin before the latest start; NaN if the job is
-            not deferrable. None means that no margin is used.
+        planned_s: start that an earlier plan granted to the job; NaN for a job that the earlier plan did not
+            contain. None if there is no earlier plan. A job keeps its resources at this start until a better
+            start is found.
+        slack_s: whole slack of each job. The slack limits the margin before the latest start. NaN if the job
+            is not deferrable. None means that no margin is used.
     """
 
     now_s: float
@@ -244,10 +245,11 @@ def latest_start_s(
 
     Args:
         submit_s: time at which each job became eligible.
-        slack_s: slack in seconds. NaN means that none is given, 0 that the job is not deferrable.
-        deadline_s: time by which the job must have ended; NaN if there is none.
-        limit_s: time limit of each job in seconds; NaN if there is none or it is unknown. A job with a
-            deadline but without a known time limit is not deferrable, because its latest start is unknown.
+        slack_s: slack in seconds. NaN means that the user gave no slack, 0 that the job is not deferrable.
+        deadline_s: time by which the job must have ended; NaN if the job has no deadline.
+        limit_s: time limit of each job in seconds; NaN if the job has no time limit or the limit is unknown.
+            A job with a deadline but without a known time limit is not deferrable, because its latest start
+            is unknown.
         max_slack_s: maximum slack that the site grants.
 
     Raises:

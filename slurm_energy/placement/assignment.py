@@ -43,7 +43,7 @@ class PlacementDecision:
     Attributes:
         site: index of the chosen cluster; -1 if no cluster can run the job.
         reason: reason for the choice, as a clause that continues "because".
-        start_s: expected start; NaN if there is none.
+        start_s: expected start of the job; NaN if no cluster can run the job.
         scores: predicted energy, cost and other quantities on each cluster, as a table with one row.
         wait_s: expected time in the queue on each cluster, shape (m,); infinite if the job is too large for
             the cluster.

@@ -16,7 +16,7 @@ class ExpectedLoad:
     """Free units of one cluster as a step function of time. The last step has no end.
 
     Args:
-        units: all units (CPUs, GPUs or nodes) of the cluster.
+        units: number of all units (CPUs, GPUs or nodes) of the cluster.
         now_s: current time in seconds.
         running: expected end in seconds, and number of units, of each running job.
     """

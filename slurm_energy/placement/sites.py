@@ -50,7 +50,7 @@ class PlacementJobs:
         watts: predicted mean power in watts, shape (n, m); NaN if unknown.
         wait_s: predicted time in the queue in seconds, shape (n, m). Both this wait and a transfer of data
             begin at the submission.
-        home: index of the cluster at which the job's data are, shape (n,); `NO_HOME` if there is none.
+        home: index of the cluster at which the job's data are, shape (n,); `NO_HOME` if the job has no home.
         data_bytes: bytes that are transferred from the home if the job runs elsewhere, shape (n,).
     """
 

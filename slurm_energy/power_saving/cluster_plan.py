@@ -27,7 +27,7 @@ class PlannedNode:
 
     Attributes:
         name: name of the node.
-        pool: name of its pool. The nodes of a pool are in the same partitions.
+        pool: name of the node's pool. A pool is a set of interchangeable nodes in the same partitions.
         partitions: partitions of the node.
         activity: present activity of the node.
         is_protected: whether power saving must not change the node.

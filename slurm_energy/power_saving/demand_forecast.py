@@ -45,8 +45,8 @@ class DemandForecast:
 
     Attributes:
         horizon_s: ends of the bins in seconds from now, shape (h,).
-        peaks: highest demand in each bin by jobs that have not arrived yet, by course and bin, shape (s, h).
-        weights: weights of the courses, shape (s,). The sum is 1.
+        peaks: highest demand of jobs that have not arrived yet, by scenario and bin, shape (s, h).
+        weights: weights of the scenarios, shape (s,). Their sum is 1.
     """
 
     horizon_s: Floats
@@ -57,7 +57,7 @@ class DemandForecast:
     )
 
     def rise(self, known: Floats) -> Floats:
-        """Return the highest additional demand from now until the end of each bin, by course, shape (s, h).
+        """Return the highest additional demand from now until the end of each bin, by scenario, shape (s, h).
 
         Args:
             known: change of the demand in each bin by known jobs, shape (h,); the result of `known_change`.
@@ -112,7 +112,7 @@ def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 
 
 def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the highest cumulative sum of changes in each bin. At equal times, releases come first."""
+    """Return the highest cumulative sum of changes in each bin. At equal times, decreases come first."""
     order = np.lexsort((nodes, in_s))
     level = np.concatenate([[0.0], np.cumsum(nodes[order])])
     ends = np.searchsorted(in_s[order], horizon_s, side="right")
@@ -158,7 +158,7 @@ class DemandHistory:
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:
-        """Sample all further moments whose course is complete.
+        """Sample further past moments, as far as the demand after each moment is completely known.
 
         Args:
             begin_s: time from which all arrivals are known.

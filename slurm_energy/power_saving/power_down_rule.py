@@ -51,9 +51,9 @@ class PowerSavingRules:
 
     Attributes:
         risk: maximum probability that a node that is powered down is needed before the break-even time.
-        wake_probability: minimum probability that a node is needed within the boot time plus one cycle, for
-            which the node is powered up ahead of demand. It must be above `risk`. With 1, nodes are powered
-            up only for the warm reserve.
+        wake_probability: a node is powered up ahead of demand if the probability that it is needed within the
+            boot time plus one cycle is at least this value. The value must be above `risk`. With 1, nodes are
+            powered up only for the warm reserve.
         min_saving: minimum expected saving, as a multiple of the energy of one shutdown and one boot.
         min_idle_s: seconds for which a node must have been idle before it is powered down.
         min_on_s: seconds for which a node must have been on before it is powered down.
@@ -116,10 +116,10 @@ class PoolPlan:
 
 
 def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float, float]:
-    """Return the two times that must be bin ends of the forecast: for powering up, and for powering down.
+    """Return how far ahead powering up and powering down look. Both times must be ends of forecast bins.
 
-    The second time is never less than the first. This hysteresis prevents that a node that was powered down
-    is powered up again while the forecast stays the same.
+    The second time is never less than the first. Without this hysteresis, a node could be powered down and,
+    with the same forecast, powered up again.
     """
     up_s = energy.boot_s + rules.cycle_s
     break_even_s = energy.break_even_s

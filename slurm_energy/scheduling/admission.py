@@ -30,7 +30,7 @@ def admit(
     power_watts: Floats,
     left_watts: float = np.inf,
 ) -> list[int]:
-    """Return the jobs that start now: in ranked order, each job that fits in what is still free.
+    """Return the jobs that start now: in ranked order, each job that fits in the remaining free resources.
 
     A job that does not fit is passed over, unless it has waited longer than the bound on waiting. Admission
     ends at a job that has waited longer than the bound, so that the resources for this job stay free.

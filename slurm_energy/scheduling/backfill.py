@@ -126,8 +126,8 @@ def _backfill(
     """Yield the jobs that start now, in order, and reserve resources for some jobs that cannot start.
 
     Under the discipline easy, the first job that cannot start gets a reservation. Under conservative, every
-    job that cannot start gets one. Under packing, only such jobs get one that have waited longer than the
-    bound on waiting. The arguments are those of `choose`.
+    job that cannot start gets a reservation. Under packing, only jobs that have waited longer than the bound
+    on waiting get a reservation. The arguments are those of `choose`.
     """
     left = free.copy()
     profile: AvailabilityProfile | None = None

@@ -179,7 +179,10 @@ def _converted(ranking: Ranking) -> Ranking:
 
 
 def _line_of(error: BaseException, function: Rank) -> str:
-    """Return ` (FILE:LINE)` of the innermost line in the policy's file, or else of the innermost line."""
+    """Return ` (FILE:LINE)` of the innermost stack frame in the policy's file.
+
+    If no frame of the error is in this file, return the innermost frame of all.
+    """
     own = getattr(getattr(function, "__code__", None), "co_filename", "")
     location, trace = "", error.__traceback__
     inner = ""

@@ -26,9 +26,9 @@ class Jobs:
         job_id: number of the job in Slurm or in the simulator. Of equally ranked jobs, the lower number goes
             first.
         submit_s: time of submission.
-        user: row in `Users`.
-        deadline_s: time by which the job must have ended; NaN if there is none.
-        time_limit_s: time limit that the user requested, in seconds; NaN if there is none.
+        user: row of the job's user in the table `Users`.
+        deadline_s: time by which the job must have ended; NaN if the job has no deadline.
+        time_limit_s: time limit that the user requested, in seconds; NaN if the user requested none.
         size: fraction of the cluster that the job requests, 0 to 1.
         partition_factor, qos_factor: Slurm's priority factors of the partition and the QOS, 0 to 1.
         nice: Slurm's nice value, which `multifactor` subtracts from the priority.
@@ -130,9 +130,9 @@ class Alternatives:
         first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,). Each job has at least one
             row.
         gpus: number of GPUs; for a cluster whose jobs are counted in nodes or cores, the number of these.
-        batch: batch size in training; 0 if the job has none.
+        batch: batch size in training; 0 if the job has no batch size.
         hardware: index of the kind of hardware, assigned by the caller.
-        cap_watts: power cap; NaN if there is none.
+        cap_watts: power cap; NaN if the shape has no cap.
         time_s: predicted run time.
         power_watts: predicted mean power.
         possible: whether the shape fits in the resources that are free now. All shapes are True if the caller

@@ -196,11 +196,11 @@ def ranked(
     Args:
         queue: the pending jobs.
         options: parameters of the site.
-        choice: row of the chosen alternative of each job, shape (n,); -1 if none. A job without an
-            alternative gets the score +inf.
+        choice: row of the chosen alternative of each job, shape (n,); -1 if no alternative was chosen. A job
+            without an alternative gets the score +inf.
         score: score of each job, lower first, shape (n,).
         urgent_first: whether jobs with a deadline come before the jobs without one.
-        terms: components of the score by name, for explanations; None if there are none.
+        terms: components of the score by name, for explanations; None if the score has no components.
     """
     tier = tiers(queue, options, urgent_first=urgent_first)
     aged = tier == AGED
@@ -229,7 +229,7 @@ def chosen(values: Floats, choice: Ints) -> Floats:
 
     Args:
         values: value of each alternative, shape (m,).
-        choice: row of each job's alternative, shape (n,); -1 if there is none.
+        choice: row of each job's chosen alternative, shape (n,); -1 if no alternative was chosen.
     """
     picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
     return picked

@@ -99,7 +99,10 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 
 
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
-    """Return the mean of the last `count` values before `known` that are whole periods before `rows`."""
+    """Return for each row the mean of `count` earlier values at the same phase of a period.
+
+    These are the last values before row `known` whose distance from the row is a multiple of `period`.
+    """
     periods = np.maximum(1, -((known - 1 - rows) // period))
     last = rows - periods * period
     return _mean(_row_values(values, last[..., None] - period * np.arange(count)), axis=-1)

@@ -91,7 +91,8 @@ def from_grid(series: GridSeries, start_s: float, end_s: float, step_s: float | 
         series: series of carbon intensity or price.
         start_s: start of the part in seconds. The part is extended to whole steps.
         end_s: end of the part in seconds.
-        step_s: length of a step in seconds. If None, the resolution of the series is used, or else one hour.
+        step_s: length of a step in seconds. If None, the step is the resolution of the series, or one hour if
+            the series has no resolution.
     """
     step = step_s or series.resolution_s or DEFAULT_STEP_S
     first, last = math.floor(start_s / step), math.ceil(end_s / step)

@@ -1,4 +1,4 @@
-"""Gymnasium environment in which an agent schedules the jobs of a scenario. Requires the extra `gym`."""
+"""Gymnasium environment in which a learning agent schedules jobs. Requires the extra `gym`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class SchedulingEnvironment(gymnasium.Env):
     Args:
         scenario: the scenario, or its name.
         seeds: seeds of the workloads. Each episode draws one of these seeds.
-        visible_jobs: number of pending jobs that the agent sees and ranks.
-        policy: scheduling policy that ranks the jobs that the agent does not see.
+        visible_jobs: number of pending jobs that the learning agent sees and ranks.
+        policy: scheduling policy that ranks all other pending jobs.
         delay_weight: weight of the jobs' time, relative to energy, in the cost.
     """
 

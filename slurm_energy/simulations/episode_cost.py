@@ -21,9 +21,9 @@ class EpisodeCost:
 
     Attributes:
         submit_s: submission time of each job in seconds.
-        energy_joules: E0.
-        time_s: T0.
-        delay_weight: w.
+        energy_joules: E0, the sum of the jobs' lowest predicted energies.
+        time_s: T0, the sum of the jobs' shortest predicted run times.
+        delay_weight: w, the weight of the time relative to the energy.
     """
 
     submit_s: Floats
@@ -50,7 +50,7 @@ class EpisodeCost:
 
         Args:
             energy_joules: energy of the cluster up to now.
-            accounts: accounts of the jobs, which contain their ends.
+            accounts: times and energies of the jobs, among them each job's end.
             now_s: current time in seconds.
         """
         end_s = np.where(np.isnan(accounts.end_s), now_s, np.minimum(accounts.end_s, now_s))

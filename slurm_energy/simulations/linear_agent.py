@@ -14,7 +14,10 @@ from slurm_energy.simulations.observation import CLUSTER_FEATURES, JOB_FEATURES,
 
 @dataclass(frozen=True, slots=True)
 class LinearAgent:
-    """Agent whose priority and thrift of a job are logistic functions of weighted sums of features.
+    """Agent that computes the priority and the thrift of each job from features of the job and the cluster.
+
+    Priority and thrift are logistic functions of weighted sums of the features. Thrift, from 0 to 1, states
+    how much the agent prefers low energy to a short run time.
 
     Attributes:
         weights: one row of weights for the priority and one row for the thrift, shape (2, features). The
@@ -53,10 +56,11 @@ def cross_entropy_search(
     random_seed: int = 0,
     progress: Callable[[int, float], None] = lambda done, best: None,
 ) -> Floats:
-    """Search a vector of low cost by the cross-entropy method, and return the mean of the last elite.
+    """Search for a vector of low cost by the cross-entropy method.
 
     Each round draws vectors from a normal distribution, evaluates all of them on the same few workloads, and
-    fits the distribution to the best vectors (the elite).
+    fits the distribution to the best vectors (the elite). The result is the mean of the elite of the last
+    round.
 
     Args:
         cost: function that returns the cost of a vector on the workloads of given seeds.
@@ -67,7 +71,7 @@ def cross_entropy_search(
         elite: number of vectors in the elite, to which the distribution is fitted.
         episodes: number of workloads on which each round evaluates its vectors.
         random_seed: seed of all random numbers.
-        progress: function called after each round with its number and its lowest cost.
+        progress: function called after each round with the number and the lowest cost of the round.
     """
     random = np.random.default_rng(random_seed)
     mean, deviation = np.zeros(size), np.ones(size)

@@ -41,17 +41,17 @@ def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) 
     """Return the observation of a scheduling pass, with all values from -20 to 20.
 
     The features of a job are: the constant 1; log(1 + wait / 60 s); the log of its shortest run time in
-    minutes; the log of two ratios, run time and energy of its thriftiest shape (least energy) divided by
-    those of its fastest shape; the fractions of the cluster that the fastest and the thriftiest shape take;
-    whether the fastest and the thriftiest shape fit in the free units; and the time until its deadline
-    divided by its shortest run time, at most 10, and 10 without a deadline. Only possible shapes count. A job
-    without a possible shape is a row of zeros.
+    minutes; the log of the run time of its thriftiest shape (the shape with the least energy) divided by the
+    run time of its fastest shape; the log of the same ratio of their energies; the fractions of the cluster
+    that the fastest and the thriftiest shape take; whether the fastest and the thriftiest shape fit in the
+    free units; and the time until its deadline divided by its shortest run time, at most 10, and 10 without a
+    deadline. Only possible shapes count. A job without a possible shape is a row of zeros.
 
     Args:
         queue: the pending jobs.
         state: state of the cluster.
         count: number of visible jobs. If fewer jobs are pending, the remaining rows are zeros.
-        max_watts: power by which the power of the cluster is divided.
+        max_watts: power in watts by which the cluster's power is divided, so that the feature has no unit.
     """
     table, rows = queue.alternatives, visible(queue, count)
     fast, _ = least(table.time_s, table)
@@ -93,7 +93,8 @@ def ranking_of(queue: Queue, action: NDArray[np.floating], options: Options, res
             priority go first. A job gets the shape with the lowest time^(1-thrift) * energy^thrift: thrift 0
             selects the fastest shape, 0.5 the lowest energy-delay product, and 1 the least energy.
         options: options of the policy.
-        rest: ranking by a policy. It orders the jobs that are not visible, which go after all visible jobs.
+        rest: ranking by a policy. This ranking orders the jobs that are not visible. These jobs go after all
+            visible jobs.
     """
     table, rows = queue.alternatives, visible(queue, len(action))
     values = np.clip(np.asarray(action, np.float64), 0.0, 1.0)[: len(rows)]

@@ -22,7 +22,8 @@ class SimulationSession:
         policy: policy that ranks the jobs if the caller gives no ranking. It also determines whether jobs are
             preempted and whether the budget is kept.
         seed: seed of the random numbers.
-        predict: oracle for the jobs of models; None if the scenario has no models.
+        predict: oracle that predicts run time and power of the jobs that train models; None if the scenario
+            has no models.
 
     Attributes:
         queue: pending jobs of the current pass; None if the simulation has ended.

@@ -30,7 +30,7 @@ class SimulatedSchedule:
         policy, seed: name of the simulated policy, and seed of the random numbers.
         result: result with all columns, see `SimulationResult`.
         summary: totals by name, as in `senergy simulate --json`.
-        notes: remarks.
+        notes: remarks for the user.
         kinds: names of the kinds of nodes.
     """
 
@@ -59,7 +59,7 @@ class SimulatedScenario:
         scenario: contents of a scenario file.
 
     Attributes:
-        scenario: the scenario.
+        scenario: contents of the scenario file.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -113,14 +113,15 @@ class SimulatedScenario:
         """Return the totals for every combination of values, as a data frame with a row per simulation.
 
         Args:
-            axes: values by key, such as `{"workload.load": [0.5, 0.8]}`. Instead of a list, a range such as
-                `"0.5:1:0.1"` is possible. Several keys separated by commas change together; their values are
-                a list with one list per point.
+            axes: maps each scenario key that varies to a list of values, such as `{"workload.load": [0.5,
+                0.8]}`. A range such as `"0.5:1:0.1"` may replace the list. Several keys in one entry,
+                separated by commas, change together. The value of such an entry is a list of lists. Each
+                inner list has one value per key, and is one point of the sweep.
             policies: names of policies; empty means the policies of the scenario.
             seeds: seeds of the random numbers.
-            processes: number of parallel processes. Other processes know a policy that the caller has
-                registered only if `policy_file` contains it.
-            policy_file: Python file with a site's own policies; None if there are none.
+            processes: number of parallel processes. With more than one process, a site's own policies must be
+                in `policy_file`. Policies that the caller has registered are unknown in the other processes.
+            policy_file: Python file with a site's own policies; None if the site has no policies of its own.
 
         Raises:
             EnergyError: a key, value, policy or file is wrong, or there are more than 10,000 simulations.
@@ -162,7 +163,7 @@ class SimulatedScenario:
         return SimulationSession(self.scenario, policy, seed, self._predict())
 
     def _predict(self) -> Predict | None:
-        """Return the oracle for the scenario's models; None if the scenario has no models."""
+        """Return the oracle for jobs that train models; None if the scenario has no such jobs."""
         if not self.scenario.models:
             return None
         from slurm_energy.simulator.model_predictions import predict

@@ -17,7 +17,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
     score = min(P T^2) (C_u + 1), C_u being the energy of the user per share, in kJ
     Source: thesis, 5.4.3, by its stated aim. The formula printed there (Algorithm 9) divides by C_u + 1 and
-    so puts the heaviest user first; benchmarks/thesis/printed_rankings.py has it.
+    so puts the heaviest user first; benchmarks/thesis/printed_rankings.py has that formula.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
     usage = usage_to_share_ratio(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]

@@ -37,10 +37,10 @@ def rank(queue: Queue, options: Options) -> Ranking:
     The job gets the shape with the lowest
     ((P - P_idle) T)^thrift ((1 + impatience) w + T)
     of those with w + T <= (1 + delay / (1 + crowd p)) min(w + T), where p is the number of other pending jobs
-    per running job. A job with a deadline gets the lowest of those that meet it. If power or another resource
-    than units keeps a shape from starting now, the job takes the best shape that may start. The same holds if
-    the capacity of the cluster is unknown.
-    Weights: `thrift`, `impatience`, `delay`, `crowd`.
+    per running job. A job with a deadline gets the lowest of the shapes that meet the deadline. If power or
+    another resource than units keeps a shape from starting now, the job takes the best shape that may start.
+    The same holds if the capacity of the cluster is unknown. Weights: `thrift`, `impatience`, `delay`,
+    `crowd`.
     """
     table, capacity = queue.alternatives, queue.capacity
     weights = {name: options.weight(name, default) for name, default in _WEIGHTS.items()}
@@ -66,7 +66,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
 
 def effort(power_watts: Floats, time_s: Floats, idle_watts: Floats, thrift: float) -> Floats:
-    """Return ((P - P_idle) T)^thrift of each of m shapes, by which `metis` compares them, shape (m,).
+    """Return the effort ((P - P_idle) T)^thrift of each of m shapes, shape (m,). `metis` compares efforts.
 
     Args:
         power_watts: power of each shape, shape (m,).
@@ -158,6 +158,6 @@ class _Placement:
         return (shapes.start + best, float(start_s[best])) if np.isfinite(start_s[best]) else (-1, now_s)
 
     def _max_delay(self) -> float:
-        """Return the largest allowed time until a job's end, divided by the shortest possible time."""
+        """Return the largest allowed time until a job's end, relative to the shortest possible time."""
         pressure = (self.queue.jobs.count - 1) / (len(self.capacity.hardware) + 1)
         return 1.0 + self.weights["delay"] / (1.0 + self.weights["crowd"] * pressure)
