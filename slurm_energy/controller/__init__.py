@@ -1,1 +1,1 @@
-"""senergyctld, the cluster daemon: HTTP interface, access control, enrichment, life cycle. No SQL here."""
+"""senergyctld, the cluster daemon: HTTP interface, access control, accounting data, start and stop."""

@@ -77,12 +77,13 @@ class ActiveController:
     Args:
         config: the configuration at the start.
         store: the open database.
-        argument: configuration file named on the command line; a reload reads this file. None: the default
-            path.
+        argument: path of the configuration file named on the command line, from which a reload reads; None:
+            the default path.
         manager: the service manager to notify.
-        log_level: the level named on the command line; None: the level in the configuration.
+        log_level: log level named on the command line; None: the level in the configuration applies.
         lease: the lease of this process; None: the cluster has one controller only.
-        host: state that the roles of this controller share; None: the cluster has one controller only.
+        host: state that this process keeps when it changes between the active and the passive role; None: the
+            cluster has one controller only.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class ActiveController:
         )
 
     def _build_reporting(self) -> None:
-        """Build the parts that show energy to people: comments in Slurm, sums, live reports, findings."""
+        """Build the parts that report energy: comments in Slurm, sums, live reports, findings of jobs."""
         store, failures = self._store, self._failures
         self._comments = AdminCommentWriter(
             *(lambda: self._config.controller.admin_comment, store, self._sacctmgr),
@@ -221,7 +222,7 @@ class ActiveController:
         )
 
     async def run(self) -> Resignation | None:
-        """Start server, signal handlers and periodic tasks; return when a signal ends the daemon.
+        """Start server, signal handlers and periodic tasks; return when the active role ends.
 
         Returns:
             The reason why this process is no longer the active controller; None: a signal ended the daemon.

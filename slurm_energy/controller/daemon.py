@@ -20,7 +20,7 @@ from slurm_energy.controller.standby.lease import ControllerLease
 
 
 def check(config: Config) -> None:
-    """Check everything that `serve` needs, without changing anything.
+    """Check everything that `serve` needs. Change nothing.
 
     Raises:
         ConfigError, UnavailableError: an error that would prevent `serve` from starting.
@@ -44,9 +44,10 @@ def serve(
 
     Args:
         config: the configuration at the start.
-        argument: configuration file named on the command line, which a reload reads; None: the default path.
-        manager: the service manager to notify; None: none is notified.
-        log_level: the level named on the command line; None: the level in the configuration.
+        argument: path of the configuration file named on the command line, from which a reload reads; None:
+            the default path.
+        manager: the service manager to notify; None: no service manager is notified.
+        log_level: log level named on the command line; None: the level in the configuration applies.
 
     Raises:
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.

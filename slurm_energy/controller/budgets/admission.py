@@ -1,9 +1,9 @@
 """Admission of jobs under power budgets: Slurm licenses of pending jobs, and reservations of licenses.
 
-A job needs one license per watt that its start adds above idle. Slurm's scheduler starts a job only if enough
-licenses are free. This module corrects the licenses of jobs, and reserves licenses so that the number of free
-licenses equals the headroom of the budget. If the site has no licenses, the module holds jobs by their begin
-time.
+A job needs one license for each watt that its start adds to the idle power of its nodes. Slurm's scheduler
+starts a job only if enough licenses are free. This module corrects the number of licenses that jobs request.
+It also reserves licenses, so that the number of free licenses equals the headroom of the budget: the power
+that new jobs may add. If the site has no licenses, the module holds jobs by their begin time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AdmissionReport:
         watts: number of licenses (one per watt) that each running job holds, by job id.
         waiting: for each pending job that does not fit under a budget, a sentence that says so, by job id.
         problems: failures and missing prerequisites, one line each.
-        corrected: number of jobs whose licenses were changed.
+        corrected: number of jobs whose number of requested licenses was changed.
     """
 
     watts: Mapping[int, int] = field(default_factory=dict)
@@ -89,9 +89,10 @@ class BudgetAdmission:
         history: predictions from measured runs; None: there is no history.
         failures: log of failures.
         run: runs Slurm's commands.
-        begin_times: begin times shared with other holders of jobs; None: there are no others.
-        max_share: maximum fraction of the elapsed time that queries to Slurm may take. An update that would
-            exceed this fraction does nothing.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None: no other part delays jobs.
+        max_share: maximum fraction of the elapsed time during which queries to Slurm may run. An update that
+            would exceed this fraction does nothing.
 
     Attributes:
         programs: programs of queued jobs. The next update can use the response curves of these programs.
@@ -216,7 +217,7 @@ class BudgetAdmission:
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
     ) -> tuple[Ints, list[bool], Floats]:
-        """Return for each job the power that the job adds, whether measured runs predict it, and a minimum.
+        """Return for each job its added power, whether measured runs predict this power, and a minimum power.
 
         The minimum is the power below which the job does not start.
         """

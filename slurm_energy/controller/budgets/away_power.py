@@ -1,8 +1,8 @@
-"""Power of nodes that are off, booting or shutting down. A program of the site reads it from their outlets.
+"""Power of nodes that are off, booting or shutting down, as a program of the site measures it.
 
-senergyd does not run on these nodes. The readings yield the power of a node that is off, and the energy and
-duration of boots and shutdowns, for each kind of node. A file stores the learned values, so that they survive
-a restart.
+senergyd does not run on these nodes, so the program reads the power elsewhere, for example at their outlets.
+The readings yield the power of a node that is off, and the energy and duration of boots and shutdowns, for
+each kind of node. A file stores the learned values, so that they survive a restart.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class KindPower:
-    """Learned power of one kind of nodes. Each list holds the last values only.
+    """Learned power of one kind of nodes. Each list contains only the most recent measurements.
 
     Attributes:
-        off_watts: readings of nodes that are off.
+        off_watts: power readings of nodes that are off, in watts.
         boots, shutdowns: duration in seconds and mean power in watts of each boot or shutdown.
     """
 
@@ -57,7 +57,7 @@ class AwayPower:
     `read` and `learn` must not run at the same time.
 
     Args:
-        boots: states of the nodes.
+        boots: power states of the nodes, and their completed boots and shutdowns.
         path: file for the learned values; None: they are not stored.
     """
 
@@ -136,7 +136,9 @@ class AwayPower:
         return self._kinds.setdefault(kind, KindPower())
 
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
-        """Return the energy figures of a kind of nodes. Figures not yet measured have the configured value.
+        """Return power while off, and power and duration of boot and shutdown, for a kind of nodes.
+
+        Quantities that have not been measured yet have their configured value.
 
         Args:
             kind: kind of the nodes.

@@ -32,14 +32,14 @@ _MAX_TEXT: Final = 160
 
 @dataclass(slots=True)
 class _Limit:
-    """A configured budget with the present source of its limit.
+    """A configured budget, with the source from which its limit is determined now.
 
     Attributes:
         table: the table of the budget in the configuration.
-        source: the configured limit, with the last value of a signal.
-        problem: fault of the source; empty: none.
-        signal: last text of the signal, whether accepted or refused.
-        calendar: last text of the calendar.
+        source: the configured limit, and the last value of the budget's signal if it has one.
+        problem: fault of the signal or calendar of the budget; empty: there is no fault.
+        signal: last text that was read from the signal, accepted or refused.
+        calendar: last text that was read from the calendar file.
     """
 
     table: BudgetTable
@@ -54,7 +54,7 @@ class BudgetLimits:
 
     Args:
         config: the configuration.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         clock: returns monotonic seconds, for the age of calendars.
 
     Raises:
@@ -96,7 +96,7 @@ class BudgetLimits:
         self.set_signals(same)
 
     def set_overrides(self, overrides: Mapping[str, LimitOverride]) -> None:
-        """Set the live limits, given by name of the budget."""
+        """Set the live limits, by name of the budget."""
         self._overrides = {name: one for name, one in overrides.items() if name in self._limits}
 
     def set_parents(self, parents: Mapping[str, str]) -> None:
@@ -179,7 +179,7 @@ class BudgetLimits:
         return self._limits[name].source.limit_at(unix_s)
 
     def problem(self, name: str, unix_s: float) -> str:
-        """Return the fault in the source of a budget's limit, in one line; empty: no fault."""
+        """Return the fault of a budget's signal or calendar in one line of text; empty: there is no fault."""
         limit = self._limits[name]
         if isinstance(limit.source, SignalLimit) and limit.source.is_lost(unix_s):
             return limit.problem or "the signal is lost"
@@ -229,7 +229,7 @@ def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
 
 
 def node_reserves(config: Config) -> dict[str, float]:
-    """Return, by node, the configured power of a node's parts that are not devices."""
+    """Return, by node, the configured power of the parts other than CPU packages and GPUs."""
     return {
         node: watts
         for hostlist, watts in config.budget.node_reserve_watts.items()

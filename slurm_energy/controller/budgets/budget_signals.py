@@ -63,9 +63,9 @@ class SignalReader:
     Each signal is read by a separate task, so that a slow signal does not delay the others.
 
     Args:
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         on_change: called when the text of a signal has changed.
-        fetch: reads a URL; for tests.
+        fetch: reads a URL. Tests replace this function.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Assignment of nodes, jobs and devices to budgets, and sums of their values by budget."""
+"""Assignment of nodes, jobs and devices to power budgets, and sums of node or device values by budget."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class JobCover:
         self._index_of_ids: dict[tuple[int, ...], int] = {}
 
     def of_sets(self, sets: Iterable[tuple[int, ...]]) -> Bools:
-        """Return for each budget and set of jobs whether the budget counts any job of the set.
+        """Return for each budget and each given set of jobs whether the budget counts any job of the set.
 
         The shape is (b, number of sets).
         """
@@ -123,10 +123,10 @@ def _covers_owner(scope: BudgetScope, owner: _Owner | None) -> bool:
 
 
 class CoverSums:
-    """Sums of values of nodes or devices under each budget.
+    """Sums over the n nodes or devices that each of b budgets counts.
 
     Args:
-        cover: whether a budget counts a node or device, shape (b, n).
+        cover: whether each budget counts each node or device, shape (b, n).
     """
 
     def __init__(self, cover: Bools) -> None:
@@ -134,6 +134,6 @@ class CoverSums:
         self._weights = np.ascontiguousarray(cover, np.float64)
 
     def total(self, values: Floats) -> Floats:
-        """Return the sum of the values under each budget, shape (b,)."""
+        """Return, for each budget, the sum of the values of its nodes or devices, shape (b,)."""
         sums: Floats = self._weights @ values
         return sums

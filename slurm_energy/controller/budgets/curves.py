@@ -32,10 +32,10 @@ def time_and_power(
     jobs: Mapping[int, BudgetedJob],
     reports: Mapping[int, MergedJobReport],
 ) -> tuple[Floats, Floats, Floats]:
-    """Return for each group of devices some power limits, and the relative time and power at these limits.
+    """Return for each group of devices several power limits, and the relative time and power at each limit.
 
     Each of the three arrays has the shape (n, `LEVELS`). The limits are per device and lie between the lowest
-    limit and the expected power. Time and power are relative to those without a limit. They come from the
+    limit and the expected power. Time and power are divided by the values without a limit. They come from the
     best response curve of the group's job; without a curve, they are the mean of the physical model.
 
     Args:
@@ -45,7 +45,7 @@ def time_and_power(
         min_watts: lowest limit per device, shape (n,).
         draw_watts: expected power per device without a limit, shape (n,).
         jobs: running jobs by id.
-        reports: reports of the nodes by job id.
+        reports: reports about each job, merged from all its nodes, by job id.
     """
     low = np.minimum(min_watts, draw_watts)
     level = low[:, None] + (draw_watts - low)[:, None] * np.linspace(0.0, 1.0, LEVELS)

@@ -1,6 +1,6 @@
-"""One decision of the budget engine: power under each budget, groups, and ceilings of all devices.
+"""One decision of the budget engine: power under each budget, groups of devices, and ceilings of all devices.
 
-Pure functions on the state of the engine.
+The functions read the engine's state and do no I/O.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ _MAX_OVER_CEILING: Final = 1.02
 
 @dataclass(slots=True)
 class CycleOutcome:
-    """Result of a decision, as columns.
+    """Result of a decision, as columns. b is the number of budgets, n the number of devices in `table`.
 
     Attributes:
-        table: the devices.
-        groups: groups of the controlled devices with jobs.
-        grouped: rows of `table` that are in groups, in the order of `groups.of_device`.
+        table: the devices with a power limit.
+        groups: groups of the devices that run jobs and that the controller can limit. The devices of a group
+            get the same limit.
+        grouped: rows of `table` whose devices belong to a group, in the order of `groups.of_device`.
         members: number of devices of each group under each budget, shape (b, number of groups).
-        shares: result of distributing the power among the groups.
+        shares: result of distributing the power among the groups: limit of each group, and the budget that
+            determines it.
         rest_watts: power of each node that no limit controls, shape (number of nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
         counted_watts: power at which each device counts under a budget after the decision, shape (n,).
         measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
-        fixed_watts: power under each budget that no limit controls, shape (b,).
+        fixed_watts: power under each budget that no power limit of a device controls, shape (b,).
         usable_watts: limit of each budget minus margin, promised power and correction, shape (b,).
         promised_watts: power under each budget that is kept free for starts of jobs, shape (b,).
         needs_no_limit: whether all devices under a budget may have their maximum limit, shape (b,).
@@ -204,7 +206,10 @@ def _needs_no_limit(
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return the sum of the minimum limits of idle devices that count at their ceilings, shape (b,)."""
+    """Return, by budget, the sum of the minimum limits of idle devices that count at their ceilings.
+
+    The shape is (b,).
+    """
     waiting = table.is_free & ~table.busy & ~counting.as_idle
     return table.sums.total(np.where(waiting, table.min_watts, 0.0))
 
@@ -310,7 +315,7 @@ def _measured_watts(
 
 
 def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
-    """Return for each device the highest `floor_percent` of the budgets that cover it."""
+    """Return for each device the highest `floor_percent` among the budgets that count the device."""
     percent = np.array([budget.floor_percent for budget in budgets], np.float64)
     floors: Floats = np.max(np.where(cover, percent[:, None], 0.0), axis=0, initial=0.0)
     return floors
@@ -330,7 +335,7 @@ def _targets(
     shares: PowerShares,
     needs_no_limit: Bools,
 ) -> Floats:
-    """Return the wanted ceilings in the order of their columns. Devices of silent nodes keep theirs."""
+    """Return the wanted ceilings in the order of their columns. Silent nodes keep their ceilings."""
     commitment = inputs.commitment
     target = np.minimum(commitment.granted_watts, commitment.held_watts)
     limited = (table.cover & ~needs_no_limit[:, None]).any(axis=0)

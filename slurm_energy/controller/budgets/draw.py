@@ -23,11 +23,11 @@ _IDLE_DECAY_S: Final = 600.0
 
 @dataclass(slots=True)
 class DecayingMaximum:
-    """Maximum of recent values. It rises at once and falls towards lower values with a time constant.
+    """Maximum of recent values, which rises at once and decays towards lower values with a time constant.
 
     Attributes:
-        decay_s: time constant.
-        value: the maximum; None: no value yet.
+        decay_s: time constant of the decay in seconds.
+        value: the present maximum; None: no value was added yet.
     """
 
     decay_s: float
@@ -61,11 +61,11 @@ class DeviceDraw:
     def update(
         self, watts: float | None, limit_watts: float | None, job_ids: tuple[int, ...], now_s: float
     ) -> None:
-        """Add a report.
+        """Add a report of the device's node.
 
         Args:
             watts: mean power since the last report; None if unknown.
-            limit_watts: power limit; None if there is none.
+            limit_watts: power limit of the device; None: the device has no power limit.
             job_ids: jobs that use the device.
             now_s: time of the report.
         """

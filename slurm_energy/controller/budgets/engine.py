@@ -1,4 +1,4 @@
-"""Power budgets of the cluster: takes the polls of nodes and returns decisions. No network, clock or files.
+"""Power budgets of the cluster: decisions from the polls of nodes, without network, clock or files.
 
 Times are seconds on one monotonic clock that the caller chooses.
 """
@@ -50,7 +50,7 @@ class BudgetEngine:
     received. Call all methods from one thread.
 
     Args:
-        settings: settings; `configure` replaces them.
+        settings: settings of the engine; `configure` replaces them.
 
     Attributes:
         outcome: the last decision as columns; None before the first one.
@@ -95,7 +95,7 @@ class BudgetEngine:
     def reaction_s(self) -> float:
         """Time from a decision until the nodes have confirmed lower limits.
 
-        A known fall of a limit is applied this time in advance.
+        If a limit is known to fall, the engine applies the lower limit this time in advance.
         """
         return 2.0 * self.poll_s + 2.0
 
@@ -111,7 +111,8 @@ class BudgetEngine:
         """Set the nodes in Slurm's configuration by name.
 
         Returns:
-            Nodes that have reported but are no longer in Slurm's configuration. The engine forgets them.
+            Nodes that have reported but are no longer in Slurm's configuration. The engine forgets these
+            nodes.
         """
         self._slurm_nodes = nodes
         gone = [name for name in self._nodes if name not in nodes]
@@ -289,7 +290,10 @@ class BudgetEngine:
         )
 
     def _job_reports(self) -> dict[int, MergedJobReport]:
-        """Return the reports of all nodes merged by job; the strictest slowdown limit counts."""
+        """Return the reports of all nodes merged by job.
+
+        The strictest reported slowdown limit of a job counts.
+        """
         by_job: dict[int, list[tuple[BudgetNode, JobReport]]] = {}
         for node in self._nodes.values():
             for job in node.poll.jobs if node.poll is not None else ():

@@ -30,8 +30,8 @@ class BudgetScope:
 
     Attributes:
         kind: what the budget limits.
-        names: for nodes, a partition, a user or a QOS: the names of these. For an account: its name and the
-            names of all accounts below it. Empty for the cluster.
+        names: names of the nodes, partitions, users or QOS that the budget limits. For an account: its name
+            and the names of all accounts below it. Empty for the cluster.
     """
 
     kind: ScopeKind
@@ -39,7 +39,7 @@ class BudgetScope:
 
     @property
     def covers_nodes(self) -> bool:
-        """Whether the budget counts the power of whole nodes. If not, it counts the devices of jobs."""
+        """Whether the budget counts the power of whole nodes. If not, it counts only the devices of jobs."""
         return self.kind in (ScopeKind.CLUSTER, ScopeKind.PARTITION, ScopeKind.NODES)
 
 
@@ -53,8 +53,8 @@ class BudgetInForce:
         limit_watts: limit now. If a fall of the limit is so near that nodes need the time until then to lower
             their power, this is the lower limit after the fall. Infinity: no limit.
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
-        floor_percent: floor of running jobs: height of their lowest permitted power limit above a device's
-            minimum, in percent of the device's range of power limits.
+        floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
+            power limits: 0 is the device's minimum limit, 100 its maximum.
         constant_watts: power under the budget that no node reports, such as the power of switches.
         falls_in_s: seconds until the limit falls below `limit_watts`; infinity if no fall is known.
     """
@@ -73,11 +73,11 @@ class BudgetedJob:
     """A running job in Slurm.
 
     Attributes:
-        job_id, restart_count: the run of the job.
-        user, account, partition, qos: names; empty if unknown.
+        job_id, restart_count: id of the job and number of its requeues, which together identify the run.
+        user, account, partition, qos: names of the job's user, account, partition and QOS; empty if unknown.
         nodes: nodes of the job.
-        deadline_s: slack: seconds until the deadline minus the remaining run time without a power limit;
-            None: the job has no deadline.
+        deadline_s: slack of the job: seconds until its deadline minus its remaining run time without a power
+            limit. None: the job has no deadline.
         draw_watts: predicted power of one device of the job (an upper quantile), by kind of device.
         curves: response curve by kind of device, best source first.
     """
@@ -102,7 +102,8 @@ class BudgetedNode:
         partitions: partitions to which the node belongs.
         nameplate_watts: maximum power of the node. None: the node counts at the sum of its devices and its
             reserve; until the node has reported, it counts at the power of the largest node that has.
-        reserve_watts: power of the parts without a limit (memory, board, fans); None: learned.
+        reserve_watts: power of the parts without a limit (memory, board, fans). None: the controller learns
+            this power from the node's reports.
         is_off: whether Slurm has powered the node down.
         off_watts: power of the node while it is off.
         boot_watts: power of the node while it boots; None: it does not boot.
@@ -121,9 +122,10 @@ class EngineSettings:
     """Settings of the budget engine, see section `budget` of the configuration.
 
     Attributes:
-        enforces: whether nodes get limits; otherwise decisions are only computed and shown.
+        enforces: whether nodes receive power limits; otherwise decisions are only computed and shown.
         distribution: name of the distribution policy.
-        period_s: maximum time that the power may stay above a limit after a step.
+        period_s: maximum time for which the power may stay above a limit after a sudden change of the load or
+            of the limit.
         poll_s: seconds between two polls of a node in a small cluster.
         lease_s: time after which a node without a decision sets its safe limits.
         margin_percent: percentage of each limit that is left unused.
@@ -182,15 +184,16 @@ class BudgetedJobStatus:
     """Limits of one running job after a decision.
 
     Attributes:
-        job_id: the job.
+        job_id: Slurm's job id.
         nodes: number of nodes that report the job.
-        limits_watts: limit per device by kind; None: the job needs no limit of a budget.
+        limits_watts: power limit of one device of the job, by kind of device; None: the job needs no limit of
+            a budget.
         measured_watts: measured power of the job's devices; None: the power of one of them is unknown.
         wanted_watts: expected power of the job's devices without limits.
         committed_watts: power committed to the job's devices.
         budget: name of the budget that determines the limits; None: no budget does.
-        budgets: names of all budgets over the job.
-        keeps_slowdown: whether the job stays within its slowdown limit under these power limits.
+        budgets: names of all budgets that count the job.
+        keeps_slowdown: whether the job stays within its slowdown limit at `limits_watts`.
         has_slowdown_limit: whether the job has a slowdown limit.
         explanation: the decision in one sentence.
     """
@@ -218,8 +221,8 @@ class JobRange(NamedTuple):
         gpu_idle: idle power of one GPU.
         packages_min: sum of the lowest power limits of all packages; None: one of them has no limit.
         gpu_min: highest of the lowest power limits of all GPUs; None: one of them has no limit.
-        package_model, gpu_model: kind of the packages and of the GPUs; empty if there are several kinds or
-            none.
+        package_model, gpu_model: product names of the packages and of the GPUs; empty if the node has several
+            models or no such device.
     """
 
     packages: float
@@ -239,7 +242,7 @@ class BudgetedNodeStatus:
     Attributes:
         node: Slurm's name.
         state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
-        reason: reason of the state; may be empty.
+        reason: reason for the value of `state`; may be empty.
         measured_watts: measured power; None if unknown.
         committed_watts: power at which the node counts under its budgets.
         max_watts: power of the node without limits.

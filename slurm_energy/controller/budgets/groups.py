@@ -39,8 +39,9 @@ class MergedJobReport:
 
     Attributes:
         nodes: number of nodes that have reported.
-        slowdown_limit: accepted slowdown as a fraction; None: the job has no slowdown limit.
-        curve: response curve measured in this run; None: none was measured.
+        slowdown_limit: maximum increase of the run time as a fraction of the untuned run time; None: the job
+            has no slowdown limit.
+        curve: response curve that the job's agents measured in this run; None: no curve was measured.
     """
 
     nodes: int
@@ -62,9 +63,10 @@ def build_groups(
     Args:
         devices: n devices with jobs and with a power limit.
         draw_watts: expected power of each device without a limit, shape (n,).
-        floor_percent: floor of each device in percent of its range of limits, shape (n,).
+        floor_percent: lowest limit that each device may get while it runs jobs, as a position in its range of
+            limits: 0 is the minimum, 100 the maximum. Shape (n,).
         jobs: running jobs in Slurm by id.
-        reports: reports of the nodes by job id.
+        reports: reports about each job, merged from all its nodes, by job id.
     """
     keys: dict[tuple[tuple[int, ...], str, float, float, bool], int] = {}
     of_device = np.empty(len(devices), np.int64)

@@ -46,9 +46,9 @@ class BudgetInputs:
 
     Args:
         store: the database, with the runs from which programs were learned.
-        running: the running jobs.
+        running: cache of the running jobs in Slurm.
         run: runs Slurm's commands.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         oracle: returns the oracle of response curves, which maps a model and a kind of hardware to a curve;
             None: there is no oracle.
 
@@ -90,11 +90,11 @@ class BudgetInputs:
         kinds: Mapping[int, frozenset[str]],
         unknown: frozenset[tuple[int, int]],
     ) -> None:
-        """Read those inputs again that are out of date.
+        """Read again the inputs that are out of date.
 
         Args:
             config: the configuration.
-            limits: limits of the budgets; this call passes them the tree of accounts.
+            limits: limits of the budgets. This call passes the tree of accounts to this object.
             kinds: kinds of devices by job id, as nodes report them.
             unknown: jobs (id, restart count) that nodes report and `jobs` lacks.
         """
@@ -113,7 +113,10 @@ class BudgetInputs:
         return True
 
     async def _guarded(self, what: str, reading: Coroutine[Any, Any, None]) -> None:
-        """Run one reading. After a failure the last values stay, and the next attempt follows soon."""
+        """Run a function that reads one input.
+
+        After a failure the last values stay, and a retry follows soon.
+        """
         subject = f"power budgets: {what}"
         try:
             await reading

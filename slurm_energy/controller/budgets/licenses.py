@@ -1,6 +1,6 @@
-"""Slurm licenses that represent power under budgets: the licenses of jobs, and the count withheld from them.
+"""Slurm licenses that represent power under budgets: licenses of jobs, and licenses withheld from all jobs.
 
-Pure functions between the decision about the budgets and Slurm's licenses.
+The functions turn a decision about the budgets into numbers of licenses. They do no I/O.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class BudgetHeadroom:
             Infinity: the budget has no limit.
         steps: changes of the limit in the next 24 h, in ascending order: (Unix time in seconds, limit in
             watts from then on).
-        floor_percent: floor of running jobs: height of their lowest permitted power limit above a device's
-            minimum, in percent of the device's range of power limits.
+        floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
+            power limits: 0 is the device's minimum limit, 100 its maximum.
     """
 
     name: str
@@ -53,7 +53,7 @@ class BudgetHeadroom:
     floor_percent: float = 0.0
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether the names of a job put it under the budget.
+        """Return whether the budget counts a job with these names.
 
         For a budget of nodes the result is False, because the nodes of a pending job are not known.
         """
@@ -127,13 +127,16 @@ def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int])
 
 
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
-    """Return the number of licenses of all jobs: those held if running, those needed if pending."""
+    """Return the number of licenses of each job.
+
+    For a running job this is the number that the job holds, for a pending job the number that it needs.
+    """
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)
 
 
 def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted: Collection[int]) -> int:
-    """Return how many licenses those jobs hold whose power the headroom does not count yet."""
+    """Return how many licenses are held by jobs whose power the headroom does not count yet."""
     new = [job.licenses for job_id, job in jobs.items() if job_id not in counted]
     return sum(split_licenses(text, [license_name])[1].get(license_name) or 0 for text in new)
 
@@ -144,7 +147,7 @@ def budget_reservations(
     """Return the reservations of one license, by name of the reservation.
 
     Args:
-        license_name: the license.
+        license_name: name of the license in Slurm.
         pool: total number of this license, and the number in use.
         budget: the budget that the license stands for.
         uncounted: licenses of running jobs whose power the headroom does not count yet.

@@ -60,11 +60,12 @@ class BudgetLoop:
         config: configuration at the start.
         store: the database.
         history: history of measured runs, for the admission of jobs.
-        running: the running jobs.
-        failures: log of failures; a repeated one is logged once.
-        oracle: returns the function that yields the response curve of a model; None: there is no such
-            function.
-        begin_times: begin times shared with other holders of jobs; None: there are no others.
+        running: cache of the running jobs in Slurm.
+        failures: log of failures; a repeated failure is logged once.
+        oracle: returns a function that takes a training model and a kind of hardware and returns the response
+            curve; None: such a function is not available.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None: no other part delays jobs.
         on_policy_lines: called when `policy_lines` has changed.
 
     Raises:
@@ -105,7 +106,9 @@ class BudgetLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, BudgetParts | None]:
-        """Return a configuration with its `BudgetParts` (None: mode off), for `adopt`. Change nothing.
+        """Return the argument of `adopt`: a configuration with its `BudgetParts`. Change nothing.
+
+        Instead of the parts, the result contains None if the mode of the budgets is off.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -122,7 +125,7 @@ class BudgetLoop:
         return config, BudgetParts.create(config, self.parts, history, shared, self._begin_times)
 
     def adopt(self, prepared: tuple[Config, BudgetParts | None]) -> None:
-        """Use the prepared configuration, a result of `prepare`, from the next decision on."""
+        """Use a result of `prepare` from the next decision on."""
         before, (self.config, parts) = self.parts, prepared
         if before is not None and (parts is None or parts.admission is not before.admission):
             before.admission.close()
@@ -237,7 +240,7 @@ class BudgetLoop:
 
     @property
     def states(self) -> Sequence[BudgetStatus]:
-        """State of each budget after the last decision; empty before the first."""
+        """State of each budget after the last decision; empty before the first decision."""
         return self.cycle.budgets if self.cycle is not None else ()
 
     def status(self) -> dict[str, Any]:
@@ -387,7 +390,10 @@ class BudgetLoop:
         return None
 
     async def _guarded(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Await a part of the work. An error is logged once; the nodes' leases limit its consequences."""
+        """Await a part of the work and log an error once.
+
+        The leases of the nodes limit the consequences of an error.
+        """
         subject = f"{_SUBJECT}, {what}"
         try:
             await work

@@ -29,14 +29,14 @@ class BudgetDevice:
     """A processor package or GPU.
 
     Attributes:
-        node: node of which the device is a part.
-        report: last report.
+        node: name of the node to which the device belongs.
+        report: last report about the device.
         row: row of the device in the columns of ceilings; -1: its power cannot be limited.
         is_gpu: whether the device is a GPU.
         min_watts, max_watts: range of the power limit. For a device without a power limit, `max_watts` is the
             power at which the device counts.
-        requested_watts: limit that the job on the device requests for itself. Infinity: the job requests
-            none, or the device does not have exactly one job.
+        requested_watts: power limit that the job on the device requests. Infinity: the job requests no limit,
+            or the device does not have exactly one job.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
         draw: estimates of the device's power.
     """
@@ -54,12 +54,12 @@ class BudgetDevice:
         self._store(report, row)
 
     def update(self, report: DeviceReport, row: int, jobs: Mapping[int, JobReport], now_s: float) -> None:
-        """Store a report.
+        """Store a report about the device.
 
         Args:
-            report: report about the device in a poll.
+            report: part of a poll of the node that describes the device.
             row: row of the device in the columns of ceilings.
-            jobs: jobs on the node by id.
+            jobs: jobs on the node, by job id.
             now_s: time now.
         """
         self.draw.update(report.watts, report.limit_watts, report.job_ids, now_s)
@@ -88,7 +88,7 @@ class BudgetNode:
         polled_s: time of the last poll.
         devices: devices by name.
         reserve: power of the parts that are not in `devices`: memory, board, fans.
-        unlimited: power at which the devices without a power limit count.
+        unlimited: power at which budgets count the devices without a power limit.
         curves: response curves that the jobs of the last poll have measured in this run, by job id.
     """
 
@@ -128,7 +128,7 @@ class BudgetNode:
         return self._trust.reason or ""
 
     def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
-        """Store a poll.
+        """Store a poll of the node.
 
         Args:
             poll: poll of this node.
@@ -190,7 +190,9 @@ class BudgetNode:
         return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
 
     def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
-        """Add the devices and the other power of a stored state. They count until the node reports.
+        """Restore the devices and the power of the other parts from a stored state.
+
+        The restored values count until the node reports.
 
         Args:
             state: the stored state. `devices` has lists of watts by device; the first value is the nameplate
@@ -231,7 +233,7 @@ class BudgetNode:
         )
 
     def rest_watts(self, limited_watts: float) -> float | None:
-        """Return the power at which the parts of the node without a power limit count; None: not known yet.
+        """Return the power at which the node's parts without a power limit count; None: not known yet.
 
         Args:
             limited_watts: power that the devices with a limit may draw.

@@ -62,7 +62,7 @@ def override_object(override: LimitOverride) -> LimitOverrideObject:
 
 
 def series_object(name: str, samples: list[BudgetSample]) -> BudgetSeriesObject:
-    """Return the samples of a budget as a JSON object of columns."""
+    """Return the power samples of a budget as a JSON object of columns."""
     return {
         "budget": name,
         "unix_s": [sample.time for sample in samples],
@@ -88,5 +88,5 @@ def change_object(change: BudgetChange) -> BudgetChangeObject:
 
 
 def finite(watts: float) -> float | None:
-    """Return a limit in the form for JSON; None replaces infinity, which means no limit."""
+    """Return a limit as a value for JSON. None replaces infinity, which means no limit."""
     return watts if math.isfinite(watts) else None

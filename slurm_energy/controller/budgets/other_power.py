@@ -1,4 +1,4 @@
-"""Power of a node's parts without a power limit: memory, board, fans and losses. It grows with the load."""
+"""Power of a node's parts without a power limit: memory, board, fans and losses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OtherPower:
     not applied to a power restored from storage, nor to a node without a sensor of the whole node.
 
     Attributes:
-        value: maximum of recent readings; None: unknown.
+        value: maximum of recent readings of the other parts' power in watts; None: unknown.
         device_watts: power of the devices up to which `value` applies without addition.
     """
 
@@ -73,7 +73,7 @@ class OtherPower:
         self.update(statistics.median(others), now_s, statistics.median(devices))
 
     def update(self, other_watts: float, now_s: float, device_watts: float = 0.0) -> None:
-        """Use a new value: raise the stored one at once, or lower it slowly.
+        """Use a new value: raise `value` to it at once, or lower `value` slowly towards it.
 
         Args:
             other_watts: power of the other parts.

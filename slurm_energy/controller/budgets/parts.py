@@ -34,7 +34,7 @@ Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """Arguments of `BudgetAdmission.update`. Slurm is told the headrooms in it."""
+    """Arguments of `BudgetAdmission.update`. The headrooms in them determine the licenses in Slurm."""
 
     unix_s: float
     headrooms: tuple[BudgetHeadroom, ...]
@@ -77,10 +77,12 @@ class BudgetParts:
 
         Args:
             config: the configuration.
-            earlier: parts before a reload, whose state the new parts take over; None: there are none.
+            earlier: parts before a reload, whose state the new parts take over; None: no earlier parts exist.
             history: history of measured runs.
-            shared: database, running jobs, runner of Slurm's commands, log of failures, curves of models.
-            begin_times: begin times shared with other holders of jobs; None: there are no others.
+            shared: objects that earlier and new parts share: database, running jobs, runner of Slurm's
+                commands, log of failures, source of response curves of models.
+            begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay
+                jobs; None: no other part delays jobs.
 
         Raises:
             ConfigError: a calendar cannot be read.

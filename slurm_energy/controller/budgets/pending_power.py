@@ -38,9 +38,10 @@ class PendingPower:
 
     Attributes:
         watts: power at the economic limits, in whole watts, shape (n,).
-        floor_watts: power at the floors of the jobs. A job without a predicted power counts with its full
-            power. Shape (n,).
-        programs: programs whose response curves the computation uses if they are known.
+        floor_watts: power at the lowest limits that the jobs may get. A job without a predicted power counts
+            with its full power. Shape (n,).
+        programs: programs of the jobs. The computation uses the response curves of these programs if they are
+            known.
     """
 
     watts: Ints
@@ -64,7 +65,7 @@ class _Part(NamedTuple):
 
 
 def program_key(user: str, flags: Mapping[str, str], kind: str) -> ProgramKey | None:
-    """Return the program that a job's flags name. Return None if they name none or the kind is unknown."""
+    """Return the program that a job's flags name; None: no flag names a program, or `kind` is unknown."""
     fingerprint = flags.get("ENERGY_FINGERPRINT", "")
     known = fingerprint if FINGERPRINT_FORM.fullmatch(fingerprint) else None
     model = flags.get("ENERGY_MODEL") or None
@@ -90,10 +91,11 @@ def economic_power(
         queue: the jobs.
         full_watts: power that each job adds without limits, shape (n,).
         predicted: whether the power of each job is predicted from measured runs, n entries.
-        powers: power of each partition, with `ANY_PARTITION`.
-        slowdown_limits: accepted slowdown of each job as a fraction; NaN: none. Shape (n,).
-        floor_percent: floor of running jobs: height of their lowest permitted power limit above a device's
-            minimum, in percent of the device's range of power limits.
+        powers: power of each partition by name; the key `ANY_PARTITION` applies to all other partitions.
+        slowdown_limits: maximum increase of each job's run time as a fraction of the untuned run time; NaN:
+            no limit. Shape (n,).
+        floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
+            power limits: 0 is the device's minimum limit, 100 its maximum.
         curves: response curves by program.
     """
     parts: list[_Part] = []

@@ -1,4 +1,4 @@
-"""Collection of the power under budgets for the store, and of events for the audit trail."""
+"""Collection of power samples of the budgets for the database, and of events for the audit trail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FAULTY: Final = ("silent", "distrusted")
 
 @dataclass(slots=True)
 class _Span:
-    """Sums over the current sampling interval of one budget; times are Unix seconds."""
+    """Sums of one budget over the current sampling interval. Times are Unix seconds."""
 
     begin: float
     end: float
@@ -65,7 +65,7 @@ class _Span:
 
 
 class BudgetRecorder:
-    """Collector of samples and events between two writes to the database."""
+    """Collector of power samples and events of budgets between two writes to the database."""
 
     def __init__(self) -> None:
         self._spans: dict[str, _Span] = {}
@@ -160,7 +160,7 @@ class BudgetRecorder:
         self._states = states
 
     def note(self, change: BudgetChange) -> None:
-        """Add an event."""
+        """Add an event to the audit trail."""
         self._changes = [*self._changes[-MAX_CHANGES:], change]
 
     def take(self) -> tuple[Sequence[BudgetSample], Sequence[BudgetChange]]:

@@ -1,4 +1,4 @@
-"""State of budgets, nodes and jobs after a decision. Status pages, database and job admission use it."""
+"""State of budgets, nodes and jobs after a decision, for status pages, database and job admission."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class RestPower:
 
     Attributes:
         inputs: state of the engine.
-        table: the devices with a power limit.
-        nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
+        table: the n devices with a power limit.
+        nodes_covered: whether each of the b budgets counts a whole node, shape (b, number of nodes).
         jobs_covered: which budgets count which jobs.
     """
 
@@ -31,7 +31,7 @@ class RestPower:
     jobs_covered: JobCover
 
     def of_nodes(self, device_watts: Floats) -> Floats:
-        """Return this power for each node, shape (number of nodes,).
+        """Return the power of each node without its devices with a power limit, shape (number of nodes,).
 
         Args:
             device_watts: power that each device with a limit may draw, shape (n,).
@@ -41,7 +41,7 @@ class RestPower:
         return node_rest(self.inputs, by_node.astype(np.float64))
 
     def fixed_watts(self, of_nodes: Floats) -> Floats:
-        """Return this power under each budget, shape (b,).
+        """Return, for each budget, the power other than that of devices with a power limit, shape (b,).
 
         Args:
             of_nodes: result of the method `of_nodes`.
@@ -110,8 +110,8 @@ def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
     """Return the power at which each node of Slurm that has never reported counts, by name of the node.
 
-    A node counts at its nameplate power. If that is unknown, it counts at the power of the largest node that
-    reports.
+    A node counts at its nameplate power. If this power is unknown, the node counts at the power of the
+    largest node that reports.
     """
     names = {node.name for node in inputs.nodes}
     absent = {name: node for name, node in inputs.slurm_nodes.items() if name not in names}

@@ -40,15 +40,16 @@ class HeldBudget(Protocol):
 
 
 class StartHolds:
-    """Holder of pending jobs that would exceed a power budget.
+    """Holds on pending jobs whose start would exceed a power budget. A held job cannot start.
 
     Args:
-        updater: changes jobs.
-        begin_times: begin times shared with other holders; None: there are no others.
+        updater: changes pending jobs in Slurm.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None: no other part delays jobs.
 
     Attributes:
-        max_headroom_watts: upper bound of the free power, by name of the budget. A budget has such a bound
-            only if the jobs that would delay its first waiting job are more than can be held.
+        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget. A budget
+            has this bound only if more jobs would delay its first waiting job than can be held.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -144,7 +145,7 @@ class StartHolds:
         ]
 
     def release_all(self, now_unix_s: float) -> None:
-        """Release every job that this object holds."""
+        """Release every job that a power budget holds."""
         self._holds.release(None, now_unix_s)
 
     def _requests(

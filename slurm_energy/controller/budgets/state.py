@@ -25,8 +25,9 @@ class CycleInputs:
         commitment: ceilings of all devices.
         promised_watts: power under each budget that Slurm may give to jobs that no node has reported yet,
             shape (b,).
-        excess: correction of the limits by measured power; the decision updates it.
-        silent: whether a node no longer reports, by index.
+        excess: power to subtract from each limit because the measured power exceeds the ceilings; the
+            decision updates it.
+        silent: whether each node has stopped reporting, by index of the node.
         now_s: time now.
     """
 

@@ -33,12 +33,12 @@ class CycleDevices:
         watts: measured power; NaN: unknown.
         idle_watts: power at which the device counts while it is idle.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
-        trusted: the reports of the node are plausible.
-        controlled: the node reports and is trusted.
-        busy: jobs use the device.
-        off: Slurm has powered the node down.
-        cover: whether a budget counts the device, shape (b, n).
-        sums: sums of values of devices under each budget.
+        trusted: whether the reports of the device's node are plausible.
+        controlled: whether the device's node reports and is trusted.
+        busy: whether jobs use the device.
+        off: whether Slurm has powered the device's node down.
+        cover: whether each of b budgets counts the device, shape (b, n).
+        sums: computes sums of device values under each budget.
     """
 
     devices: Sequence[BudgetDevice]
@@ -69,8 +69,8 @@ class DeviceCounting:
     """Power at which each device counts under a budget, as columns of length n.
 
     Attributes:
-        as_idle: the device counts at its idle power.
-        idle_watts: idle power of devices that count at it; 0 for all other devices.
+        as_idle: whether the device counts at its idle power.
+        idle_watts: idle power of the devices for which `as_idle` is true; 0 for all other devices.
         still_watts: power at which a device counts that decisions cannot change; 0 for all other devices.
     """
 

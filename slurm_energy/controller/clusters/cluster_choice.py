@@ -1,4 +1,4 @@
-"""Choice of a cluster for one job from the states of all clusters. It needs numpy and does no I/O."""
+"""Choice of a cluster for one job from the states of all clusters. The module needs numpy and does no I/O."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ReservedJob:
     """A job that has just been placed on a cluster whose state does not contain the job yet.
 
     Attributes:
-        user: login name of its owner.
+        user: login name of the job's owner.
         cluster: cluster on which the job was placed.
-        cpus, gpus: numbers on all nodes together.
+        cpus, gpus: numbers of CPUs and GPUs of the job on all its nodes together.
         run_s: predicted run time.
         placed_unix_s: time of the placement.
     """
@@ -55,7 +55,7 @@ def options(config: Config, policy: str) -> PlacementOptions:
 
 
 class ExpectedLoads:
-    """Cache of the expected load of each cluster, computed once per state of the cluster.
+    """Cache of the expected load of each cluster. The load is computed once for each reported state.
 
     Jobs reserved for a cluster are not included.
     """
@@ -88,8 +88,8 @@ def choose_cluster(
         config: the configuration.
         states: states of the clusters that can be chosen.
         query: the job to place.
-        reserved: jobs just placed, which count in addition to the jobs in the states.
-        loads: expected loads of the states.
+        reserved: jobs that have just been placed. They count in addition to the jobs in the states.
+        loads: cache of the expected load of each cluster.
         now_s: Unix time.
     """
     names, home = list(states), config.cluster.name

@@ -1,7 +1,7 @@
-"""Resources and queue of this cluster for the choice among clusters. It needs numpy.
+"""Resources and queue of this cluster for the choice among clusters. The module needs numpy.
 
-The queue of the last ranking is used. If the queue is not ranked, requests cause at most one squeue per
-refresh interval, which reads it.
+The queue of the last ranking is used. If the queue is not ranked, it is read with squeue when a request needs
+it, at most once per refresh interval.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LATE_S: Final = 30.0  # a job beyond its predicted end is expected to run this 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLoad:
-    """Resources of a cluster and its jobs. The columns have the form of those in `ClusterState`."""
+    """Resources and jobs of a cluster. The columns have the same form as in `ClusterState`."""
 
     taken_unix_s: float
     cpus: int
@@ -42,11 +42,11 @@ class ClusterLoad:
 class ClusterQueue:
     """Reader of the resources and the queue of this cluster.
 
-    It is used by one thread at a time.
+    Only one thread at a time may use the reader.
 
     Args:
         run: runs Slurm commands.
-        snapshot: returns the last ranking; None: there is none.
+        snapshot: returns the last ranking of the queue; None: the queue was never ranked.
         refresh_s: returns the maximum age of the queue in seconds.
         clock: returns Unix seconds.
     """
@@ -109,9 +109,10 @@ def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:
 
 
 def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
-    """Return CPUs, GPUs and run time of the first pending jobs, and of one job that stands for all others.
+    """Return CPUs, GPUs and run time of the first pending jobs, and of one job that represents all others.
 
-    This job has the largest CPUs and GPUs of the others, and a run time from their total CPU time.
+    The representing job has the largest number of CPUs and of GPUs among the others. Its run time follows
+    from their total CPU time.
 
     Args:
         pending: rows of CPUs, GPUs and run time, shape (n, 3).

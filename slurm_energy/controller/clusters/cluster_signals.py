@@ -1,4 +1,4 @@
-"""Price and carbon intensity of this cluster as columns for other clusters. It needs numpy."""
+"""Price and carbon intensity of this cluster as columns for other clusters. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
 
 
 def _series(factor: GridFactor | None, now_s: float) -> GridSeries | None:
-    """Return the time series that applies at a time: that of the factor itself, or of its fallback.
+    """Return the time series of a factor or, without a value at `now_s`, the series of its fallback.
 
-    None: neither has a value then.
+    None: neither series has a value at `now_s`.
     """
     if factor is None:
         return None

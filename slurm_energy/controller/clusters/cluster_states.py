@@ -1,4 +1,4 @@
-"""State of this cluster, and of the clusters in `[clusters.NAME]` as their senergyctld report it.
+"""State of this cluster, and states of the clusters in `[clusters.NAME]` as reported by their senergyctld.
 
 Each of the other clusters is queried once per `placement.refresh_s`. Each query has a time limit and a thread
 of its own, so that a slow cluster delays nothing else. A cluster whose senergyctld does not answer is left
@@ -48,7 +48,7 @@ class KnownCluster:
     Attributes:
         state: last state of the cluster; None: it has never answered.
         received_s: time at which the state arrived, in Unix seconds of this host's clock.
-        problem: why the cluster is left out of the choice; empty: it is not left out.
+        problem: why the cluster is left out of the choice; empty: the cluster can be chosen.
     """
 
     state: ClusterState | None
@@ -63,8 +63,8 @@ class ClusterStates:
         config: returns the configuration.
         grid: source of price and carbon intensity of this cluster.
         run: runs Slurm commands.
-        snapshot: returns the last ranking of this cluster; None: there is none.
-        failures: log of failures; a repeated one is logged once.
+        snapshot: returns the last ranking of this cluster's queue; None: the queue was never ranked.
+        failures: log of failures; a repeated failure is logged once.
         clock: returns Unix seconds.
     """
 
@@ -150,7 +150,7 @@ class ClusterStates:
         return state
 
     async def known(self) -> Mapping[str, KnownCluster]:
-        """Return all clusters by name, this one first.
+        """Return the last known state of all clusters by name, this controller's cluster first.
 
         Raises:
             UnavailableError: numpy is not installed.
@@ -163,7 +163,10 @@ class ClusterStates:
         return clusters
 
     def _judged(self, known: KnownCluster | None, refresh_s: float) -> KnownCluster:
-        """Return a cluster with the reason why it is left out of the choice, if there is one."""
+        """Return a copy of a cluster's state.
+
+        `problem` says why the cluster is left out of the choice, if it is.
+        """
         if known is None or known.state is None:
             return known or KnownCluster(None, 0.0, "not asked yet")
         age_s = self._clock() - known.received_s

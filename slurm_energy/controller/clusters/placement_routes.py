@@ -29,7 +29,7 @@ SUBMITTED_S: Final = 1.0
 
 
 class PlacementRoutes:
-    """Handlers of the routes. The caller has been identified.
+    """Handlers of the routes about the choice among clusters. The caller has been identified.
 
     Args:
         config: returns the configuration.
@@ -47,7 +47,7 @@ class PlacementRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes."""
+        """The HTTP routes that this object handles."""
         return RouteGroup(light={CLUSTER_STATE_PATH: self.state}, changes={PLACEMENT_PATH: self.place})
 
     async def state(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class PlacementRoutes:
         """Return the choice of a cluster for a job. Every user may request it. No job is submitted.
 
         Raises:
-            UsageError: the body is malformed, or does not name any known cluster.
+            UsageError: the body is malformed or names no known cluster.
             UnavailableError: numpy is not installed.
         """
         query = PlacementQuery.from_json(body)
@@ -91,7 +91,10 @@ class PlacementRoutes:
         usable: Mapping[str, ClusterState],
         user: str,
     ) -> dict[str, Any]:
-        """Return the choice among the usable clusters. If the query requests it, reserve the job there."""
+        """Return the choice among the usable clusters.
+
+        Reserve the job on the chosen cluster if the query says so.
+        """
         from slurm_energy.controller.clusters.cluster_choice import ExpectedLoads, ReservedJob, choose_cluster
 
         if not usable:
@@ -113,7 +116,7 @@ class PlacementRoutes:
         return own < MAX_RESERVED_PER_USER and len(self._reserved) < MAX_RESERVED
 
     def _forget(self, known: Mapping[str, KnownCluster], now_s: float) -> None:
-        """Discard reserved jobs that are old, or that the state of their cluster now contains."""
+        """Discard each reserved job that is old, or that the state of the job's cluster now contains."""
 
         def counts(job: ReservedJob) -> bool:
             one = known.get(job.cluster)

@@ -1,1 +1,1 @@
-"""Deferral of jobs in senergyctld: signals, plan of the starts, held jobs, savings."""
+"""Deferral of jobs in senergyctld: signals such as prices, plan of the starts, held jobs, savings."""

@@ -1,9 +1,9 @@
 """Holding of pending jobs by their begin time.
 
 While a job is held, its begin time is moved ahead repeatedly. If senergyctld stops, the begin times pass and
-the jobs start, so that a stopped senergyctld never blocks the queue. Several holders may hold the same job
-for different reasons. The job starts when none of them holds it, and not before the begin time that its user
-requested.
+the jobs start, so that a stopped senergyctld never blocks the queue. Power budgets, quotas and deferral may
+hold the same job at the same time: each of them is a holder. The job starts when no holder holds it any more,
+and not before the begin time that its user requested.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _ROUNDING_S: Final = 1.0  # Slurm's times are whole seconds
 
 
 class BeginTimeHolds:
-    """The pending jobs that one holder holds, for example the deferral, a quota or a power budget.
+    """The pending jobs that one holder holds: the deferral, the quotas or the power budgets.
 
     Args:
         updater: changes jobs.
-        begin_times: begin times shared with the other holders; None: there are no others.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None: no other part delays jobs.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -43,12 +44,12 @@ class BeginTimeHolds:
 
     @property
     def moved_jobs(self) -> Collection[int]:
-        """Ids of the jobs whose begin time any holder has moved, this one or another."""
+        """Ids of the jobs whose begin time was moved by this or another holder."""
         return self._times.moved.keys()
 
     @property
     def times(self) -> BeginTimes:
-        """The begin times shared with the other holders."""
+        """The begin times of pending jobs, shared with the other holders."""
         return self._times
 
     def set_names(self, names: Mapping[int, str]) -> None:
@@ -79,7 +80,7 @@ class BeginTimeHolds:
 
         Args:
             jobs: ids of the jobs to hold, the most important first.
-            begin_s: current begin time of each pending job in Unix time; NaN: none.
+            begin_s: current begin time of each pending job in Unix time; NaN: the job has no begin time.
             now_unix_s: the time now.
             until_s: end of the hold of each job in Unix time; None: the holds have no end.
             hold_s: maximum time from now to the new begin time.
@@ -113,7 +114,7 @@ class BeginTimeHolds:
         A job that another holder also holds stays held.
 
         Args:
-            jobs: ids of held jobs; None: all.
+            jobs: ids of the jobs to release; None: all jobs that this holder holds.
             now_unix_s: the time now.
         """
         problems: list[str] = []
@@ -142,8 +143,8 @@ class BeginTimeHolds:
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
         """Return whether the begin time of a job must be set.
 
-        A begin time that is near must be set, also if a user has moved it there. A begin time that is too
-        late is moved to an earlier time only if senergyctld set it.
+        If the present begin time is near, it must be set, even if a user has chosen this time. If the present
+        begin time is too late, it is set to an earlier time only if senergyctld set the present one.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

@@ -1,4 +1,4 @@
-"""Begin times of pending jobs that senergyctld has moved, shared by all parts that hold jobs."""
+"""Begin times that senergyctld has moved, shared by power budgets, quotas and deferral."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class MovedBegin:
     """Begin time of a job before and after senergyctld moved it.
 
     Attributes:
-        original_s: begin time before the first move, as the user requested it; NaN: none.
+        original_s: begin time that the user requested, before the first move; NaN: the user requested no
+            begin time.
         set_s: begin time that senergyctld set last.
         changed_s: time of the last change.
     """
@@ -23,7 +24,10 @@ class MovedBegin:
 
 @dataclass(slots=True)
 class BeginTimes:
-    """The begin times of pending jobs that senergyctld has moved, shared by all holders of jobs.
+    """The begin times of pending jobs that senergyctld has moved.
+
+    The parts of senergyctld that delay jobs share these begin times: power budgets, quotas and deferral. Each
+    of them is a holder of the jobs that it delays.
 
     Attributes:
         moved: begin times by job id.
@@ -35,11 +39,11 @@ class BeginTimes:
     _claims: dict[int, set[int]] = field(default_factory=dict)
 
     def claim(self, holder: int, job: int) -> None:
-        """Record that a holder holds a job."""
+        """Record that a holder (power budgets, quotas or deferral) holds a job."""
         self._claims.setdefault(job, set()).add(holder)
 
     def withdraw(self, holder: int, job: int) -> None:
-        """Record that a holder no longer holds a job. Discard the job if no holder is left."""
+        """Record that a holder no longer holds a job. Discard the job if it has no other holder."""
         claims = self._claims.get(job, set())
         claims.discard(holder)
         if not claims:
@@ -55,7 +59,7 @@ class BeginTimes:
 
         Args:
             job: id of the job.
-            begin_s: current begin time of the job in Slurm; NaN: none.
+            begin_s: current begin time of the job in Slurm; NaN: the job has no begin time.
         """
         moved = self.moved.get(job)
         return begin_s if moved is None else moved.original_s

@@ -1,4 +1,4 @@
-"""Free resources of the cluster over time, for planning the starts of deferred jobs. It needs numpy.
+"""Free resources of the cluster over time, for planning the starts of deferred jobs. The module needs numpy.
 
 Partitions that share nodes form one pool of resources. Pools are planned separately.
 """
@@ -28,11 +28,11 @@ _OVERDUE_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ResourceKinds:
-    """Kinds of resources: each kind of hardware in each pool. They number the rows of `Capacity.units`.
+    """Kinds of resources: each kind of hardware in each pool. Each kind is one row of `Capacity.units`.
 
     Attributes:
         pools: number of the pool of each partition.
-        names: kinds of hardware: CPUs, GPUs of any type, and the GPU types that jobs name.
+        names: names of the kinds of hardware: CPUs, GPUs of any type, and the GPU types that jobs request.
     """
 
     pools: Mapping[str, int]
@@ -46,7 +46,7 @@ class ResourceKinds:
     def row(self, partition: str, gpus: int, gpu_kind: str) -> int:
         """Return the number of the kind of resource that a job needs.
 
-        A job in several partitions counts in the pool of the first.
+        A job in several partitions counts in the pool of the first of these partitions.
         """
         name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
         pool = self.pools.get(partition.partition(",")[0], 0)
@@ -76,7 +76,10 @@ def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
 
 
 def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Floats]:
-    """Return for each job the kind of resource and the number of units: GPUs, or CPUs if it has no GPUs."""
+    """Return for each job the kind of resource that it needs, and the number of its GPUs.
+
+    For a job without GPUs, return the number of its CPUs.
+    """
     rows = zip(queue.partition, queue.gpus.tolist(), queue.gpu_kind, strict=True)
     units: Floats = np.where(queue.gpus > 0, queue.gpus, queue.cpus).astype(np.float64)
     return np.array([kinds.row(*row) for row in rows], np.int64), units
@@ -125,7 +128,7 @@ def free_capacity(
 def expected_demand(
     arrivals: Sequence[PastArrival], kinds: ResourceKinds, signals: SignalColumns, now_s: float
 ) -> ArrivalDemand:
-    """Return the CPUs and GPUs that jobs will need which have not been submitted yet.
+    """Return the numbers of CPUs and GPUs that jobs not yet submitted are expected to need.
 
     Args:
         arrivals: jobs of the past, in order of submission.

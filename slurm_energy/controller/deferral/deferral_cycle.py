@@ -18,13 +18,14 @@ class DeferralCycle:
     Attributes:
         now_s: Unix seconds.
         queue: all jobs.
-        leader: for each row of the queue the row that represents it, see `scheduling_tables.leader_rows`.
-        group: for each row the id by which its job, array or heterogeneous job is known.
+        leader: for each row of the queue the row that represents its whole job array or heterogeneous job,
+            see `scheduling_tables.leader_rows`.
+        group: for each row of the queue the id of its job, job array or heterogeneous job.
         wanted: jobs to hold, the most important first.
         started: jobs that will be held for the first time. Store them before they are held.
         deferrable: number of deferrable jobs.
         suspended: jobs to suspend. Store them before they are suspended.
-        not_suspended: earlier suspensions that did not take place.
+        not_suspended: suspensions decided in earlier cycles that did not take place.
     """
 
     now_s: float

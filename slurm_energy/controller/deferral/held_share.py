@@ -1,4 +1,4 @@
-"""Division of the maximum number of held jobs among users. It needs numpy."""
+"""Division of the maximum number of held jobs among users. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 def shared_fairly(
     queue: QueueColumns, rows: Ints, deferred: Ints, saving: Floats, held: Collection[int], limit: int
 ) -> list[int]:
-    """Return the jobs to hold, at most `limit` in total, divided equally among users.
+    """Return the jobs to hold, as indices of `rows`. Users get equal numbers of held jobs.
 
     Args:
         queue: all jobs.
         rows: rows of the deferrable jobs, shape (d,).
         deferred: the jobs to choose from, as indices of `rows`.
-        saving: expected saving of each pending job, the deferrable ones first; NaN: unknown.
+        saving: expected saving by deferring each pending job, the deferrable jobs first; NaN: unknown.
         held: ids of the jobs that are already held. They have precedence over other jobs of the same user.
         limit: maximum number of jobs to hold.
     """

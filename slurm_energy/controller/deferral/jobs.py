@@ -1,4 +1,4 @@
-"""Facts about deferred jobs, in the form in which they are stored, shown and explained. No numpy here."""
+"""Facts about deferred jobs, for the database, for users and for explanations. No numpy here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class DeferredJob:
         cost_planned: expected cost of the planned start; None: unknown.
         cost_deviation: standard deviation of `cost_planned`; None: unknown.
         signal_now: price per kWh, or emissions in grams per kWh, when the plan was made; None: unknown.
-        signal_planned: the same value in the planned slot.
+        signal_planned: price per kWh, or emissions in grams per kWh, expected in the planned time slot; None:
+            unknown.
         predicted_s: predicted run time; None: unknown.
         held_s: total duration of earlier holds.
         held_since_s: start of the current hold; None: the job is not held now.
@@ -55,7 +56,7 @@ class DeferredJob:
     suspensions: int = 0
 
     def is_of(self, job_id: int, submit_s: float) -> bool:
-        """Return whether these facts belong to a job. Slurm may have reused the id of an earlier job."""
+        """Return whether these facts are about a given job. Slurm may have reused the id for another job."""
         return self.job_id == job_id and abs(self.submit_s - submit_s) <= _SAME_SUBMIT_S
 
     def total_held_s(self, now_s: float) -> float:
@@ -93,8 +94,8 @@ class DeferredJob:
 def restored_jobs(decisions: list[Decision]) -> dict[int, DeferredJob]:
     """Return the deferred jobs of an earlier process by job id, read from its audit trail.
 
-    The entries must be in the order of time, oldest first. Entries that another release wrote in another form
-    are left out.
+    The entries must be in the order of time, oldest first. Entries that another release of this software
+    wrote in another form are left out.
     """
     jobs: dict[int, DeferredJob] = {}
     names = {field.name for field in dataclasses.fields(DeferredJob)}

@@ -53,8 +53,8 @@ class DeferralLoop:
         store: the database.
         source: carbon intensity, price and further signals.
         history: history of measured runs; None: predictions do not use it.
-        failures: log of failures; a repeated one is logged once.
-        begin_times: begin times shared with the other holders of jobs.
+        failures: log of failures; a repeated failure is logged once.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs.
         clock: returns Unix seconds.
 
     Attributes:
@@ -131,7 +131,7 @@ class DeferralLoop:
             await asyncio.sleep(max(0.0, pause_s - self._cycle_s))
 
     async def cycle(self) -> None:
-        """Plan once, and hold or release jobs as planned. Log a failure, and extend no hold then."""
+        """Plan once, and hold or release jobs as planned. A failure is logged; no hold is extended then."""
         try:
             problems = await self._cycle()
             self._error = "; ".join(problems) or None
@@ -159,7 +159,7 @@ class DeferralLoop:
         )
 
     def facts(self, job_ids: tuple[int, ...]) -> dict[str, Any] | None:
-        """Return plan, costs and hold of a deferred job, for `GET /v1/priority`; None: it is not held.
+        """Return plan, costs and hold of a deferred job, for `GET /v1/priority`; None: the job is not held.
 
         Args:
             job_ids: ids under which the job may be known: its own id, and the id of its array or
@@ -242,7 +242,7 @@ class DeferralLoop:
         return self._planner
 
     async def _read_arrivals(self, config: Config, planner: DeferralPlanner, now_s: float) -> None:
-        """Give the planner the past job submissions. They are read again every few cycles."""
+        """Give the planner the past job submissions, which are read again every few cycles."""
         if now_s < self._next_arrivals_s:
             return
         since_s = now_s - 86400.0 * config.signals.history_days

@@ -1,4 +1,4 @@
-"""Construction of the planner of deferrable jobs. It needs numpy."""
+"""Construction of the planner of deferrable jobs. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def make_planner(
     Args:
         config: configuration with a deferral policy.
         run: runs Slurm's commands.
-        history: history of measured runs; None: there is no history.
-        begin_times: begin times shared with the other holders of jobs.
+        history: history of measured runs, from which run times are predicted; None: there is no history.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs.
 
     Raises:
         NotFoundError: the deferral policy is unknown.

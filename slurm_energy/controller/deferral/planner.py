@@ -1,4 +1,4 @@
-"""Planning of the starts of deferrable jobs, and holding of these jobs by their begin time. It needs numpy.
+"""Planning of the starts of deferrable jobs, and holding of these jobs by their begin time. Uses numpy.
 
 The deferral policies in `slurm_energy.deferral` decide. This module gives them the queue and the free
 resources, and carries out the plan that they return. Calls wait for Slurm's commands: make them in one
@@ -47,7 +47,7 @@ _SIGNALS = {"g": SignalName.CARBON}
 
 
 class DeferralPlanner:
-    """Planner and holder of deferrable jobs.
+    """Planner that decides when deferrable jobs start, and holds them until then.
 
     Args:
         config: configuration; section `deferral` and the sections that predictions need are used.
@@ -58,8 +58,8 @@ class DeferralPlanner:
         nodes: returns the nodes' resources; they are read in cycles with deferrable jobs only.
 
     Attributes:
-        jobs: facts of the pending jobs that are or were deferred, by job id.
-        suspensions: the suspended jobs.
+        jobs: facts about the pending jobs that are or were deferred, by job id.
+        suspensions: collection of the suspended jobs, which also suspends jobs.
         arrivals: past jobs. The resources that future jobs will need are forecast from them.
 
     Raises:
@@ -358,7 +358,7 @@ class DeferralPlanner:
             cycle.wanted.append(job)
 
     def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
-        """Keep a held job waiting for its planned start if this start is near and cheaper than a start now.
+        """Keep each held job waiting whose planned start is near and cheaper than a start now.
 
         Shortly before the planned start, the possible saving is below the policy's minimum. The policy alone
         would therefore release the job too early.

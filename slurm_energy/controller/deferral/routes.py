@@ -32,7 +32,7 @@ class DeferralRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes."""
+        """The HTTP route that this object handles."""
         return RouteGroup(costly={SAVINGS_PATH: self.savings})
 
     async def savings(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:

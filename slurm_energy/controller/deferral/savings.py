@@ -1,4 +1,4 @@
-"""Savings of deferred jobs, compared with running them at once, by account and user. It needs numpy."""
+"""Savings by deferring jobs instead of running them at once, by account and user. Uses numpy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def savings_rows(
 
     Args:
         runs: runs of deferred jobs.
-        waits: waits of jobs that were not deferred.
-        series: price and carbon intensity by the name of the signal.
+        waits: times that jobs waited in the queue without being deferred.
+        series: price and carbon intensity over time, by name of the signal.
 
     Returns:
         One dict for each account and user, with number of jobs, energy and mean delay of the starts. The
@@ -102,9 +102,9 @@ def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wai
 def _amounts(
     runs: Sequence[DeferredRun], job_of_run: Ints, jobs: FinishedJobs, series: GridSeries
 ) -> tuple[Floats, Floats, Floats]:
-    """Return for each job the actual amount, the amount when run at once, and the latter's deviation.
+    """Return for each job the actual amount, the amount if run at once, and its standard deviation.
 
-    An amount is a cost or a mass of emissions.
+    An amount is a cost or a mass of emissions. The standard deviation is that of the amount if run at once.
     """
     start_s, end_s, joules = (
         np.array([getattr(run, name) for run in runs]) for name in ("start_s", "end_s", "energy_joules")

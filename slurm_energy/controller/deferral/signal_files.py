@@ -1,4 +1,4 @@
-"""Signals in CSV files of the site, read again when a file changes. It needs numpy."""
+"""Signals such as prices in CSV files of the site, read again when a file changes. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def configured_files(settings: SignalsConfig) -> dict[SignalName, Path]:
 
 
 class SignalFiles:
-    """Cache of the series in files. All calls are made from one thread."""
+    """Cache of the time series of signals in CSV files. All calls are made from one thread."""
 
     def __init__(self) -> None:
         self._files: ChangedFiles[SignalSeries] = ChangedFiles()
 
     def read(self, settings: SignalsConfig) -> dict[SignalName, SignalSeries]:
-        """Return the series of all configured files. For a file that became unreadable, return the last one.
+        """Return the time series of all configured files. An unreadable file keeps its last series.
 
         Raises:
             UnavailableError: a file cannot be read, and was never read before.

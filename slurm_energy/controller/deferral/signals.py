@@ -1,4 +1,4 @@
-"""Forecasts of price, carbon intensity and further signals of the cluster, as columns. It needs numpy."""
+"""Forecasts of price, carbon intensity and further signals of the cluster, as columns. Uses numpy."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def signal_columns(
     """Return the forecasts of all signals from the current time slot on, in the form of `grid_columns`.
 
     Args:
-        config: provides length of a slot, maximum slack and days of history.
-        series: past and future values by signal.
+        config: configuration with the length of a time slot, the maximum slack and the days of history.
+        series: past and known future values of each signal, by its name.
         now_s: Unix seconds.
-        files: further signals from files of the site; None: there are none.
+        files: reader of further signals from files of the site; None: the site has no such files.
     """
     step_s = config.deferral.slot_s
     wanted = math.ceil(_HORIZON_SLACKS * config.deferral.max_slack_s / step_s) + 1

@@ -1,4 +1,7 @@
-"""Durations that jobs request by energy flags such as the slack, as columns. It needs numpy."""
+"""Columns of the durations in energy flags of jobs, such as the flag for the slack.
+
+The module needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 
 
 def duration_column(queue: QueueColumns, flag: str) -> Floats:
-    """Return, for each job, the duration in seconds that a flag of the job states; NaN: none. Shape (n,)."""
+    """Return the duration in seconds that a flag of each job states; NaN: the job lacks the flag.
+
+    The shape is (n,), where n is the number of jobs in the queue.
+    """
     seconds = np.full(queue.count, np.nan)
     for row in range(queue.count):
         if text := queue.flags[row].get(flag):

@@ -1,4 +1,4 @@
-"""Facts about suspended jobs, in the form in which they are stored and read after a restart. No numpy here.
+"""Facts about suspended jobs, for storage and for a restarted senergyctld. No numpy here.
 
 A job is suspended by a requeue: slurmctld ends its run and starts the job again at a later begin time.
 """
@@ -26,9 +26,9 @@ class SuspendedJob:
         restart_count: number of requeues before that run.
         since_s: time of the suspension.
         suspensions: number of suspensions of the job, including this one.
-        latest_start_s: time by which the job had to start for the first time.
+        latest_start_s: time by which the first run of the job had to start.
         deadline_start_s: latest start that the job's deadline permits; None: the job has no deadline.
-        work_s: time for which the job has worked in all runs, without restarts.
+        work_s: time for which the job has worked in all its runs, without the time that restarts cost.
         restart_s: time that a restart of the job costs.
         resume_by_s: time by which the job must start again.
         planned_start_s: planned time of the job's next start.

@@ -1,4 +1,4 @@
-"""Suspension of running jobs by requeues, and the known facts about suspended jobs. It needs numpy.
+"""Suspension of running jobs by requeues, and the known facts about suspended jobs. The module needs numpy.
 
 slurmctld does not start a requeued job before its begin time. This time is moved ahead as for other deferred
 jobs. If senergyctld dies at any point, the begin time passes and the job starts again.
@@ -39,9 +39,9 @@ class _Candidates:
 
     Attributes:
         rows: rows in the queue.
-        work_s: time for which each job has worked in all its runs.
+        work_s: time for which each job has worked in all its runs, without the time that restarts cost.
         left_s: predicted remaining run time.
-        latest_s: time by which each job had to start for the first time.
+        latest_s: time by which the first run of each job had to start.
         deadline_s: latest start that the job's deadline permits; NaN: no deadline.
         resume_by_s: time by which each job must start again after a suspension.
         columns: values of the jobs from which the suspensions are decided.
@@ -57,7 +57,7 @@ class _Candidates:
 
 
 class Suspensions:
-    """Collection of the suspended jobs. It also chooses the jobs to suspend.
+    """Collection of the suspended jobs. Its methods also choose and suspend running jobs.
 
     Args:
         updater: changes jobs.
@@ -80,7 +80,7 @@ class Suspensions:
             self._suspended.setdefault(one.job_id, []).append(one)
 
     def forget_failed(self, queue: QueueColumns) -> list[SuspendedJob]:
-        """Forget the suspensions that did not take place, and return them. Their jobs were not requeued.
+        """Forget and return the suspensions that did not take place because the job was not requeued.
 
         slurmctld refused the requeue, did not receive it, or lost it in a crash before it saved its state.
         Suspensions of jobs that ended before the requeue are returned, too.
@@ -157,7 +157,7 @@ class Suspensions:
             time_s: predicted run times from `remaining_time_s`.
             power_watts: predicted mean powers.
             nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
-            table: the pending jobs.
+            table: the pending jobs in the form for a deferral policy.
             plan: planned starts of the pending jobs.
             signal: the signal to minimise.
             limit: maximum number of jobs; never more than `MAX_PER_CYCLE`.

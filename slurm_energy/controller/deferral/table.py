@@ -1,4 +1,4 @@
-"""The queue and the free resources in the form that deferral policies take. It needs numpy."""
+"""The queue and the free resources in the form that deferral policies take. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -51,19 +51,20 @@ def deferral_table(
     signals: SignalColumns,
     now_s: float,
 ) -> DeferralQueue:
-    """Return the table for a deferral policy: first the deferrable jobs, then the urgent ones by priority.
+    """Return the table for a deferral policy: first the deferrable jobs, then the urgent jobs by priority.
 
     Urgent jobs are in the table because they receive resources before the deferrable jobs.
 
     Args:
         queue: all jobs.
-        leader: for each row of the queue the row that represents it, see `scheduling_tables.leader_rows`.
+        leader: for each row of the queue the row that represents its whole job array or heterogeneous job,
+            see `scheduling_tables.leader_rows`.
         jobs: the deferrable jobs.
         time_s: predicted run time of each job of the queue.
         power_watts: predicted mean power of each job of the queue.
         nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
         arrivals: past jobs. The resources that future jobs will need are forecast from them.
-        options: parameters of the policy.
+        options: parameters of the deferral policy.
         signals: forecasts of the signals.
         now_s: Unix seconds.
     """

@@ -37,7 +37,7 @@ class AdjustmentLoop:
         config: returns the current configuration.
         store: the database.
         trials: trials of adjustments of all programs.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         clock: returns Unix seconds.
     """
 

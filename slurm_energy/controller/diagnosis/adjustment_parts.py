@@ -23,7 +23,7 @@ def adjustment_parts(
         config: returns the current configuration.
         store: the database.
         advisor: knows the running jobs and their programs.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
     """
     trials = AdjustmentTrials(config, store, RunDiagnosis(config, store))
     routes = AdjustmentRoutes(config, store, trials, advisor)

@@ -28,7 +28,7 @@ class FindingAlerts:
     Args:
         config: returns section `diagnosis` of the current configuration.
         findings: the findings of the running jobs.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         clock: returns monotonic seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Forecasts of carbon intensity, price and similar series in consecutive time slots. It needs numpy.
+"""Forecasts of carbon intensity, price and similar series in consecutive time slots. The module needs numpy.
 
 Deferral and the choice among clusters use them.
 """

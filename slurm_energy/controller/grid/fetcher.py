@@ -108,7 +108,7 @@ class GridFetcher:
     Args:
         config: returns the configuration.
         store: the database.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         fetch: obtains the body of a response.
         clock: returns Unix time.
     """

@@ -1,4 +1,4 @@
-"""Holding of pending jobs whose quota has exceeded its hold level. It needs numpy."""
+"""Holding of pending jobs whose quota has exceeded its hold level. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class QuotaHolds:
     Args:
         source: reads the queue.
         updater: changes jobs.
-        begin_times: begin times shared with other holders; None: there are no others.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None: no other part delays jobs.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class QuotaRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes."""
+        """The HTTP routes that this object handles."""
         return RouteGroup(
             costly={QUOTA_PATH: self.show, CHANGES_PATH: self.changes},
             changes={SET_PATH: self.set, REMOVE_PATH: self.remove},

@@ -56,11 +56,12 @@ class QuotaWatch:
         config: returns the configuration.
         store: the database.
         source: carbon intensity and price.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix time.
         holds: holder of jobs; None: create one with squeue and scontrol when it is needed.
-        begin_times: begin times shared with other holders of jobs; None: there are no others.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None: no other part delays jobs.
 
     Attributes:
         standings: use of all quotas, as last computed.

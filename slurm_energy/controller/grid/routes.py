@@ -32,7 +32,7 @@ class GridRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes."""
+        """The HTTP routes that this object handles."""
         return RouteGroup(costly={GRID_PATH: self.factors}, changes={FETCH_PATH: self.fetch})
 
     async def factors(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class RoleCache:
 
     Args:
         read: reads the roles; None: roles in Slurm's database grant no rights.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         clock: returns monotonic seconds.
     """
 

@@ -77,7 +77,7 @@ class RequestDispatcher:
     Args:
         current: returns the current configuration and the privileged users.
         rights: takes a uid and returns the rights of this user; may block.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         admission: the connections; it is notified of identified users and refusals.
         permit: raises an error while this process must not answer, because another controller is active.
 

@@ -77,7 +77,7 @@ class NodeHosts:
 
     Args:
         run: runs sinfo.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         resolve: returns the addresses of a host name; empty if the name service does not know the name.
     """
 

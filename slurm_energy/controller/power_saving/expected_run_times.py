@@ -1,4 +1,4 @@
-"""Expected run times of running and pending jobs, for power saving. It needs numpy."""
+"""Expected run times of running and pending jobs, for power saving. The module needs numpy."""
 
 from __future__ import annotations
 

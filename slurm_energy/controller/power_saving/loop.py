@@ -53,7 +53,7 @@ class PowerSavingLoop:
         store: the database.
         live: the last live report of each node, for the power of idle nodes.
         budget: the power budgets. A boot needs headroom under them.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix seconds.
         history: history of measured runs; None: jobs are expected to run until their time limits.

@@ -77,7 +77,7 @@ class PriorityLoop:
         config: configuration at the start.
         store: the database.
         history: history of measured runs; None: predictions do not use it.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         make: creates the priority pipeline.
 
     Attributes:

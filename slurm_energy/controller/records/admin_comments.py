@@ -38,7 +38,7 @@ class AdminCommentWriter:
         store: the database.
         run: executes Slurm's commands.
         factors: returns the factors of emissions and cost between two Unix times.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class DeliveryReceiver:
     Args:
         config: returns the current configuration.
         store: the database.
-        failures: log of refusals; a repeated one is logged once.
+        failures: log of refusals; a repeated refusal is logged once.
         hosts: addresses of nodes; None: any sender may deliver records of any node.
 
     Attributes:

@@ -31,7 +31,7 @@ class PeriodReceiver:
     Args:
         config: returns the current configuration.
         store: the database.
-        failures: log of refusals; a repeated one is logged once.
+        failures: log of refusals; a repeated refusal is logged once.
         hosts: addresses of nodes; None: any sender may deliver periods of any node.
     """
 

@@ -30,7 +30,7 @@ async def drop_old_data(
         config: returns the current configuration.
         store: the database.
         grid: deletes old carbon intensities and prices.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
     """
     while True:
         before = time.time() - config().controller.trace_retention_days * _DAY_S

@@ -22,7 +22,7 @@ class UsageLoop:
 
     Args:
         store: the database.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
     """
 
     def __init__(self, store: Store, failures: RepeatedFailureLog) -> None:

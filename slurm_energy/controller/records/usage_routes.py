@@ -58,7 +58,7 @@ class UsageRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes."""
+        """The HTTP route that this object handles."""
         return RouteGroup(costly={USAGE_PATH: self.report})
 
     async def report(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class HistoryCache:
 
     Args:
         store: the database.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         retention_days: value of `controller.history_days`; replaced on reload.
         policy_caps: power caps of the site's energy policies, used for jobs that request no cap; replaced on
             reload.

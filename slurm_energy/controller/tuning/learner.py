@@ -30,7 +30,7 @@ class TuningLearner:
 
     Args:
         store: the database.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         site_uids: returns the uids whose characterisation jobs describe the site's hardware.
         retention_days: returns the number of days for which runs are kept.
     """

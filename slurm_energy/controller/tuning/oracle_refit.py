@@ -48,7 +48,7 @@ class OracleRefit:
     Args:
         config: returns the current configuration.
         store: the database.
-        failures: log of failures; a repeated one is logged once.
+        failures: log of failures; a repeated failure is logged once.
         is_trusted: takes a login name and returns whether runs of this user may change a calibration. The
             call may block.
         changed: called after a calibration was written.
