@@ -2,8 +2,8 @@
 
 No path is trusted to be the expected file. A link that another user put at a path is not followed, and a FIFO
 or device is not waited for. Paths of files that are often created and removed are strings, not pathlib
-objects:
-pathlib stores each part of a path in Python's table of interned strings, which never shrinks.
+objects, because pathlib stores each part of a path in Python's table of interned strings. This table never
+shrinks.
 """
 
 from __future__ import annotations

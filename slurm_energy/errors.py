@@ -91,7 +91,7 @@ def install_extra(extra: str) -> str:
 
     If slurm-energy was installed from packages of the distribution, the command installs the package with the
     requirements. The command names the Python program, because a bare `pip` may belong to another Python. The
-    pip of the operating system refuses to install, or uses another package index.
+    operating system's pip refuses to install, or uses another package index.
 
     Args:
         extra: name of the extra in pyproject.toml.

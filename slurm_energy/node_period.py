@@ -2,7 +2,8 @@
 
 Agent and controller exchange periods. Reports over time are computed from periods. In every component of a
 period the energy of the jobs, the idle energy and the unattributed energy add up to the measured energy, to
-the microjoule. Time of a node without any period was not measured; its energy is unknown and never 0.
+the microjoule. In a time without any period, the node was not measured; the energy of that time is unknown,
+not 0.
 
 A release may add keys without a new schema version: readers keep keys that they do not know. If the meaning
 of a key changes, the schema version must change too; see `records`.
@@ -90,8 +91,8 @@ class NodePeriod:
         components: energy by component: `cpu`, `dram`, `gpu[INDEX]` and `other`. A component is absent if
             its energy is unknown.
         jobs: the jobs that used energy.
-        late_seconds: maximum number of seconds before `start` whose energy may be contained in this period,
-            because a meter reported the energy late.
+        late_seconds: maximum time before `start`, in seconds, whose energy this period may contain because a
+            meter reported that energy late.
         uncertain_seconds: seconds in which energy may be missing, because a counter was unreadable or may
             have wrapped, or because the energy will be reported late; the maximum over the components.
         period_id: unique id.

@@ -88,7 +88,8 @@ class AppliedSetting:
         requested: value that the policy requested.
         applied: value read back after the write; None if the write failed.
         restored: whether the original value was restored; None while the job is running.
-        note: reason for a failed write or for a deviation of the applied value; empty if there was neither.
+        note: why the write failed or why the applied value differs from the requested one; empty if the write
+            succeeded without deviation.
         extra: keys of a newer release that this release does not know.
     """
 

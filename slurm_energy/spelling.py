@@ -56,8 +56,7 @@ def edit_distance(word: Sequence[object], name: Sequence[object]) -> int:
     """Return the optimal string alignment distance of two texts.
 
     The distance is the minimum number of insertions, deletions, substitutions and transpositions of
-    neighbours. Source:
-    Damerau 1964.
+    neighbouring characters. Source: Damerau 1964.
 
     Args:
         word: text or bytes.

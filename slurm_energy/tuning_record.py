@@ -76,14 +76,14 @@ def _is_positive(value: Any) -> bool:
 
 
 def _is_reference(value: Any) -> bool:
-    """Return whether a value contains the measured speed and power of the untuned job."""
+    """Return whether a JSON value contains the measured speed and power of the untuned job."""
     return isinstance(value, Mapping) and all(
         value.get(key) is None or _is_positive(value[key]) for key in ("units_per_s", "watts")
     )
 
 
 def _is_response_point(value: Any) -> bool:
-    """Return whether a value contains the relative time and power at one operating point."""
+    """Return whether a JSON value contains the relative time and power of the job at one operating point."""
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("point"), Mapping)

@@ -96,12 +96,12 @@ class DeferralConfig:
 
     @property
     def hold_s(self) -> float:
-        """Seconds from now to the new begin time that a held job gets at each pass of the deferral.
+        """Seconds by which each pass of the deferral moves the begin time of a delayed job into the future.
 
-        The begin time is moved repeatedly.
+        The passes move the begin time repeatedly until the job shall start.
 
-        If senergyctld stops, held jobs start after at most this time. With the default slot and interval, it
-        is 300 s.
+        If senergyctld stops, delayed jobs start after at most this time. With the default slot and interval,
+        this time is 300 s.
         """
         return max(_HOLD_SLOTS * self.slot_s, _HOLD_CYCLES * self.interval_s)
 

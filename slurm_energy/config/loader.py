@@ -217,7 +217,8 @@ class TableReader:
         text: text of the file.
 
     Attributes:
-        newer_release: `cluster.release` of the file if that release is newer than this one; else empty.
+        newer_release: `cluster.release` of the file if that release is newer than the installed release of
+            slurm-energy; else empty.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:

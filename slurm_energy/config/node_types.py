@@ -53,7 +53,7 @@ class NodeType:
 
     @property
     def values(self) -> dict[tuple[str, str], Any]:
-        """Values that the type sets, by section and key."""
+        """Values that the node type sets, by section and key."""
         return {
             (section, name): value
             for section in NODE_SECTIONS
@@ -61,12 +61,12 @@ class NodeType:
         }
 
     def contains(self, node: str) -> bool:
-        """Return whether a node is of this type."""
+        """Return whether a node belongs to this node type."""
         return any(_matches(part, node) for part in _split(self.nodes))
 
 
 def types_of(node_types: Mapping[str, NodeType], node: str) -> dict[str, NodeType]:
-    """Return the types to which a node belongs, by name."""
+    """Return the node types to which a node belongs, by the name of the type."""
     return {name: node_type for name, node_type in node_types.items() if node_type.contains(node)}
 
 
@@ -129,7 +129,8 @@ def _matches(part: str, node: str) -> bool:
 def _is_within(number: str, bounds: str) -> bool:
     """Return whether a number is in a range.
 
-    If the first number of the range has leading zeros, all numbers of the range have its width.
+    If the first number of the range has leading zeros, all numbers of the range have the same number of
+    digits.
     """
     match = _RANGE.fullmatch(bounds)
     if match is None:

@@ -1,4 +1,4 @@
-"""The release for which a configuration file was written (`cluster.release`)."""
+"""The release of slurm-energy for which a configuration file was written (`cluster.release`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ _RELEASE = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?")
 
 
 def check_release(value: str) -> str | None:
-    """Check a release such as `0.2`, which may be empty. Return None, or the fault."""
+    """Check the number of a release, such as `0.2`; an empty text is valid. Return None, or the fault."""
     return None if not value or _RELEASE.fullmatch(value) else "must be a release such as 0.2"
 
 
 def newer_release(data: dict[str, Any]) -> str:
-    """Return the release of a parsed file if the file is for a newer release than this one; else empty."""
+    """Return the `cluster.release` of a parsed file, or an empty text if that release is not newer.
+
+    `cluster.release` is compared with the installed release of slurm-energy.
+    """
     cluster = data.get("cluster")
     release = cluster.get("release") if isinstance(cluster, dict) else None
     match = _RELEASE.fullmatch(release) if isinstance(release, str) else None

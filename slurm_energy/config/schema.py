@@ -266,7 +266,7 @@ class Config:
     path: Path | None = None
 
     def for_node(self, node: str) -> Config:
-        """Return the configuration of a node: the one of the file, with the keys of the node's types applied.
+        """Return the configuration of a node: that of the file, with the values of the node's types applied.
 
         Args:
             node: Slurm's name of the node.

@@ -30,7 +30,7 @@ def key(
     Args:
         default: value of a missing key; a list or dict is copied for each instance.
         doc: one or two sentences for the example file and the reference page.
-        check: check of the value; None: any value of the type is valid.
+        check: function that returns the fault of a value; None: any value of the type is valid.
         show: value to show in the example file; None: the default.
         replaces: earlier name of the key, which is accepted with a warning for one minor release.
     """

@@ -60,7 +60,7 @@ def _is_worthwhile(view: JobView, advice: FindingAdvice) -> bool:
 
 
 def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a longer interval between checkpoints, with which checkpoints take 3 % of the time."""
+    """Yield a longer interval between checkpoints, so that checkpoints take 3 % of the time."""
     phases = [p for rank in view.ranks if (p := rank.steps.phases.get("checkpoint")) is not None and p.count]
     counts = [phase.count for phase in phases] or [
         round(fact.value or 0) for fact in finding.evidence if fact.signal == WRITE_STALLS
@@ -86,7 +86,7 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAd
 
 
 def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the interval between checkpoints with which a job loses little work if it ends early."""
+    """Yield a checkpoint interval so short that a job that ends early loses little work."""
     interval_s = view.elapsed_s / _SAVED_PARTS
     gain_s = (finding.seconds_lost or 0.0) - interval_s / 2
     if gain_s <= 0:
@@ -193,7 +193,7 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
 
 
 def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield twice the batch size. Half as many steps have half the constant costs in time."""
+    """Yield twice the batch size. With half as many steps, the constant time per step adds up to half."""
     batch = view.hint("batch_size")
     if batch is None or batch < 1 or finding.seconds_lost is None:
         return

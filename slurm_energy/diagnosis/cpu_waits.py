@@ -42,7 +42,9 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
 
 
 def served_share(view: JobView) -> float:
-    """Return, for the time in which tasks are ready to run, the fraction with a CPU; 1 if unknown.
+    """Return the mean fraction of the job's ready tasks that have a CPU; 1 if unknown.
+
+    A task is ready if it runs or waits for a CPU.
 
     On a node without other work, a wait for another process would take about this fraction of its present
     time.

@@ -134,7 +134,7 @@ def _workers(view: JobView) -> int | None:
 
 
 def staged_data(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a copy of the data set on fast storage of the node, or in its memory."""
+    """Yield the advice to copy the data set to fast storage of the node, or to the memory of the node."""
     if finding.seconds_lost is None:
         return
     yield FindingAdvice(
@@ -172,7 +172,10 @@ def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield as many CPUs as the tasks of the job can use at once, or the CPUs that its quota lacks."""
+    """Yield the number of CPUs that the tasks of the job can use at once.
+
+    If a CPU quota stops the job, the number follows from the time in which the job is stopped.
+    """
     cpus, fact = cpus_per_rank(view), finding.evidence[0]
     if cpus is None or not fact.value:
         return
@@ -206,7 +209,7 @@ def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 def _loader_cpus(view: JobView, cpus: float) -> float | None:
     """Return the CPUs per rank with which the loader keeps up with the GPU; None if unknown.
 
-    The number is at most that of the loader's processes.
+    The result is at most the number of the loader's processes.
     """
     workers, use = _workers(view), view.cpu_use
     timed = [_data_and_step_s(rank) for rank in view.ranks]

@@ -105,10 +105,10 @@ class Event(NamedTuple):
     Attributes:
         start_ns: start in ns of CLOCK_MONOTONIC.
         duration_ns: duration in ns; 0 for marks and counters.
-        value: value of a counter, or samples of a step; NaN: none.
-        phase: index of the name.
+        value: value of a counter, or number of samples of a training step; NaN: the event has no value.
+        phase: index of the phase's name in the header's `names`.
         thread: number of the thread; `GPU_THREAD` for events timed by the GPU.
-        lap: number of times that the writer had started at the first slot.
+        lap: number of times that the writer had started at the first slot of the file.
         kind: `INTERVAL`, `MARK` or `COUNTER`.
     """
 
@@ -212,7 +212,7 @@ def encode_records(
     """Return the bytes of consecutive records.
 
     Args:
-        events: start and duration in ns, value, index of the name, thread and kind of each.
+        events: for each event, start and duration in ns, value, index of the phase name, thread and kind.
         first: number of the first record.
         capacity: maximum number of records in the file.
     """
@@ -295,7 +295,10 @@ def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawE
 
 
 def _last_record(stream: BinaryIO, header: EventFileHeader) -> int:
-    """Return the number of complete records, which exceeds that of the header if the writer was killed."""
+    """Return the number of complete records in the file.
+
+    If the writer was killed, the header states a smaller number.
+    """
     size = stream.seek(0, 2)
     slots = min(header.capacity, max(0, size - HEADER_BYTES) // RECORD_BYTES)
     written = header.written if slots == header.capacity else min(header.written, slots)

@@ -32,8 +32,9 @@ class GpuView:
         node: node of the GPU.
         part: `gpu[INDEX]`.
         series: series of the GPU by signal.
-        active: first interval of `gpu_busy_percent` with activity, and the interval after the last one with
-            activity; None if the GPU was never active or its activity is unknown.
+        active: index of the first interval of `gpu_busy_percent` in which the GPU was active, and index of
+            the interval after the last such interval; None if the GPU was never active or its activity is
+            unknown.
     """
 
     node: str
@@ -184,7 +185,7 @@ class JobView:
     def concurrent_ranks(self) -> int:
         """Maximum number of processes in `ranks` that ran at the same time.
 
-        If a time is unknown, the number of all processes.
+        If the times of a process are unknown, the value is the number of all processes.
         """
         times = [rank.steps.intervals for rank in self.ranks]
         starts = [one.start_s for one in times if one is not None]
@@ -231,7 +232,7 @@ class JobView:
         return mean_of([mean for mean in means if mean is not None])
 
     def median(self, signal: str) -> float | None:
-        """Return the median of a signal while the job was active, as a mean over all nodes and parts."""
+        """Return the mean, over all nodes and parts, of the medians of a signal while the job was active."""
         medians = (median(self._active(series)) for series in self.observation.series(signal))
         return mean_of([value for value in medians if value is not None])
 
@@ -267,7 +268,7 @@ class JobView:
         return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s
 
     def node_series(self, node: NodeObservation, signal: str) -> ObservedSeries | None:
-        """Return the series of a node's signal with the scope node or job.
+        """Return a node's series of a signal that describes the node or the job, not a GPU or CPU.
 
         Return None if the series has no known value.
         """
@@ -359,7 +360,8 @@ class JobView:
             text: the fact in one sentence.
             threshold: name of the threshold that the value was compared with.
             where: node, part or rank.
-            window: start and end of the observation, Unix seconds; None: the active window or the whole job.
+            window: start and end of the observation, Unix seconds; None: the active window of the job, or the
+                whole job if there is no active window.
         """
         start, end = (
             window

@@ -17,7 +17,7 @@ class NodeObservation:
     Attributes:
         node: name of the node.
         series: series of signals.
-        ranks: steps of the processes that report them.
+        ranks: training steps of each process that reports steps.
     """
 
     node: str
@@ -63,7 +63,7 @@ class ObservedAllocation:
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
         max_limit_watts: power limit that would apply without an energy policy, by node and component.
-        settings: applied settings by node: (setting, requested, applied).
+        settings: by node, one tuple for each setting: its name, the requested value and the applied value.
     """
 
     job_id: int

@@ -25,7 +25,7 @@ class SignalScope(StrEnum):
     """The object that one series of a signal describes.
 
     Attributes:
-        NODE: the node or the job's share of it; the part is empty.
+        NODE: the node, or the part of the node that the job uses; the `part` of the series is empty.
         GPU: one GPU; the part is `gpu[INDEX]`.
         CPU: one CPU; the part is `cpu[INDEX]`.
         INTERFACE: one network interface; the part is its name.

@@ -14,9 +14,9 @@ _WAITING_PERCENTILE: Final = 10.0
 def waiting_power(observation: JobObservation, mean_watts: float | None) -> float | None:
     """Return the power of a job while it waits, in watts; None if unknown.
 
-    The result is the minimum of the known ones of three figures: the 10th percentile of the job's power
-    trace, its mean power with the GPUs at idle power, and its mean power. The trace alone is not sufficient,
-    because it shows no low power if steps wait for less than a sampling interval.
+    The result is the minimum of three figures, of which unknown ones do not count: the 10th percentile of the
+    job's power trace, the job's mean power with the GPUs at idle power, and the job's mean power. The trace
+    alone is not sufficient, because it shows no low power if steps wait for less than a sampling interval.
 
     Args:
         observation: the job.

@@ -1,4 +1,4 @@
 """`senergy doctor`: inspect a host, diagnose the findings, report the results.
 
-It changes nothing on the host.
+The command changes nothing on the host.
 """

@@ -16,7 +16,7 @@ _MOUNT = 'agent.resctrl = "mount" and restart senergyd;   or: mount -t resctrl r
 
 
 def attribution_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the attribution.
+    """Return a check of the division of memory energy among jobs.
 
     The result is empty if the node measures no energy that resctrl helps to divide.
     """

@@ -23,11 +23,12 @@ class NodeFindings:
         partition: a partition with the node, preferably the default one.
         slurmd: release of the node's slurmd; empty: unknown.
         age_s: seconds since the last live report; None: there is no live report.
-        cluster: cluster in the report if it differs from the controller's cluster; otherwise empty.
+        cluster: cluster name in the live report if this name differs from that of the controller's cluster;
+            otherwise empty.
         clock_offset_s: the node's clock minus the controller's clock, in seconds; None: unknown.
-        facts: facts in the report, see `protocol.node_states`; empty: not received yet.
+        facts: facts about the node in the live report, see `protocol.node_states`; empty: not received yet.
         counts: counts in the report.
-        refusal: why senergyctld refuses the reports of the node; empty: the reports are accepted.
+        refusal: why senergyctld refuses the live reports of the node; empty: the reports are accepted.
     """
 
     name: str

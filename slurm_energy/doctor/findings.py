@@ -117,8 +117,8 @@ class SlurmEnergyFindings:
         from_include: whether it is slurm-energy.conf that names the plugin; meaningful only if `ours` is
             True.
         contain: whether PrologFlags has Contain or X11, so that the extern step holds a job's energy.
-        gathers: whether JobAcctGatherType is set, without which no step has energy.
-        node_interval_s: AcctGatherNodeFreq; 0 if not set.
+        gathers: whether JobAcctGatherType is set. Otherwise Slurm records no energy for any Slurm step.
+        node_interval_s: AcctGatherNodeFreq in seconds; 0 if not set.
     """
 
     plugins: str = ""
@@ -182,13 +182,13 @@ class HostFindings:
         node: name of the node.
         version: release of slurm-energy that made the inspection.
         time: Unix time of the inspection.
-        root: whether the inspection ran as root. If it did, no user can read a file that the inspection could
-            not read.
+        root: whether the inspection ran as root. If so, a file that the inspection could not read is
+            unreadable for every user.
         throttles: components with a throttle sensor.
         virtual: whether the host is a virtual machine.
         is_agent_enabled: whether systemd starts senergyd at boot.
-        agent: the agent's response to `status`, or text that says why there is none.
-        controller: the controller's response to `GET /v1/status`, or text that says why there is none.
+        agent: the agent's response to `status`, or text that says why there is no response.
+        controller: the controller's response to `GET /v1/status`, or text that says why there is no response.
         config_error: why the configuration cannot be read at all.
         config_findings: errors and warnings in the configuration, as `senergy config check` prints them.
         meter_error: error in the section `node_power` of the configuration.

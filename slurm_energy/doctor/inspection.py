@@ -117,7 +117,7 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFin
 
     Args:
         root: directory that contains sys, proc, dev and etc.
-        used: the devices of this node that are in use; None for none.
+        used: the devices of this node that are in use; None: no device is in use.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()
     knob_names = {knob.name for knob in used.knobs.values()} if used else set()
@@ -337,12 +337,12 @@ def _answer(ask: Ask, config: Config) -> Mapping[str, Any] | str:
 
 
 def _offset_s(controller: Mapping[str, Any] | str, now: float) -> float | None:
-    """Return how many seconds this host's clock is ahead of the controller's; None if unknown.
+    """Return how many seconds this host's clock is ahead of the controller's clock; None if unknown.
 
     The controller's time is the sum of its start time and its uptime.
 
     Args:
-        controller: the controller's response to `GET /v1/status`, or text that says why there is none.
+        controller: the controller's response to `GET /v1/status`, or text that says why there is no response.
         now: Unix time of this host when the controller responded.
     """
     if isinstance(controller, str):

@@ -84,7 +84,7 @@ def _program(key: str, program: str) -> CheckResult:
 
 
 def _matters(fault: FileFault, slurm: SlurmFileFindings) -> bool:
-    """Return whether a host with the role of this host uses the faulty file."""
+    """Return whether this host, according to its role in Slurm, uses the faulty file."""
     if fault.use in _ON_NODES:
         return slurm.is_compute_node is not False
     return slurm.is_controller if fault.use in _ON_CONTROLLER else True

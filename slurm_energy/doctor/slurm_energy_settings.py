@@ -44,7 +44,7 @@ def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnerg
 
 
 def energy_checks(energy: SlurmEnergyFindings) -> Iterator[CheckResult]:
-    """Yield the results of the checks of these settings.
+    """Yield the results of the checks of the settings that concern energy.
 
     Faults of the plugin's file are checked elsewhere.
     """

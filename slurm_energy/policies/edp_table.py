@@ -4,9 +4,10 @@ An entry of PUBLISHED applies only to the program that was measured, named by --
 settings may increase the EDP of another program: the bound of 2100 MHz was best for one matrix product on a
 Platinum 8358, but another matrix product had a 94 % higher EDP under this bound than without it.
 
-The thesis measured each kernel under two frameworks; an entry uses the framework with the larger gain. The
-GPU rows under JAX are not used where the kernels drew only about 50-110 W of 400 W (Table 3.27: spmv,
-stencil, triad), because they give no information about a cap; the TensorFlow rows are used instead.
+The thesis measured each compute kernel under two frameworks; an entry uses the framework with the larger
+gain. The GPU rows under JAX are not used where the compute kernels drew only about 50-110 W of 400 W (Table
+3.27: spmv, stencil, triad), because they give no information about a cap; the TensorFlow rows are used
+instead.
 """
 
 from __future__ import annotations
@@ -95,11 +96,11 @@ def _entries(config: Config) -> tuple[EdpEntry, ...]:
 
 
 def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
-    """Return the most specific of the entries that fit a workload; None if none fits.
+    """Return the most specific of the entries that fit a workload; None if no entry fits.
 
     An entry for the workload takes precedence over an entry for any workload. The next criteria are, in this
-    order: an entry that names a device precedes one that names none, and the site's entries precede those of
-    PUBLISHED. Among the remaining entries, the first one with the longest device name is returned.
+    order: an entry that names a device precedes an entry that names no device, and the site's entries precede
+    those of PUBLISHED. Among the remaining entries, the first one with the longest device name is returned.
 
     Args:
         entries: entries that fit the hardware.

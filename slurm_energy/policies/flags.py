@@ -66,7 +66,7 @@ class PolicyRequest:
         cpu_max_mhz: upper frequency bound of every CPU.
         gpu_clock_mhz: upper bound of the graphics clock of each GPU.
         gpu_power_profile: name of the NVIDIA workload power profile of each GPU.
-        model: name of the workload.
+        model: name of the workload, the value of --energy-model.
         tag: text chosen by the user.
     """
 

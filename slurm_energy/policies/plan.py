@@ -247,8 +247,8 @@ def _node_cap(targets: Targets, cap_watts: float, scope: JobScope) -> None:
     The maximum power of memory is subtracted from the cap first.
 
     If a job shares a package, only the part of the package that belongs to the job's CPUs takes part in the
-    division. The limit of such a package is then raised so that each of its CPUs gets as much power as a CPU
-    of the job.
+    division. The limit of such a package is then raised so that each CPU of the package gets as much power as
+    a CPU of the job.
 
     Args:
         targets: targets to change.

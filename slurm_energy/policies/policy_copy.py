@@ -105,7 +105,9 @@ def update_copy(
 
 
 def confirm_copy(path: Path, digest: str, clock: Callable[[], float] = time.time) -> bool:
-    """Keep the copy fresh if it has the digest that senergyctld has confirmed. Return whether it has.
+    """Keep the copy fresh if its text has the digest that senergyctld has confirmed.
+
+    Return whether the text has this digest.
 
     Raises:
         UnavailableError, ForbiddenError, ConfigError: the copy cannot be written, as for `update_copy`.

@@ -55,9 +55,9 @@ def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware,
 
     The notes are for the energy record.
 
-    A job that shares the node may change the cpufreq policies whose CPUs are all its own, and the packages on
-    which it has CPUs. On these packages, the claims of the job are merged with the claims of the other jobs.
-    The maximum power of memory is reduced to the job's share of the CPUs.
+    A job that shares the node may change the cpufreq policies whose CPUs all belong to the job, and the
+    packages on which the job has CPUs. On these packages, the claims of the job are merged with the claims of
+    the other jobs. The maximum power of memory is multiplied by the job's fraction of the node's CPUs.
     """
     if scope.whole_node or scope.cpus is None:
         return hardware, ()

@@ -20,7 +20,7 @@ _MICRO: Final = 1_000_000
 
 
 def parse_slack(text: str, name: str = FLAG) -> int:
-    """Parse a slack or the time of a restart and return whole seconds.
+    """Parse a slack (permitted delay of a job) or the time of a restart, and return whole seconds.
 
     Args:
         text: a number with the unit s, m, h or d such as `30m`, `1.5h`, or a time as Slurm's `--time`

@@ -51,7 +51,7 @@ class CpuTarget:
 class Targets:
     """Target values of the settings of one job on one node.
 
-    Several planning steps may limit the same part; the lowest limit applies.
+    Several planning steps may limit the same part of the node; the lowest limit applies.
 
     Attributes:
         hardware: the part of the node whose settings the job may change.

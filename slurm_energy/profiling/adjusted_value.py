@@ -38,7 +38,7 @@ class ValueRequester:
         self._spent_s = 0.0
 
     def value(self, kind: AdjustmentKind) -> int | None:
-        """Return the adjusted value of a kind; None if there is none."""
+        """Return the adjusted value of a kind; None if senergyd supplies no value."""
         with self._lock:
             if kind not in self._values:
                 value = self._request(kind)
@@ -53,7 +53,10 @@ class ValueRequester:
         self._lock = threading.Lock()
 
     def _request(self, kind: AdjustmentKind) -> int | None:
-        """Return the value in senergyd's response; None without one, or if the time is up."""
+        """Return the value in senergyd's response.
+
+        Return None if the response has no value or does not arrive in time.
+        """
         process = current_process()
         if process.job_id is None:
             return None

@@ -48,7 +48,10 @@ class CudaTimer:
         self._anchor_ns = 0
 
     def mark(self) -> Mark | None:
-        """Record an event in the current stream and return it; return None while a CUDA graph is captured."""
+        """Record an event in the current stream and return its mark.
+
+        Return None while a CUDA graph is captured.
+        """
         if self._cuda.is_current_stream_capturing():
             return None
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
@@ -57,7 +60,7 @@ class CudaTimer:
         return mark
 
     def add(self, name: str, begin: Mark | None, end: Mark | None, weight: int = 1) -> None:
-        """Add a phase between two marks. Its time is recorded by a later call of `poll`."""
+        """Add a phase between two marks. A later call of `poll` records the time of the phase."""
         if begin is not None and end is not None and len(self._pending) < _MAX_PENDING:
             self._pending.append((name, begin, end, weight))
 

@@ -1,6 +1,6 @@
 """Wrappers that run each call of a function inside a context manager.
 
-Objects that are both a context manager and a decorator use them.
+Objects that are both a context manager and a decorator use these wrappers.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """Energy from an arbitrary but fixed start up to one instant.
+    """Energy that was used from an arbitrary but fixed start up to one instant.
 
     Attributes:
         joules: joules by component; None for a component whose energy is unknown.
@@ -53,7 +53,7 @@ class _PendingRequest:
     Attributes:
         requested_s: time at which the request was created, in seconds of CLOCK_BOOTTIME.
         done: whether the response has arrived, or no response will arrive any more.
-        reading: the response; None if there is none.
+        reading: the reading in the response; None if no response has arrived.
     """
 
     requested_s: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
@@ -73,7 +73,7 @@ class EnergyReader(ABC):
 
     @abstractmethod
     def read(self) -> EnergyReading | None:
-        """Return the energy from the reader's arbitrary start up to now; None if it is unknown."""
+        """Return the energy from the reader's arbitrary start up to now; None if the energy is unknown."""
 
     def start_reading(self) -> Callable[[], EnergyReading | None]:
         """Start a reading of the energy at this instant.
@@ -136,7 +136,7 @@ class AgentEnergyReader(EnergyReader):
         return lambda: request.reading if request.done else self._guarded(lambda: self._collect(request))
 
     def read(self) -> EnergyReading | None:
-        """Return the energy of the job up to now; None if it is unknown.
+        """Return the energy of the job up to now; None if the energy is unknown.
 
         After a failure no request is sent for five seconds.
         """

@@ -89,7 +89,8 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
         loader: the items, for example a `torch.utils.data.DataLoader`.
         model: a `torch.nn.Module`; None: do not record `forward` and `backward`.
         optimizer: a `torch.optim.Optimizer`, or a list or tuple of them.
-        device: move each batch to this device and record the time as `copy`; None: the program does so.
+        device: device to which each batch is moved, with the time recorded as `copy`; None: the program
+            itself moves the batches.
         total: total number of steps of this process, if known.
         max_workers: maximum number of loader processes. While steps wait for data, the number of processes is
             increased between epochs. An increase that does not make steps faster is undone. None: never

@@ -1,6 +1,6 @@
 """Identity of the measured process (job, step, node, rank, process id), and the directory of its output file.
 
-The identity is read from environment variables. It grants no rights.
+The identity is read from environment variables. The identity grants no rights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ProcessIdentity:
         job_id: Slurm's job id; None outside Slurm.
         step: Slurm's step number; None outside Slurm steps.
         node: Slurm's name of the node; outside Slurm the host name.
-        rank: rank of the task; None if the environment does not name it.
+        rank: rank of the task; None if the environment does not name the rank.
         pid: process id.
     """
 

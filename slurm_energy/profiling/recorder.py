@@ -30,8 +30,8 @@ class _FinishedSection:
 
     Attributes:
         section: the section.
-        source: name of the energy reader that measured it.
-        thread: name of the thread that ran it.
+        source: name of the energy reader that measured the section.
+        thread: name of the thread that ran the section.
     """
 
     section: Section
@@ -89,11 +89,13 @@ class SectionRecorder:
         atexit.register(self.flush)
 
     def add(self, section: Section, source: str) -> None:
-        """Add a finished section without waiting for its energy, which the agent may not have sent yet.
+        """Add a finished section without waiting for the section's energy.
+
+        The agent may not have sent the energy yet.
 
         Args:
             section: the section.
-            source: name of the energy reader that measured it.
+            source: name of the energy reader that measured the section.
         """
         self._finished.append(_FinishedSection(section, source, threading.current_thread().name))
         if self._eager:
@@ -119,7 +121,7 @@ class SectionRecorder:
     def _flush(self, leave: int) -> None:
         """Write the finished sections except the last `leave` ones.
 
-        The energy of the last ones may not have arrived yet.
+        The agent may not have sent the energy of the last sections yet.
         """
         with self._lock:
             self._flushed_s = time.monotonic()

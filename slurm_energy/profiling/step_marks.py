@@ -1,4 +1,4 @@
-"""Steps and phases of training frameworks that call a callback at instants instead of around a phase."""
+"""Steps and phases of training frameworks whose callbacks mark single instants, not whole phases."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StepMarks:
         self._report_ns = self._report_steps = 0
 
     def rest(self) -> None:
-        """Mark the end of work that belongs to no phase. The wait for data starts now."""
+        """Mark the end of work that belongs to no phase. The wait for the next batch starts now."""
         self._idle_ns = _now()
 
     def begin_epoch(self) -> None:
@@ -79,7 +79,8 @@ class StepMarks:
         """Mark the start of the work on a batch.
 
         Args:
-            copy_ns: duration of a copy to the device at the end of the wait, which does not count as wait.
+            copy_ns: duration of a copy to the device at the end of the wait for the batch. The copy does not
+                count as wait.
         """
         now = _now()
         self._step_ns, self._received_ns = self._idle_ns, now - copy_ns

@@ -74,7 +74,7 @@ class StepRecorder:
             name: name of the phase.
             start_ns: start in ns of `time.perf_counter_ns`.
             end_ns: end in ns of `time.perf_counter_ns`.
-            value: number of samples of a step.
+            value: number of samples of a training step; NaN: unknown, or the phase is no step.
             thread: identifier of the thread; 0 for the calling thread.
             weight: number of steps that this execution represents.
         """
@@ -124,7 +124,7 @@ class StepRecorder:
                 self._lock.release()
 
     def add_samples(self, samples: float) -> None:
-        """Correct the number of samples of the recorded steps by a difference."""
+        """Add a difference to the number of samples of the recorded steps."""
         self.collect()
         if self._statistics is not None:
             self._statistics.add_samples(samples)

@@ -102,7 +102,7 @@ class _RollingDuration:
     def add(self, duration_ns: int) -> float | None:
         """Add a duration.
 
-        If it is an outlier, return the mean of the durations before it in ns, else None.
+        If the duration is an outlier, return the mean of the previous durations in ns, else None.
         """
         window, total, squares, expected_ns = self._window, self._sum, self._sum_squares, None
         count = len(window)
@@ -127,7 +127,7 @@ class _RollingDuration:
 class _Intervals:
     """Steps over time in at most 720 intervals of equal length.
 
-    The length doubles when the total time exceeds the intervals.
+    The length of the intervals doubles when the steps take longer than all intervals together.
     """
 
     def __init__(self, start_ns: int) -> None:

@@ -61,7 +61,7 @@ class _Hook:
                 log.warning("slurm_energy: a phase is not recorded: %s: %s", type(error).__name__, error)
 
     def disable(self) -> None:
-        """Disable the hook. It does nothing from now on."""
+        """Disable the hook. A disabled hook does nothing."""
         self._call = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -276,7 +276,10 @@ class TorchPhases:
         self._torch.autograd.Variable._execution_engine.queue_callback(self._hook(call))  # type: ignore[union-attr]
 
     def _is_data_parallel(self, model: Any) -> bool:
-        """Return whether a model averages its gradients over ranks: DistributedDataParallel."""
+        """Return whether a model is a DistributedDataParallel.
+
+        Such a model averages its gradients over the ranks.
+        """
         parallel = getattr(getattr(self._torch, "nn", None), "parallel", None)
         kind = getattr(parallel, "DistributedDataParallel", None)
         return isinstance(kind, type) and isinstance(model, kind)
@@ -347,7 +350,10 @@ def batch_size(loader: Any) -> float:
 
 
 def missing_samples(loader: Any, batches: int) -> float:
-    """Return the correction of the samples of a whole pass for a smaller last batch; 0 if unknown."""
+    """Return the number of samples to add to those of a whole pass whose batches were counted as full.
+
+    The number is negative if the last batch is smaller, and 0 if the size of the last batch is unknown.
+    """
     size = batch_size(loader)
     try:
         missing = float(len(_setting(loader, "sampler")) - batches * size)

@@ -2,10 +2,10 @@
 
 The number of processes is changed between epochs, and a change that does not make steps faster is undone.
 
-A program permits this with `watch(loader, max_workers=8)`. If the steps of an epoch wait for data, the next
-epoch gets the number of processes with which loading keeps up with the rest of the step. The change is kept
-if the steps of the new epoch take less time; otherwise the old number is restored for good. The functions of
-this module raise no error in the program.
+A program permits the trial with `watch(loader, max_workers=8)`. If the steps of an epoch wait for data, the
+next epoch gets the number of processes with which loading keeps up with the rest of the step. The change is
+kept if the steps of the new epoch take less time; otherwise the old number is restored for good. The
+functions of this module raise no error in the program.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _revert_one(text: str, hunk: Hunk) -> str | None:
 def _revert_changed(text: str, hunk: Hunk) -> str | None:
     """Remove the remaining lines of a hunk whose lines were changed; None if no line is left.
 
-    A block of several lines is removed only as a whole, because the site may have changed it inside.
+    A block of several lines is removed only as a whole, because the site may have changed lines of the block.
     """
     lines = list(raw_lines(text))
     after = list(raw_lines(hunk.after))

@@ -124,7 +124,7 @@ class SetupJournal:
             atomic_file.remove(self.directory / entry.backup)
 
     def note_pending(self, action: str, *, due: bool) -> None:
-        """Record that an action, such as the restart of slurmctld, is due, or that it is no longer due."""
+        """Record that an action, such as the restart of slurmctld, is due or is no longer due."""
         if due == (action in self.pending):
             return
         (self.pending.add if due else self.pending.discard)(action)

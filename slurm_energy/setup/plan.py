@@ -36,7 +36,7 @@ class Role(StrEnum):
 
 @dataclass
 class SetupPlan:
-    """Changes that setup would make on a host, and steps that it leaves to the administrator.
+    """Changes that setup would make on a host, and steps that setup leaves to the administrator.
 
     Attributes:
         role: role of the host.
@@ -60,7 +60,7 @@ class PlanOptions:
     """Choices of the administrator.
 
     Attributes:
-        contain: whether to add Contain to PrologFlags as well.
+        contain: whether to add the flag Contain to PrologFlags of slurm.conf as well.
         config: path of energy.toml; None: the usual path.
         values: further values of energy.toml, by section and key.
         slurmctld_has_alloc: whether the running slurmctld runs prologs at allocation; None: unknown.
@@ -104,7 +104,10 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
 
 
 def _check_series(site: SlurmSite, own: OwnFiles) -> None:
-    """Raise an error if the plugins were built for another series of Slurm, which would not load them."""
+    """Raise an error if the plugins were built for another release series than that of the installed Slurm.
+
+    Slurm would not load such plugins.
+    """
     plugin = own.library / "energy.so"
     built = plugin_release(plugin)
     if built is None or site.installation is None:
@@ -164,7 +167,7 @@ def service_user(site: SlurmSite) -> str:
 def _may_edit_slurm_conf(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -> bool:
     """Return whether PrologFlags may be changed in slurm.conf on this host.
 
-    If slurmd uses the flag Alloc, it waits for a message that slurmctld without Alloc never sends, and jobs
+    A slurmd with the flag Alloc waits for a message that a slurmctld without Alloc never sends, and jobs
     fail. Therefore the flag is set for slurmctld first.
     """
     if plan.role is Role.CONTROLLER or site.runs_prolog_at_allocation:

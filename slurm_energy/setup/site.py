@@ -43,7 +43,7 @@ class Controller:
 
     Attributes:
         host: name of the host.
-        address: address of the host; the name if slurm.conf gives no address.
+        address: address of the host; the host name if slurm.conf gives no address.
     """
 
     host: str

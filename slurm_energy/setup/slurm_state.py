@@ -1,4 +1,4 @@
-"""State of Slurm's daemons on this host, and checks of Slurm's files by its own programs."""
+"""State of Slurm's daemons on this host, and checks of Slurm's files by Slurm's own programs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def runs_prolog_at_allocation(conf: Path) -> bool:
 
 
 def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSettings | None:
-    """Return the settings of the running slurmctld, read with one command; None if it does not answer."""
+    """Return the settings of the running slurmctld, read with one command.
+
+    Return None if slurmctld does not answer.
+    """
     command = Command([program(site, "scontrol"), "show", "config"], SLURM_CONF=str(site.conf))
     try:
         return RunningSettings((run or CommandRunner(_TIMEOUT_S))(command))
@@ -62,13 +65,16 @@ def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSetti
 
 
 def program(site: SlurmSite, name: str) -> str:
-    """Return the path of a client command of Slurm; its bare name if the installation is unknown."""
+    """Return the path of a client command of Slurm.
+
+    Return the bare name of the command if the installation of Slurm is unknown.
+    """
     path = site.installation.prefix / "bin" / name if site.installation else None
     return str(path) if path and path.exists() else name
 
 
 def conf_fault(site: SlurmSite, run: Runner | None = None) -> str:
-    """Return why Slurm cannot read its configuration; empty if it can. No daemon is queried."""
+    """Return why Slurm cannot read its configuration; empty if Slurm can read it. No daemon is queried."""
     command = Command([program(site, "sinfo"), "-V"], SLURM_CONF=str(site.conf))
     try:
         (run or CommandRunner(_TIMEOUT_S))(command)

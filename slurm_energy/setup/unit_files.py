@@ -21,8 +21,8 @@ _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
     """Return the changes that create or extend the unit of a daemon.
 
-    A unit of a package is not changed; values that differ from it are written to a drop-in. A unit in
-    /etc/systemd/system that the site wrote is not changed either.
+    A unit that a package installed is not changed; values that differ from its settings are written to a
+    drop-in. A unit in /etc/systemd/system that the site wrote is not changed either.
 
     Args:
         name: `senergyd` or `senergyctld`.

@@ -192,7 +192,10 @@ class _Lines:
 
 
 class _Request:
-    """The options of a job request: by option name, the last value and where it was given, as text."""
+    """The options of a job request. Maps each option name to its last value and to the place of that value.
+
+    The place is a text for messages.
+    """
 
     def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:
         self._given = given

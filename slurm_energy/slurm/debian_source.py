@@ -127,7 +127,10 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
 
 
 def _apt_get(apt: Path) -> list[str]:
-    """Return an apt-get command that keeps lists and caches in `apt` and does not change the host's."""
+    """Return an apt-get command that keeps its lists and caches in `apt`.
+
+    The lists and caches of the host are left unchanged.
+    """
     options = {
         "Dir::Etc::sourcelist": "/dev/null",
         "Dir::Etc::sourceparts": str(apt / "parts"),

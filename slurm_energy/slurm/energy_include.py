@@ -1,6 +1,6 @@
 """The file slurm-energy.conf, which slurm.conf includes.
 
-It names the plugins of slurm-energy only while they fit the installed Slurm.
+slurm-energy.conf names the plugins of slurm-energy only while the plugins fit the installed Slurm.
 
 A daemon of Slurm that cannot load the energy plugin named in slurm.conf does not start. After an upgrade of
 Slurm, the plugins belong to another release until they are built again. Therefore slurm.conf does not name
@@ -51,7 +51,7 @@ class ExactPlugin(enum.Enum):
     def settings(self) -> dict[str, str]:
         """Settings of slurm.conf that name the plugin.
 
-        The first of them decides whether the plugin counts as named.
+        The first setting decides whether the plugin counts as named.
         """
         if self is ExactPlugin.ENERGY:
             return {"AcctGatherEnergyType": PLUGIN_TYPE}

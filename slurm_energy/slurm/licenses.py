@@ -29,7 +29,8 @@ class LicensePool:
     """A local license of the cluster.
 
     Attributes:
-        total, used: count in slurm.conf and count of the jobs that hold it.
+        total: number of licenses in slurm.conf.
+        used: number of licenses that jobs have.
     """
 
     total: int
@@ -43,7 +44,7 @@ class LicenseReservation:
     Attributes:
         start_unix_s, end_unix_s: Unix seconds; `end_unix_s` None: no end.
         license: name of the license.
-        count: count that is withheld.
+        count: number of withheld licenses.
     """
 
     start_unix_s: int
@@ -53,17 +54,17 @@ class LicenseReservation:
 
 
 def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str, int | None]]:
-    """Split a list of licenses into the items with other names and the counts of the given names.
+    """Return the counts of the given licenses in a list of licenses, and the other items of the list.
 
-    The list has the notation of squeue and sbatch. The counts of several items with one name are added, as
-    Slurm does.
+    The list has the notation of squeue and sbatch. If a name occurs in several items, their counts are added,
+    as in Slurm.
 
     Args:
         text: list of licenses; `(null)` is an empty list.
         ours: names of licenses.
 
     Returns:
-        The other items, and the count by name; None if the count is not valid.
+        The other items, and the count by name of the given licenses; a count that is not valid is None.
     """
     others: list[str] = []
     counts: dict[str, int | None] = {}
@@ -103,7 +104,9 @@ def read_license_pools(run: Runner = run_command) -> dict[str, LicensePool]:
 
 
 class LicenseReservations:
-    """Writer of the reservations whose names begin with a prefix. It leaves all other reservations unchanged.
+    """Writer of the license reservations whose names begin with a prefix.
+
+    Other reservations stay unchanged.
 
     Args:
         prefix: start of the names.

@@ -73,7 +73,10 @@ class NodePowerStatus:
 
     @property
     def hindrance(self) -> str:
-        """State because of which the node must not be changed, in lower case; empty if there is none."""
+        """Lower-case name of a state that forbids a change of the node's power state.
+
+        Empty if no state forbids a change.
+        """
         harmless = _HARMLESS | _BUSY | _OFF | _STOPPING | _BOOTING
         # A node that is off does not respond.
         if self.is_off or self.is_booting:
@@ -93,8 +96,9 @@ def read_power_states(run: Runner = run_command) -> list[NodePowerStatus]:
 def parse_power_states(text: str) -> list[NodePowerStatus]:
     """Parse the output of `scontrol -o show node`, with times in Unix seconds.
 
-    Free text at the end of a line is cut off. A line break in free text can forge a second line for a node:
-    therefore a node with two lines gets the state `AMBIGUOUS`, and is not changed.
+    Free text, such as a comment, at the end of an output line is cut off. A line break in free text can forge
+    a second output line for a node. Therefore a node with two lines gets the state `AMBIGUOUS`, and callers
+    do not change its power state.
     """
     nodes = []
     for line in text.split("\n"):

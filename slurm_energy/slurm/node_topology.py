@@ -56,7 +56,7 @@ def read_topology(options: Mapping[str, str | None], run: Runner = run_command) 
         run: executes a command and returns its output.
 
     Raises:
-        UsageError: the nodes differ, so that one set of thread counts cannot fit all of them.
+        UsageError: the nodes differ, so that no single choice of thread counts fits all of them.
         NotFoundError: Slurm has no such node.
         UnavailableError: sinfo is missing or slurmctld does not answer.
     """

@@ -1,4 +1,4 @@
-"""The files of slurm-energy that slurm.conf and plugstack.conf of this host name. No command is run."""
+"""The files of slurm-energy that this host's slurm.conf and plugstack.conf name. No command is run."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class SlurmFiles:
     """The files of slurm-energy in the configuration of Slurm on this host.
 
     Attributes:
-        conf: slurm.conf; None: this host has none, or it cannot be read.
+        conf: path of slurm.conf; None: this host has no slurm.conf, or the file cannot be read.
         release: installed Slurm release; None: unknown.
-        flags: energy.so; None: plugstack.conf does not name it.
-        hooks: energy_hooks.so; None: plugstack.conf does not name it.
+        flags: SPANK plugin energy.so; None: plugstack.conf does not name this plugin.
+        hooks: SPANK plugin energy_hooks.so; None: plugstack.conf does not name this plugin.
         prolog: program of slurm-energy that `Prolog=` names; empty: none.
     """
 
@@ -120,7 +120,7 @@ def plugin_directories(settings: Settings) -> list[Path]:
 
 
 def line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
-    """Return the line of plugstack.conf about the plugin with a file name; None: there is no such line."""
+    """Return the line of plugstack.conf that names the plugin file `name`; None: there is no such line."""
     return next((line for line in lines if Path(line.plugin).name == name), None)
 
 
@@ -130,7 +130,7 @@ def own_program(files: Iterable[Path]) -> str:
 
 
 def is_own_program(program: Path) -> bool:
-    """Return whether a prolog or epilog belongs to slurm-energy or calls it."""
+    """Return whether a prolog or epilog belongs to slurm-energy or calls slurm-energy."""
     if any(word in f"{program.parent.name}/{program.name}" for word in ("senergy", "slurm-energy")):
         return True
     try:

@@ -35,15 +35,15 @@ def default_output(release: Release) -> Path:
 def update_spank(prefix: Path | None, say: Say) -> None:
     """Select the SPANK plugins of the packages for the installed Slurm.
 
-    The plugins are built if the packages contain none for the series of this Slurm. Without packages there is
-    nothing to select.
+    If the packages contain no plugins for the release series of this Slurm, the plugins are built. Without
+    packages there is nothing to select.
 
     Args:
         prefix: prefix of Slurm; None: the prefix of srun on PATH.
         say: receives a line of text about each change.
 
     Raises:
-        UnavailableError: there are no plugins for this series.
+        UnavailableError: there are no plugins for this release series of Slurm.
         ForbiddenError: the caller may not change the links.
     """
     library, release = package_prefix(), spank_selection.slurm_release(prefix)
@@ -71,13 +71,13 @@ def update_exact(
 ) -> Iterator[EnergyError]:
     """Rebuild the plugins in use if they do not fit the installed Slurm. Yield the errors.
 
-    A plugin is in use if slurm-energy.conf names the plugin. It also counts as in use if slurm-energy.conf
-    named it until `--check` found that it does not fit.
+    A plugin is in use if slurm-energy.conf names the plugin. A plugin also counts as in use if `--check`
+    removed it from slurm-energy.conf because it does not fit the installed Slurm.
 
     Args:
         slurm: the installation.
         conf: path of slurm.conf; None: where Slurm expects it.
-        source: source tree of Slurm; None: one in `SOURCE_DIRECTORIES`.
+        source: source tree of Slurm; None: search a source tree in `SOURCE_DIRECTORIES`.
         say: receives a line of text before each step that takes time.
     """
     for kind in ExactPlugin:
@@ -102,7 +102,7 @@ def build_exact(kind: ExactPlugin, slurm: Installation, source: Path | None, say
     """Build a plugin for exactly the installed Slurm and return its path.
 
     Args:
-        kind: the plugin.
+        kind: which plugin of slurm-energy to build.
         slurm: the installation.
         source: source tree of Slurm, for the site factor; None: it is downloaded.
         say: receives a line of text before each step that takes time.
@@ -118,7 +118,9 @@ def build_exact(kind: ExactPlugin, slurm: Installation, source: Path | None, say
 
 
 def find_source(release: Release, kind: ExactPlugin) -> Path | None:
-    """Return the source tree of a release of Slurm on this host; None: the plugin needs none.
+    """Return the source tree of a release of Slurm on this host.
+
+    Return None if the plugin is built without a source tree.
 
     Raises:
         UnavailableError: this host has no source of the release.

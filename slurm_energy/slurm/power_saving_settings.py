@@ -42,9 +42,9 @@ class PowerSavingSettings:
         resume_timeout_s: time after which a node that does not boot is set to DOWN; None: unknown.
         suspend_timeout_s: time after which a node that shuts down counts as off; None: unknown.
         prolog_slurmctld: program that slurmctld runs before each job; empty: none.
-        prolog_timeout_s: time after which slurmctld ends this program; None: never.
+        prolog_timeout_s: time after which slurmctld ends `prolog_slurmctld`; None: never.
         slurm_uid: uid of SlurmUser; None: unknown.
-        pass_s: maximum interval of slurmctld's passes over nodes that shut down and boot.
+        pass_s: maximum time between two passes in which slurmctld checks the nodes that shut down or boot.
     """
 
     suspend_program: str = ""

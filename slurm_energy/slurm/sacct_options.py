@@ -26,7 +26,7 @@ class SacctOption:
 
     Attributes:
         names: all spellings, short ones first.
-        value: placeholder of the value; empty: the option has none. A value in brackets is optional.
+        value: placeholder of the value; empty: the option takes no value. A value in brackets is optional.
         doc: meaning; for a refused option the reason.
         treatment: way in which `senergy acct` handles the option.
         since: first release of Slurm with the option, as (major, minor).
@@ -136,5 +136,5 @@ SACCT_OPTIONS: Final = (
 
 
 def options_with(treatment: Treatment) -> tuple[SacctOption, ...]:
-    """Return the options with one treatment."""
+    """Return the options that `senergy acct` handles with the given treatment."""
     return tuple(option for option in SACCT_OPTIONS if option.treatment == treatment)

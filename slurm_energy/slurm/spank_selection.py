@@ -1,7 +1,8 @@
-"""Selection of the SPANK plugins that fit the installed series of Slurm.
+"""Selection of the SPANK plugins that fit the release series of the installed Slurm.
 
-Slurm loads a SPANK plugin only if it was built for the same series (22.05, 23.11, ...). The packages contain
-the plugins for several series, and links such as /usr/lib/slurm-energy/energy.so to those of one series.
+Slurm loads a SPANK plugin only if it was built for the same release series (22.05, 23.11, ...). The packages
+contain the plugins for several series. Links such as /usr/lib/slurm-energy/energy.so point to the plugins of
+one series.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class SpankSelection:
     """Result of a selection of SPANK plugins.
 
     Attributes:
-        series: series of the installed Slurm.
-        directory: directory of the selected plugins; None: there are none for this series.
+        series: release series of the installed Slurm.
+        directory: directory of the selected plugins; None: there are no plugins for this series.
         changed: whether a link was changed.
     """
 
@@ -113,7 +114,10 @@ def _directory(parents: Iterable[Path], series: str, names: list[str]) -> Path |
 
 
 def _replace_link(link: Path, target: str) -> bool:
-    """Let a link point to another file, in one atomic step; return whether it pointed elsewhere before."""
+    """Let a link point to `target`, in one atomic step.
+
+    Return whether the link pointed to another file before.
+    """
     try:
         if link.readlink() == Path(target):
             return False

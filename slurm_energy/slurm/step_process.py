@@ -13,7 +13,7 @@ _PROGRAM: Final = b"slurmstepd"
 
 
 class StepProcess(NamedTuple):
-    """The step that a slurmstepd runs.
+    """The Slurm step that a slurmstepd process runs.
 
     Attributes:
         job_id: Slurm's job id; None if the process is a slurmstepd whose step cannot be determined.
@@ -25,9 +25,9 @@ class StepProcess(NamedTuple):
 
 
 def step_of_process(root: Path, pid: int) -> StepProcess | None:
-    """Return the step of a slurmstepd; None if the process is not a slurmstepd.
+    """Return the Slurm step of a slurmstepd; None if the process is not a slurmstepd.
 
-    The step is read from the process title, `slurmstepd: [JOB.STEP]`, or else from the control group. Any
+    The step is read from the process title, `slurmstepd: [JOB.STEP]`, or else from the cgroup. Any
     user can choose a process title, so the caller must check that the process runs as root.
 
     Args:
@@ -46,7 +46,9 @@ def step_of_process(root: Path, pid: int) -> StepProcess | None:
 
 
 def has_children(root: Path, pid: int) -> bool:
-    """Return whether a process has children. A slurmstepd has none before its first and after its last task.
+    """Return whether a process has child processes.
+
+    A slurmstepd has no child processes before its first task starts and after its last task has ended.
 
     Args:
         root: directory that contains `proc`.

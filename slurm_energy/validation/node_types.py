@@ -53,7 +53,7 @@ def _unknown_nodes(context: CheckContext, nodes: dict[str, frozenset[str]]) -> I
 def _conflicts(
     context: CheckContext, first: str, second: str, nodes: dict[str, frozenset[str]]
 ) -> Iterator[Finding]:
-    """Yield a finding for each key to which two types give different values on the same node."""
+    """Yield a finding for each key to which two node types give different values on the same node."""
     common = nodes[first] & nodes[second]
     if not common:
         return
@@ -66,7 +66,7 @@ def _conflicts(
 
 
 def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterator[Finding]:
-    """Check single sections with the values of a type applied, and yield the findings."""
+    """Apply the values of a node type to the configuration, and yield the findings that only then arise."""
     config, source = context.config, context.source
     sections = {
         section: replace(getattr(config, section), **values)

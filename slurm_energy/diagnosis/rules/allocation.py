@@ -169,7 +169,7 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
     """Return the number of CPUs in use, from the use of each CPU of the job; None if a CPU's use is unknown.
 
-    A session without processes has no control group whose CPU time could be read.
+    A job without processes on the node has no cgroup whose CPU time could be read.
     """
     cpus = [series for series in node.series if series.name == "cpu_busy_percent"]
     times = {(series.start_s, series.interval_s, len(series.values)) for series in cpus}
@@ -234,10 +234,10 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
     """Return a node's CPUs in use, and the limit below which the job does not use the node.
 
-    Return None if they are unknown.
+    Return None if the CPUs in use are unknown.
 
-    A node on which no step ran has no control group of the job. There, the CPUs in use include those that the
-    operating system uses.
+    A node on which no Slurm step ran has no cgroup of the job. On such a node, the CPUs in use include those
+    that the operating system uses.
     """
     own = view.node_series(node, "cpu_busy_cores")
     return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)

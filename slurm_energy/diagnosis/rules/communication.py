@@ -165,7 +165,7 @@ def _straggler_fact(view: JobView, rank: RankView, ratio: float) -> FindingEvide
 def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:
     """Yield imbalance between GPUs.
 
-    A GPU that waits for other GPUs in communication is busy, but its units are less active.
+    A GPU that waits for other GPUs in communication is busy, but its compute units are less active.
     """
     signal = "sm_active_percent"
     if any(signal not in gpu.series for gpu in view.busy_gpus):

@@ -105,7 +105,7 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
 
     The time of the optimizer depends on the parameters of the model only, and a loader worker sends one
     message per batch, whatever its size. On GPUs the optimizer's share of the time is a weak sign, because
-    kernels are short.
+    compute kernels are short.
     """
     optimizer_s, share = _optimizer(view)
     message_s = message_seconds(view)

@@ -210,8 +210,8 @@ def _keeps_up_alone(view: JobView) -> bool:
     """Return whether the loader is slow only because other work on the nodes takes CPUs.
 
     In that case a worker runs for a shorter time per batch than a thread of the computation, and the waits of
-    its processes for CPUs explain a notable part of the waits for data. A worker that waits for something
-    else, such as storage in the network, would not keep up on a node without other work either.
+    the loader's processes for CPUs explain a notable part of the waits for data. A worker that waits for
+    something else, such as storage in the network, would not keep up on a node without other work either.
     """
     window, ready, running = view.active_window, _loader_use(view), _loader_use(view, waits=False)
     if ready is None or running is None:
@@ -269,7 +269,10 @@ def is_count(hint: Hint | None) -> TypeGuard[int]:
 
 
 def _share(used: float, wanted: float, limit: float | None, computing: float) -> float:
-    """Return the CPU use of the loader in percent of its processes, or of the CPUs that are left to them."""
+    """Return the loader's CPU use in percent of the CPUs that the loader could use.
+
+    These are the CPUs that the loader's processes can keep busy, or fewer if the job has fewer CPUs left.
+    """
     available = wanted if limit is None else min(wanted, max(limit - computing, 0.1))
     return max(0.0, min(100.0, 100 * used / max(available, 0.01)))
 

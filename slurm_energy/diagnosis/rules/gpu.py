@@ -67,7 +67,8 @@ def _unused_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
 def small_batch(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the steps contain too little work for the GPU.
 
-    The GPU runs kernels most of the time, but the kernels use few of its units and little of its memory.
+    The GPU runs compute kernels most of the time, but these use few of the GPU's compute units and little of
+    its memory.
     """
     busy, data = view.gpu_busy, view.category_share("data")
     memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])
@@ -100,7 +101,10 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
 
 
 def _low_activity(view: JobView) -> FindingEvidence | None:
-    """Return the activity of the GPUs' units as evidence: SM activity, else power; None if unknown."""
+    """Return the activity of the GPUs' compute units (SM activity, else power) as evidence.
+
+    Return None if the activity is unknown.
+    """
     active = view.gpu_mean("sm_active_percent")
     if active is not None:
         text = f"SMs are active for {active:.0f} % of the time."

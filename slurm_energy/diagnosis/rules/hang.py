@@ -19,9 +19,9 @@ _USUAL_PERCENTILE = 90.0
 def hang(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that all GPUs are busy up to the end, but compute nothing.
 
-    A kernel that waits for another rank keeps its GPU busy, but few of the GPU's units are active, and the
-    GPU draws little power. This lasts until the end of the job, because the other rank has failed or waits
-    too.
+    A compute kernel that waits for another rank keeps its GPU busy, but few of the GPU's compute units are
+    active, and the GPU draws little power. This lasts until the end of the job, because the other rank has
+    failed or also waits.
     """
     length_s = hang_s(view)
     has_ended = view.context.state is not None
@@ -39,7 +39,10 @@ def hang(view: JobView) -> Iterator[JobFinding]:
 
 
 def hang_s(view: JobView) -> float:
-    """Return the seconds up to the end in which all active GPUs are busy without activity; 0 if none."""
+    """Return the seconds before the job's end in which all active GPUs are busy but compute nothing.
+
+    The result is 0 if there is no such time.
+    """
     ends = [_quiet_end(view, gpu) for gpu in view.busy_gpus]
     starts = [quiet[0] for quiet in ends if quiet is not None]
     if not starts or len(starts) < len(ends):
@@ -48,9 +51,9 @@ def hang_s(view: JobView) -> float:
 
 
 def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
-    """Return the start of the last intervals in which a busy GPU is inactive, and its activity in them.
+    """Return when the inactivity of a busy GPU at the job's end begins, and the GPU's activity from then on.
 
-    The activity is relative to that before.
+    The activity is relative to the activity before that time.
 
     Return None if the GPU is active or idle in the last interval, or if its activity is unknown.
     """
@@ -72,7 +75,7 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
 
 
 def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
-    """Return a GPU's SM activity, or else its power above idle, in the intervals of `busy`.
+    """Return a GPU's SM activity, or else its power above idle, in the intervals of the series `busy`.
 
     NaN marks an unknown value. The sequence is empty if the GPU reports neither signal.
     """

@@ -90,7 +90,10 @@ def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | No
 
 
 def _bursts(rates: Sequence[float], busy: Sequence[float | None]) -> list[float]:
-    """Return the write rates above the usual rate while the GPUs work; all other rates become 0."""
+    """Return the write rates of bursts; all other rates become 0.
+
+    A burst is a rate far above the mean rate during work of the GPUs.
+    """
     working = [rate for rate, use in zip(rates, busy, strict=True) if use is not None and use >= _IDLE_BUSY]
     if len(working) < _MIN_WORKING * len(rates):
         return [0.0] * len(rates)  # the usual rate is unknown
@@ -131,7 +134,7 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
 
 
 def _own_excess_s(view: JobView, rank: RankView) -> float:
-    """Return the seconds by which a rank's outliers exceed their expected time, without delays by other work.
+    """Return by how many seconds a rank's outliers exceed their expected time, without delays by other work.
 
     If other work on the node takes CPUs, an iteration takes longer without a cause in the job. The fraction
     of the excess that is due to other work is known for the listed outliers and assumed to be the same for

@@ -78,7 +78,7 @@ def _grows(values: Sequence[float]) -> bool:
 def out_of_memory(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the job, or one of its steps, ended because its memory was exhausted.
 
-    Slurm reports this end if the kernel's control group reports it. Otherwise the signs are SIGKILL near the
+    Slurm reports this end if Linux reports it for the job's cgroup. Otherwise the signs are SIGKILL near the
     limit, or a failure while the memory of the node or of a GPU grew up to its limit.
     """
     context = view.context

@@ -1,4 +1,4 @@
-"""Overview of a page: time of processes by phase in a fixed number of columns.
+"""Overview on the page of a timeline: time of processes by phase in a fixed number of columns.
 
 The fixed number limits the size of the page.
 """

@@ -157,7 +157,7 @@ class ProcessEvents:
     def _free_lane(self, lane: _Lane, start_ns: int, key: int) -> _Lane | None:
         """Return a lane of the same phase and thread that is free at a time.
 
-        Return None if the trace has too many.
+        Return None if the trace has too many lanes.
         """
         depth = 1
         while start_ns < lane.end_ns:

@@ -3,8 +3,8 @@
 Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
 runs report steps of the same size, else per run. If all runs report how long they waited for CPUs that other
 work on the nodes used, the time and energy of these waits are left out. The logarithm of each ratio is
-compared with the run-to-run noise. This noise is estimated from the same runs, with an assumed noise as its
-minimum.
+compared with the run-to-run noise. The noise is estimated from the same runs. It is at least an assumed
+noise.
 """
 
 from __future__ import annotations
@@ -179,10 +179,7 @@ def is_unresolved(proposal: AdjustmentProposal, decision: TrialDecision, runs: i
 
 
 def _confidence(runs: int) -> float:
-    """Return the number of standard errors by which a significant difference exceeds the noise.
-
-    The difference is that between two groups of runs.
-    """
+    """Return how many standard errors a difference between two groups of runs must have to be significant."""
     return _CONFIDENCE[min(max(0, runs - 2), len(_CONFIDENCE) - 1)]
 
 
@@ -328,7 +325,7 @@ def _energy_log_ratio(
 def _log_ratio(before: Sequence[float], after: Sequence[float], assumed_noise: float) -> tuple[float, float]:
     """Return the mean log ratio of two groups of runs, and its standard error.
 
-    The variance is estimated from the runs in both groups, with that of the assumed noise as its minimum.
+    The variance is estimated from the runs in both groups. It is at least the variance of the assumed noise.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]

@@ -25,7 +25,7 @@ class QueueColumns:
     keeps in one record are one row.
 
     Attributes:
-        taken_unix_s: Unix time at which the queue was in this state.
+        taken_unix_s: Unix time of the snapshot of the queue.
         job_id: Slurm's job id of the record, as `scontrol update` takes it.
         array_job_id: job id of the array; 0: not part of an array.
         array_task_id: index in the array; -1: not part of an array, or a record of several tasks.
@@ -48,10 +48,10 @@ class QueueColumns:
             one; 0: unknown.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
         priority: Slurm's priority as squeue shows it.
-        site_factor: site factor as sprio shows it, without Slurm's NICE_OFFSET.
+        site_factor: Slurm's site factor as sprio shows it, without Slurm's NICE_OFFSET.
         nice: nice value as `--nice` takes it.
         restart_count: number of earlier requeues.
-        shares_norm: normalised shares of the association, 0 to 1; NaN: unknown.
+        shares_norm: normalised fair shares of the job's association, 0 to 1; NaN: unknown.
         user: login name; the uid as text if this host does not know the name.
         account, partition, qos, name: empty if not set. Several partitions are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.

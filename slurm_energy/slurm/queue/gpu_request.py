@@ -88,7 +88,7 @@ def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
 
 
 def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
-    """Return the row of the record that scontrol addresses by `name`; None: no row is about this record.
+    """Return the squeue row of the job record that scontrol addresses by `name`; None: there is no such row.
 
     squeue shows all records of an array under the array's job id.
     """
@@ -156,7 +156,8 @@ def scontrol_fields(
         gpu_kind: Slurm's GRES type of the wanted GPUs; empty: any type on the nodes that are not excluded.
         gpus: wanted GPUs per node.
         release: Slurm's release.
-        without_kind: host list of the partition's nodes that lack the wanted types; empty: all have them.
+        without_kind: host list of the partition's nodes that lack GPUs of the wanted types; empty: all nodes
+            have such GPUs.
         excluded: host list of the nodes that the job's owner excluded.
 
     Raises:

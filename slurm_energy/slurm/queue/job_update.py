@@ -52,8 +52,8 @@ class UpdateResult:
 
     Attributes:
         done: jobs that were changed.
-        gone: jobs that had already left the queue, or the state in which the change is possible. This is no
-            error.
+        gone: jobs that had already left the queue, or had already left the state in which the change is
+            possible. This is no error.
         refused: by job, the reason why Slurm rejected the change.
         remaining: jobs that were not changed because the batch reached its maximum duration or was stopped,
             in the given order.
@@ -252,7 +252,8 @@ class JobUpdater:
         Args:
             session: the scontrol process.
             text: the command.
-            name: name of the job in scontrol's reply; empty: no name is removed from the reason.
+            name: name of the job in scontrol's reply, which is removed from the reason; empty: nothing is
+                removed.
 
         Raises:
             UnavailableError: slurmctld did not receive the command, or it is unknown whether it did.

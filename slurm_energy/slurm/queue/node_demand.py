@@ -35,7 +35,7 @@ class RequestedNodes:
     """Nodes and run time that a pending job requests.
 
     Attributes:
-        partitions: partitions in which it may run.
+        partitions: partitions in which the job may run.
         nodes: number of nodes of one task.
         tasks: number of tasks of a job array; 1 for other jobs.
         time_s: expected run time in seconds, at most the time limit.

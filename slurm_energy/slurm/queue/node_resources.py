@@ -65,9 +65,9 @@ def read_nodes(run: Runner = run_command) -> list[NodeResources]:
 def parse_nodes(text: str) -> list[NodeResources]:
     """Parse the output of `scontrol -d -o show node`; lines that describe no node are skipped.
 
-    Reason, comment and extra are free text at the end of a line and are cut off. A line break in free text
-    can forge a second line for a node. If a node has two lines, both are ignored and the node counts as
-    unusable.
+    The fields Reason, Comment and Extra at the end of an output line contain free text and are cut off. A
+    line break in free text can forge a second output line for a node. If a node has two lines, both are
+    ignored and the node counts as unusable.
     """
     parsed = [_node(dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))) for line in text.split("\n")]
     nodes = [node for node in parsed if node is not None]

@@ -189,7 +189,10 @@ class SqueueSource:
         return np.where(whole, _ints(row["NumNodes"]) * sizes_of_jobs, 0)
 
     def _is_exclusive_shown(self, now_s: float) -> bool:
-        """Return whether the next call requests the field for whole nodes, because this Slurm has it."""
+        """Return whether the next squeue call requests the field that tells whether a job takes whole nodes.
+
+        Only some releases of Slurm have this field.
+        """
         if self._sharing_field == _EXCLUSIVE or abs(now_s - self._nodes_read_s) < _NODES_AGE_S:
             return False
         with contextlib.suppress(UnavailableError):
@@ -236,7 +239,7 @@ class SqueueSource:
 
 
 def _single_field_columns(row: Row) -> dict[str, Any]:
-    """Return the columns that are each parsed from one squeue field, by their names in `QueueColumns`."""
+    """Return the columns that need only one squeue field each, by their names in `QueueColumns`."""
     return {
         # Slurm requeues only batch jobs, although squeue shows Requeue=1 for others too.
         "requeue": (_ints(row["Requeue"]) != 0) & (_ints(row["BatchFlag"]) != 0),
@@ -300,7 +303,10 @@ def _texts(texts: Sequence[str]) -> list[str]:
 
 
 def _each(read: Callable[[str], float], texts: Sequence[str]) -> np.ndarray:
-    """Return `read` of each text as an array. `read` is called once for each distinct text."""
+    """Apply the parser `read` to each text and return the results as an array.
+
+    `read` is called once for each distinct text.
+    """
     values = {text: read(text) for text in set(texts)}
     return np.array([values[text] for text in texts], np.float64)
 
@@ -327,7 +333,7 @@ def _task_count(text: str) -> int:
 def _gpus_and_memory(row: Row) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Return each job's GPUs on all nodes, their GRES type (empty: not named), and its MiB (0: unknown).
 
-    The number in the allocated TRES takes precedence over the requests.
+    The numbers in the list of allocated TRES take precedence over the requested ones.
     """
     columns = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
     keys = list(zip(*(row[name] for name in columns), row["NumNodes"], row["NumTasks"], strict=True))

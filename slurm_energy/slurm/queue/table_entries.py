@@ -124,7 +124,7 @@ def _user(uid: int) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _login(uid: int) -> str:
-    """Return the login name of a uid. It is cached, because a directory service may be slow."""
+    """Return the login name of a uid. Names are cached, because a directory service may be slow."""
     return pwd.getpwuid(uid).pw_name
 
 
@@ -144,7 +144,7 @@ def _gpus_and_memory(
 ) -> tuple[NDArray[np.int64], list[str], NDArray[np.int64]]:
     """Return each job's GPUs on all nodes, their GRES type (empty: not named), and its MiB (0: unknown).
 
-    The number in Slurm's TRES list takes precedence over the requests per job, node, socket and task.
+    The numbers in Slurm's TRES list take precedence over the requests per job, node, socket and task.
 
     Args:
         tres: Slurm's TRES list of each job.

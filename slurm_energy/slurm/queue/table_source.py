@@ -253,8 +253,8 @@ def _records(data: bytes, before: _Read) -> _Read:
 
     Args:
         data: contents of the journal.
-        before: result of the previous call. If `data` begins with the bytes of the previous result, only the
-            bytes after them are parsed.
+        before: result of the previous call. If `data` begins with the bytes that the previous call parsed,
+            only the bytes after these are parsed.
     """
     if not data.startswith(before.data):
         before = _Read()
@@ -280,7 +280,7 @@ def _records(data: bytes, before: _Read) -> _Read:
 
 
 def _listed(entries: Entries, since: Entries) -> Entries:
-    """Return the last entry of each pending or running job, ordered by job id.
+    """Return the most recent entry of each pending or running job, ordered by job id.
 
     Args:
         entries: entries of the snapshot.
