@@ -46,7 +46,7 @@ class HwmonChip:
     def text(self, attribute: str) -> str:
         """Return the content of an attribute.
 
-        An empty text if the attribute is absent, empty or unreadable.
+        The result is an empty text if the attribute is absent, empty or unreadable.
         """
         path = self.file(attribute)
         return (read_optional(path) if path else None) or ""

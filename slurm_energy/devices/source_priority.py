@@ -120,7 +120,7 @@ class SourceSelection:
         added_parts: parts that the counters in `node` do not include and that are added from `components`.
         missing_parts: parts of the node that no counter measures. The energy of the node does not include
             these parts.
-        excluded: for each counter that is not recorded, the reason, by the counter's key.
+        excluded: reasons why counters are not recorded, by the counter's key.
     """
 
     components: tuple[str, ...] = ()
@@ -141,8 +141,8 @@ def select_sources(
         counters: all counters of the node.
         node_source: source of the node's power that the administrator configured: a name in NODE_SOURCES, or
             `none` to record no energy of the node. None selects the best available source.
-        node_excludes: parts that the node's reading does not include, as the administrator configured, for
-            example GPUs in an enclosure with a separate power supply.
+        node_excludes: parts of the node whose power the configured node source does not include, according to
+            the administrator; for example GPUs in an enclosure with a separate power supply.
 
     Returns:
         The selection, which does not depend on the order of `counters`.

@@ -31,7 +31,7 @@ class NodePowerOptions:
     Attributes:
         source: name of a source in `source_priority.NODE_SOURCES`; `none`: record no energy of the node;
             None: use the best available source.
-        excludes: parts of the node whose power that source does not include.
+        excludes: parts of the node whose power is not included in the readings of `source`.
         sensor: sensor of a BMC that is reached over the network. None: the BMC is read from inside the node,
             or the node has no BMC.
         interval_s: seconds between readings of a BMC that is read from inside the node.
@@ -52,8 +52,8 @@ class DiscoveredSources:
         node_counters: counters that measure the node. The node's energy is the sum of these counters plus the
             energy of the components in `selection.added_parts`.
         selection: which counters are recorded, and why others are excluded.
-        packages, gpus, knobs, throttle_sensors, activity_sensors, signal_sensors: all devices that can be
-            set or observed.
+        packages, gpus, knobs, throttle_sensors, activity_sensors, signal_sensors: processor packages and GPUs
+            of the node, and its knobs and sensors.
         max_dram_watts: maximum power of all memory; None if unknown.
         notes: peculiarities of this node, one line each.
         closers: functions to call when the devices are no longer needed.

@@ -24,8 +24,8 @@ class AmdEnergyCounter(EnergyCounter):
 
     The driver unwraps the register.
 
-    The driver's own arithmetic overflows at 2^64 register units x 10^6, which is 281 MJ. The overflow looks
-    like a reset of the counter and makes one interval uncertain.
+    The driver multiplies register units by 10^6. This arithmetic overflows after 2^64, at an energy of 281
+    MJ. The overflow looks like a reset of the counter and makes the energy of one interval uncertain.
     """
 
     range_uj = None
@@ -72,7 +72,10 @@ def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
 
 
 def _package_by_node(root: Path) -> dict[int, int]:
-    """Map each NUMA node to its package number, in ascending order of the nodes. Empty if unknown."""
+    """Map each NUMA node to its package number, in ascending order of the nodes.
+
+    The mapping is empty if the packages are unknown.
+    """
     folder = root / "sys/devices/system/node"
     packages: dict[int, int] = {}
     for node in sorted(int(path.name[4:]) for path in folder.glob("node[0-9]*")):

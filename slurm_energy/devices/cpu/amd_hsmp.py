@@ -62,7 +62,8 @@ class HsmpDevices:
     Attributes:
         sensors: power sensor of each socket, for nodes without an energy counter.
         knobs: power limit of each socket.
-        packages: the sockets as packages; their `limit_domains` name the `hsmp.power_limit` knobs.
+        packages: one processor package per socket. The attribute `limit_domains` of a package names the
+            domain of its knob `hsmp.power_limit`.
     """
 
     sensors: list[HwmonPowerSensor]

@@ -1,11 +1,11 @@
-"""CPU time of each job on this node, from the job's control group, or else from its processes.
+"""CPU time of each job on this node, from the job's cgroup, or else from its processes.
 
-Control groups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html):
-v1  cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds
-v2  system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, microseconds; from Slurm 26.05 on the directory is
-named by the job's SLUID unless CgroupJobIdPaths=yes; CgroupSlice may move the scope.
-Where Slurm uses no control groups, a group named job_JOB is used if it contains a known process of the job.
-As a last resort the CPU times of the process tree are added up.
+Cgroups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html): v1
+cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds v2
+system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, microseconds; from Slurm 26.05 on the directory is
+named by the job's SLUID unless CgroupJobIdPaths=yes; CgroupSlice may move the scope. Where Slurm uses no
+cgroups, a cgroup named job_JOB is used if it contains a known process of the job. As a last resort the CPU
+times of the process tree are added up.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class JobProcesses:
 
     @property
     def directory_names(self) -> frozenset[str]:
-        """Names that the directory of the job's control group may have: `job_JOB` and the SLUID."""
+        """Names that the directory of the job's cgroup may have: `job_JOB` and the SLUID."""
         names = {f"job_{self.job_id}"}
         return frozenset(names | {self.sluid} if self.sluid else names)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The open CPU time file of a job's control group, and the maximum time read from it so far."""
+    """The open CPU time file of a job's cgroup, and the maximum time read from it so far."""
 
     path: str
     descriptor: int
@@ -60,7 +60,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _GroupParents:
-    """Parent directories of the control groups that Slurm creates for jobs, listed once per reading.
+    """Parent directories of the cgroups that Slurm creates for jobs, listed once per reading.
 
     Every reading searches these directories for each job whose group is unknown.
     """
@@ -99,8 +99,8 @@ class JobCpuTimeReader:
     def read(self, jobs: Iterable[JobProcesses]) -> dict[int, int | None]:
         """Return the CPU time of each job in nanoseconds, by job id.
 
-        The time is None for a job that has neither a control group nor a process. The CPU time of a job never
-        decreases. After the job's control group has been removed, the last value is returned.
+        The time is None for a job that has neither a cgroup nor a process. The CPU time of a job never
+        decreases. After the job's cgroup has been removed, the last value is returned.
         """
         result: dict[int, int | None] = {}
         ungrouped: list[JobProcesses] = []
@@ -115,7 +115,7 @@ class JobCpuTimeReader:
         return result
 
     def read_known_groups(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
-        """Return the CPU time of jobs whose control group was found earlier, in nanoseconds by job id.
+        """Return the CPU time of jobs whose cgroup was found earlier, in nanoseconds by job id.
 
         This method is fast, because it does not search for the groups of other jobs.
         """
@@ -124,12 +124,12 @@ class JobCpuTimeReader:
         return {job_id: time_ns for job_id, time_ns in times.items() if time_ns is not None}
 
     def find_group(self, job: JobProcesses) -> bool:
-        """Search for a job's control group through its known processes.
+        """Search for a job's cgroup through its known processes.
 
-        This is faster than `read`, which searches all groups.
+        This method is faster than `read`, because `read` searches all groups.
 
         Returns:
-            Whether the group is known now.
+            Whether the cgroup of the job is known now.
         """
         if job.job_id in self._groups:
             return True
@@ -138,7 +138,7 @@ class JobCpuTimeReader:
         return any(self._opened(job, path) is not None for path in paths)
 
     def source(self, job_id: int) -> str | None:
-        """Return the source of a job's CPU time: the path of its control group's file, or `process tree`.
+        """Return the source of a job's CPU time: the path of its cgroup's file, or `process tree`.
 
         Return None if the job's CPU time is unknown.
         """
@@ -201,7 +201,7 @@ class JobCpuTimeReader:
         return next((path for path in paths if os.path.exists(path)), None)
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
-        """Return the CPU time file of the job's control group to which a process belongs.
+        """Return the CPU time file of the job's cgroup to which a process belongs.
 
         Return None if the process belongs to no such group.
 
@@ -275,7 +275,7 @@ class NodeBusyTimeReader:
 
 
 def job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
-    """Return the path of a control group up to the job's directory, without a leading slash.
+    """Return the path of a cgroup up to the job's directory, without a leading slash.
 
     Return None if no job's directory is found. The job's directory has one of `names`, or it is a child of
     slurmstepd's scope and is named by the SLUID.
@@ -293,7 +293,7 @@ def job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
 
 
 def _mounts(controllers: str) -> list[tuple[str, str]]:
-    """Return (folder below /sys/fs/cgroup, name of the CPU time file) of each hierarchy that counts CPU time.
+    """Return (folder below /sys/fs/cgroup, name of the CPU time file) of each cgroup hierarchy with CPU time.
 
     Args:
         controllers: list of controllers in a line of /proc/PID/cgroup; empty for cgroup v2.
@@ -304,9 +304,11 @@ def _mounts(controllers: str) -> list[tuple[str, str]]:
 
 
 def entries(folder: str, *, prefix: str = "", suffix: str = "") -> list[str]:
-    """Return the paths of a folder's entries with a given prefix and suffix. Empty if it is unreadable.
+    """Return the paths of a folder's entries with a given prefix and suffix.
 
-    The function must be fast, because every sample searches for the jobs without a control group. It avoids
+    The result is empty if the folder is unreadable.
+
+    The function must be fast, because every sample searches for the jobs without a cgroup. It avoids
     pathlib, which would keep the name of every job in memory, and glob, which looks up each component of a
     path separately.
     """
@@ -321,7 +323,7 @@ def slurm_scopes(mount: str, node: str) -> list[str]:
     """Return the possible directories of slurmstepd's scopes in cgroup v2, this node's own scope first.
 
     Args:
-        mount: directory of the hierarchy.
+        mount: directory at which the cgroup hierarchy is mounted.
         node: Slurm's name of this node.
     """
     slices = entries(mount, suffix=".slice")

@@ -41,14 +41,14 @@ class _FileKnob(Knob):
 class CpufreqGovernor(_FileKnob):
     """scaling_governor of one cpufreq policy.
 
-    Active drivers change energy_performance_preference when the governor changes.
+    intel_pstate and amd-pstate in active mode change energy_performance_preference when the governor changes.
     """
 
     name = "cpufreq.governor"
     stage = WriteStage.GOVERNOR
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Return the keys of the dependent knobs.
+        """Return the keys of the knobs that may change when the governor is written.
 
         If the current governor is `userspace`, the keys include `cpufreq.setspeed`, because the configured
         speed is lost when another governor is selected.
@@ -91,7 +91,7 @@ class CpufreqBoost(_FileKnob):
     Args:
         path: file of the switch.
         inverted: whether `1` in the file forbids boost, as in intel_pstate's no_turbo.
-        dependents: keys of the frequency ranges, which a write to the switch may change.
+        dependents: keys of the frequency range knobs. A write to the switch may change these ranges.
     """
 
     name = "cpufreq.boost"

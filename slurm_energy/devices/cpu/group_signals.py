@@ -1,4 +1,4 @@
-"""Signals of one job from its control groups: CPU time, throttling, pressure, memory and block I/O.
+"""Signals of one job from its cgroups: CPU time, throttling, pressure, memory and block I/O.
 
 Sources: Linux, Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{cpuacct,memory,blkio-controller}.rst and
 accounting/psi.rst. A file that the kernel or Slurm's configuration does not provide adds no signal.
@@ -35,7 +35,7 @@ _BLKIO: Final = {
 
 
 def group_sensor(groups: JobGroups) -> GroupSensor | None:
-    """Return the sensor of a job's control groups; None if the job has no control group."""
+    """Return the sensor of a job's cgroups; None if the job has no cgroup."""
     if groups.unified is not None:
         return UnifiedGroupSensor(groups.unified)
     return SplitGroupSensor(groups) if groups.by_controller else None
@@ -55,7 +55,10 @@ class GroupSensor(SignalSensor):
 
     @abstractmethod
     def resources(self) -> frozenset[str]:
-        """Return which of `cpu`, `memory`, `io` and `pressure` (of the CPUs) the groups count."""
+        """Return the resources that the groups count.
+
+        The possible resources are `cpu`, `memory`, `io` and `pressure` (of the CPUs).
+        """
 
     def forget(self) -> None:
         """Discard the previous reading."""
@@ -105,7 +108,7 @@ class GroupSensor(SignalSensor):
 
 
 class UnifiedGroupSensor(GroupSensor):
-    """Signals from a control group of version 2.
+    """Signals from a cgroup of version 2.
 
     Args:
         folder: directory of the job's group.
@@ -160,7 +163,7 @@ class UnifiedGroupSensor(GroupSensor):
 
 
 class SplitGroupSensor(GroupSensor):
-    """Signals from control groups of version 1, which have a directory per controller.
+    """Signals from cgroups of version 1, which have a directory per controller.
 
     Args:
         groups: directories of the job's groups.

@@ -1,4 +1,4 @@
-"""Directories of a job's control groups, for readings other than CPU time.
+"""Directories of a job's cgroups, for readings other than CPU time.
 
 Paths that Slurm creates: see `cpu_time`. With version 1 a job has one directory per controller. Slurm creates
 only the directories of controllers that its plugins use.
@@ -21,7 +21,7 @@ CONTROLLERS: Final = ("cpuacct", "cpu", "memory", "blkio")
 
 @dataclass(frozen=True, slots=True)
 class JobGroups:
-    """Directories of one job's control groups.
+    """Directories of one job's cgroups.
 
     Attributes:
         unified: directory in the hierarchy of version 2; None if the job has no such directory.
@@ -36,7 +36,7 @@ class JobGroups:
 
 
 def find_job_groups(root: Path, node: str, job: JobProcesses) -> JobGroups:
-    """Return the directories of a job's control groups.
+    """Return the directories of a job's cgroups.
 
     The directories are found through the job's processes, or else at the paths that Slurm uses.
 

@@ -1,4 +1,4 @@
-"""Tasks (threads) of a job: the tasks in its control group, or else in its slurmstepds' process trees."""
+"""Tasks (threads) of a job: the tasks in its cgroup, or else in its slurmstepds' process trees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def job_tasks(root: Path, jobs: Mapping[JobProcesses, str | None]) -> dict[int, 
     Args:
         root: directory that contains /sys and /proc.
         jobs: each job with the source of its CPU time, as returned by `JobCpuTimeReader.source`: a file of
-            the job's control group if the group is known.
+            the job's cgroup if the group is known.
     """
     pids = {
         job.job_id: processes_of_group(Path(source).parent)
@@ -46,7 +46,7 @@ def job_tasks(root: Path, jobs: Mapping[JobProcesses, str | None]) -> dict[int, 
 
 
 def processes_of_group(folder: Path) -> set[int]:
-    """Return the processes in a control group and in all groups below it.
+    """Return the processes in a cgroup and in all groups below it.
 
     A group without a process list adds no processes.
     """

@@ -1,9 +1,9 @@
 """RAPL energy through the perf subsystem, for nodes whose powercap tree is absent or unreadable.
 
 The PMU `power` counts the energy of a package or die for all processes. One event is opened on each CPU in
-its `cpumask`. A count has 64 bits in units of the event's `scale` (2^-32 J), so it does not wrap; it starts
-when the event is opened. Opening an event requires CAP_PERFMON or perf_event_paranoid <= 0. Source: kernel,
-arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
+its `cpumask`. A count has 64 bits in units of the event's `scale` (2^-32 J), so it does not wrap. The count
+starts when the event is opened. Opening an event requires CAP_PERFMON or perf_event_paranoid <= 0. Source:
+kernel, arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
 """
 
 from __future__ import annotations

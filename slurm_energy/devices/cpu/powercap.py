@@ -128,12 +128,12 @@ class RaplTimeWindow(_NumberKnob):
     stage = WriteStage.RAPL_WINDOW
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether two windows in microseconds agree within the rounding of the register."""
+        """Return whether two averaging windows in microseconds agree within the rounding of the register."""
         low, high = sorted((int(requested), int(actual)))
         return low == high or (low > 0 and high / low <= _WINDOW_ROUNDING)
 
     def format_value(self, value: str) -> str:
-        """Convert a window from microseconds to text in seconds."""
+        """Convert an averaging window from microseconds to text in seconds."""
         return f"{int(value) / 1e6:g} s"
 
 

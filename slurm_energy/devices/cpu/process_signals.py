@@ -1,6 +1,6 @@
-"""Signals of one job from its processes, where its control groups do not provide them.
+"""Signals of one job from its processes, where its cgroups do not provide them.
 
-Source: man 5 proc (/proc/PID/stat, /proc/PID/io). These signals are less exact than those of a control group:
+Source: man 5 proc (/proc/PID/stat, /proc/PID/io). These signals are less exact than those of a cgroup:
 a process that begins and ends between two readings is not seen, and memory that several processes share
 counts once for each of them. /proc/PID/io counts the bytes that file systems read from and write to storage,
 including network storage.
@@ -57,8 +57,8 @@ class ProcessSensor(SignalSensor):
     def read(self, now_s: float) -> list[SignalReading]:
         """Return the signals since the previous call.
 
-        A process that has started since the previous call counts from its start. The first call after
-        `forget` is an exception: it counts no process from its start.
+        A process that has started since the previous call counts from its start. Exception: the first call
+        after `forget` counts no process from its start.
         """
         if not self.pids or len(self.pids) > MAX_PROCESSES:
             self.forget()

@@ -1,6 +1,6 @@
-"""CPU time of jobs without a control group: the sum over their slurmstepds and all descendants in /proc.
+"""CPU time of jobs without a cgroup: the sum over their slurmstepds and all descendants in /proc.
 
-This method is less exact than a control group. If a process ends between two readings, its CPU time is
+This method is less exact than a cgroup. If a process ends between two readings, its CPU time is
 counted only if its parent is in the tree and has called wait(2) for the process. Source: man 5 proc,
 /proc/PID/stat.
 """
@@ -191,9 +191,9 @@ def _sum(processes: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | N
 def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
     """Return a job's CPU time after a later reading, so that the total never decreases.
 
-    If the parent of an ended process called wait(2) for it, `waited` contains the whole time of the process.
-    The time that an earlier reading counted is then subtracted, so that no time counts twice. If the parent
-    did not wait, the total contains only the time that an earlier reading counted.
+    If the parent of an ended process called wait(2) for the process, `waited` contains the whole CPU time of
+    the process. The time that an earlier reading counted is then subtracted, so that no time counts twice. If
+    the parent did not wait, the total contains only the time that an earlier reading counted.
 
     Args:
         earlier: accumulated total; None before the first reading.

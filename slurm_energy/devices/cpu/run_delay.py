@@ -1,4 +1,4 @@
-"""Time that a job's tasks wait for CPUs, for kernels without pressure data of the job's control group.
+"""Time that a job's tasks wait for CPUs, for Linux kernels without pressure data of the job's cgroup.
 
 Source: Linux, Documentation/scheduler/sched-stats.rst: the second field of /proc/PID/task/TID/schedstat is
 the time that a task has waited on a run queue, in nanoseconds. /proc/PID/schedstat covers only the first task
@@ -60,7 +60,10 @@ class RunDelaySensor(SignalSensor):
         self._last = None
 
     def _delays_ns(self) -> dict[tuple[int, int], int] | None:
-        """Return each task's waiting time by process and task id; None if tasks are too many or unknown."""
+        """Return the waiting time in nanoseconds of each task, by process id and task id.
+
+        Return None if the job has too many tasks, or if the tasks are unknown.
+        """
         delays: dict[tuple[int, int], int] = {}
         for pid in self.pids:
             for tid in threads_of(self._root, (pid,)):

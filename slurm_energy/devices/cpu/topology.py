@@ -17,7 +17,9 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True)
 class CpuTopology:
-    """Groups of logical CPUs. All groups are empty where the kernel does not report the topology.
+    """Logical CPUs of the node's cores, packages and dies.
+
+    All attributes are empty if the kernel does not report the topology.
 
     Attributes:
         cores: logical CPUs of each core; the position in the tuple is Slurm's number of the core.
@@ -65,7 +67,8 @@ def slurm_order(
 
     Args:
         cores: CPUs of each core.
-        groups: CPUs of each package, die, NUMA node and cache; nested or disjoint, in any order.
+        groups: sets of the CPUs of each package, die, NUMA node and cache, in any order. Any two sets are
+            either nested or disjoint.
     """
     ordered_groups = sorted(set(groups), key=lambda group: (-len(group), min(group, default=0)))
 

@@ -149,8 +149,8 @@ class AmdSmiPowerLimit(Knob):
 class AmdSmiThrottleSensor(ThrottleSensor):
     """Sensor of the time in which a GPU was throttled by its power limit or by heat (MI300 and newer).
 
-    The firmware counts its samples, and for each reason of throttling the samples in which the reason
-    applied.
+    The firmware samples the state of the GPU. It counts all samples, and for each throttling reason the
+    samples in which this reason applied.
     """
 
     _ALL = "accumulation_counter"

@@ -30,8 +30,10 @@ class AmdSmiSignalSensor(SignalSensor):
     """Signals of one GPU.
 
     Args:
-        call: calls an `amdsmi_...` function for the GPU with further arguments; returns None if it fails.
-        constant: returns a constant of the library by class and name; None if the library lacks the constant.
+        call: function that calls a named `amdsmi_...` function for the GPU with the given arguments. It
+            returns None if this call fails.
+        constant: function that returns a constant of AMD SMI, given its class and name; None if the library
+            lacks the constant.
         index: index of the GPU.
     """
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: energy counter, limit, clocks, power profile, persistence, throttle reasons.
+"""NVIDIA GPUs through NVML: energy, power limit, clocks, power profile, persistence mode, throttling.
 
 NVML stays open as long as the agent runs. Without persistence mode the driver unloads when its last client
 closes NVML. Limits and energy counts are then lost. Source: NVML API reference.
@@ -41,8 +41,8 @@ class NvmlLibrary:
     A GPU that does not respond is tried again every few seconds. Each attempt finds the GPU by its UUID,
     because indices change when a GPU falls off the bus. If the driver itself is gone, a thread opens the
     library again, which may take seconds; until then every call fails. The library is never opened again for
-    one GPU while others respond: without persistence mode this would unload the driver, which would then lose
-    all limits.
+    one GPU while other GPUs respond. Without persistence mode, opening the library again would unload the
+    driver, and all limits would be lost.
 
     Args:
         library: the imported package `pynvml`, already initialised.
@@ -303,7 +303,7 @@ class NvmlPowerLimit(_GpuKnob):
 
 
 class NvmlLockedClocks(_GpuKnob):
-    """Range to which the graphics clock of a GPU is locked, as `LOW-HIGH` in MHz, or `default` for none.
+    """Range to which the graphics clock of a GPU is locked, as `LOW-HIGH` in MHz; `default`: not locked.
 
     NVML cannot report the range, so a restore always unlocks the clock.
     """

@@ -54,7 +54,10 @@ class NvmlActivitySensor(ActivitySensor):
         return Activity(utilisation, self._work(self._gpm) if self._gpm else {})
 
     def _work(self, gpm: GpmSampler) -> dict[str, float]:
-        """Return utilisation in percent times clock in MHz, by kind of work. Empty at the first call."""
+        """Return the activity in percent times the clock in MHz, by kind of work.
+
+        The result is empty at the first call.
+        """
         percent = gpm.read()
         clocks, last = self._read_clocks(), self._clocks_mhz
         self._clocks_mhz = clocks

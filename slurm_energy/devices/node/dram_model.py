@@ -71,7 +71,7 @@ def used_share(meminfo: bytes) -> float:
         meminfo: content of /proc/meminfo.
 
     Raises:
-        ValueError: one of the two lines is missing.
+        ValueError: the line MemTotal or the line MemAvailable is missing.
     """
     values: dict[bytes, int] = {}
     for line in meminfo.splitlines():

@@ -99,7 +99,8 @@ def power_watts(transport: IpmiTransport) -> float:
     """Request the current power of the node from the BMC and return it in watts.
 
     Raises:
-        DeviceError: the BMC does not respond, lacks the feature, or its power measurement is switched off.
+        DeviceError: the BMC does not respond, does not support DCMI power readings, or has its power
+            measurement switched off.
     """
     response = transport.command(_GROUP_NETFN, _GET_POWER_READING, bytes((_DCMI, _SYSTEM_POWER, 0, 0)))
     statistics = decode_power_reading(response)
@@ -112,7 +113,7 @@ def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> Po
     """Return a polled power sensor of the node that uses a transport.
 
     Args:
-        transport: connection to the BMC. The sensor takes over its ownership and closes the connection.
+        transport: connection to the BMC. The sensor becomes the owner of the connection and closes it.
         interval_s: seconds between measurements.
     """
     return PolledPowerSensor(

@@ -44,7 +44,7 @@ class CounterFileGroup:
         self._numbers: dict[str, int] = {}
 
     def next_number(self, name: str) -> int:
-        """Return a file's number. If it was returned already in this round, read all files again first.
+        """Return the number in a file. If this round has already returned it, a new round reads all files.
 
         Raises:
             DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.
