@@ -36,8 +36,8 @@ class Sweep:
     All lists and arrays have one entry per alternative.
 
     Attributes:
-        rows: kind of device, number of devices, samples per device and step, and power limit per device in
-            watts (infinite: none).
+        rows: settings of each alternative: kind of device, number of devices, samples per device and step,
+            and power limit per device in watts (infinite: none).
         predictions: predictions with their ranges.
         step_s: seconds per update.
         clock: clock as a share of the maximum clock.

@@ -32,8 +32,8 @@ class SiteCalibrations:
 def use_site(calibrations: Sequence[Path], hardware: Sequence[Path]) -> SiteCalibrations:
     """Load the site's calibration and hardware files and register the hardware.
 
-    Afterwards `find_hardware` finds the kinds of device of these files. The kinds of an earlier call are
-    removed.
+    Afterwards `find_hardware` finds the kinds of device of these files. Kinds that an earlier call registered
+    are removed.
 
     Args:
         calibrations: files in the configuration key `oracle.calibrations`.

@@ -43,8 +43,8 @@ class Configurations:
 
     Attributes:
         batch: samples per device and pass.
-        gpus: devices that train together.
-        accumulation: passes per update.
+        gpus: number of devices that train together.
+        accumulation: passes per update of the weights.
         cap_watts: power limits per device; infinite: none.
         clock: clock limits as shares of the maximum clock.
     """
@@ -109,8 +109,8 @@ class StepPredictor:
             kind: the kind of device.
             precision: precision of matrix products.
             configurations: configurations to predict.
-            deviation: assumed errors of the job's expected demand and of its expected host share, in standard
-                deviations.
+            deviation: assumed errors of the two expected latent quantities demand and supply
+                (`oracle.transfer.prior.LATENTS`), in standard deviations.
         """
         work = demand(
             profile, configurations.batch, precision, find_optimizer(profile.optimizer), looping=self._looping

@@ -1,7 +1,7 @@
 """The oracle of training jobs. It predicts many alternatives of a job at once.
 
-The inputs of the oracle are workload profiles, hardware files and calibrations. It needs numpy but not
-PyTorch.
+The inputs of the oracle are workload profiles, hardware files and calibrations. The module needs numpy, but
+not PyTorch.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class TrainingAlternatives:
         kind: index into `kinds`.
         precision: index into `PRECISIONS`.
         batch: samples per device and pass.
-        gpus: devices that train together.
+        gpus: number of devices that train together.
         samples: training samples that the job processes in total.
         cap_watts: power limit per device; infinite: none.
         clock: clock limit as a share of the maximum clock.
-        accumulation: passes per update.
+        accumulation: passes per update of the weights.
     """
 
     profiles: tuple[WorkloadProfile, ...]
@@ -169,8 +169,8 @@ class TrainingOracle:
 
         Args:
             alternatives: the alternatives.
-            deviation: assumed errors of the jobs' expected demand and of their expected host share, in
-                standard deviations. (0, 0) assumes no error.
+            deviation: assumed errors of the two expected latent quantities demand and supply
+                (`oracle.transfer.prior.LATENTS`), in standard deviations. (0, 0) assumes no error.
 
         Raises:
             UsageError: a device has no unit for the requested precision.
@@ -201,8 +201,9 @@ class TrainingOracle:
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
         """Return the assumed prediction errors over which a choice between alternatives is averaged.
 
-        Each entry is the probability of an error and the error itself, in standard deviations of demand and
-        host share. The host share is uncertain only for predictions from other kinds of device.
+        Each entry is a probability and an assumed error. The error consists of the deviations of the latent
+        quantities demand and supply (`oracle.transfer.prior.LATENTS`), in standard deviations. The supply is
+        uncertain only for predictions from other kinds of device.
         """
         second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]

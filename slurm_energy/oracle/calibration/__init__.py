@@ -1,4 +1,4 @@
 """Calibration of the analytical training model: fitting its parameters to measured training steps.
 
-Needs numpy and scipy.
+The sub-package needs numpy and scipy.
 """

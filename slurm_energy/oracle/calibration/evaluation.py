@@ -68,8 +68,8 @@ def transferred(
         hardware: the kind of device.
         rows: measured configurations, at least one, all of the same workload and precision.
         calibration: calibration of the kind of device. Its `evidence` must not be None.
-        deviation: assumed errors of the job's expected demand and of its expected host share, in standard
-            deviations. (0, 0) assumes no error.
+        deviation: assumed errors of the two expected latent quantities demand and supply
+            (`oracle.transfer.prior.LATENTS`), in standard deviations. (0, 0) assumes no error.
     """
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     configurations = Configurations(

@@ -1,4 +1,4 @@
-"""Which parameters the measurements determine, and what they contribute to other kinds of device."""
+"""The parameters that measurements determine, and the use of measurements for other kinds of device."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return what measurements on one kind of device contribute to predictions for other kinds.
+    """Return the information that measurements on one kind of device contribute to other kinds.
 
     Args:
         hardware: the measured kind of device.

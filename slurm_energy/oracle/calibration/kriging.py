@@ -1,6 +1,7 @@
 """Residuals of one workload: the model's errors interpolated over batch size and power limit by kriging.
 
-Needs numpy and scipy. The functions take arrays and return factors; they use neither the model nor files.
+The module needs numpy and scipy. Its functions take arrays and return factors. They use neither the training
+model nor files.
 
 The logarithm of the ratio measured / predicted is modelled as a Gaussian process. The covariance is the sum
 of a term in the batch size, a term in batch size and power limit, and the noise of each measurement. Both

@@ -47,7 +47,7 @@ class Measurement:
     Attributes:
         model: profile name of the workload.
         batch: samples per device and step.
-        gpus: devices that train together.
+        gpus: number of devices that train together.
         precision: precision of matrix products.
         optimizer: update rule.
         cap_watts: power limit per device; infinite: none.
@@ -73,9 +73,10 @@ class Measurement:
 
 
 def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
-    """Read measurements from a CSV file in our format or in the format of the power-limit study.
+    """Read measurements from a CSV file.
 
-    The header line distinguishes the two formats.
+    The file has the format of `write_measurements`, or the format of the power-limit study. The header line
+    distinguishes the two formats.
 
     Args:
         path: the file.

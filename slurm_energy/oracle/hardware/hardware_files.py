@@ -55,7 +55,7 @@ def use_site_hardware(kinds: Iterable[Hardware]) -> None:
 
     The site's kinds take precedence over the shipped kinds.
 
-    Kinds of an earlier call are removed.
+    Kinds that an earlier call registered are removed.
     """
     _Site.kinds = {name.lower(): kind for kind in kinds for name in (kind.name, *kind.aliases)}
 

@@ -1,4 +1,4 @@
-"""Lower bounds of predicted time and watts for whole queues. Users cannot reduce them by cheap runs.
+"""Lower bounds of predicted time and watts for whole queues. Cheap runs cannot reduce these bounds.
 
 A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
 Users cannot freely choose the time limit, because Slurm enforces it, or the resources that runs have used.
@@ -66,8 +66,8 @@ def bounds_many(
 
     Args:
         history: runs in memory.
-        jobs: columns of job attributes, as in `queue_forecast.predict_many`, and the columns `HELD`, as in
-            `slurm.queue.columns.QueueColumns`. A missing column, None and 0 mean unknown.
+        jobs: columns of job attributes, as in `queue_forecast.predict_many`, and the columns `held_cpus` and
+            `memory_mib` of `slurm.queue.columns.QueueColumns`. A missing column, None and 0 mean unknown.
         limit_s: time limit of each job in seconds. For a job without one, the caller assumes a limit.
         prior_watts: watts of each whole job according to the nameplate prediction, without any power cap.
         now: current time in Unix seconds.

@@ -71,7 +71,7 @@ class ResourceUse:
         cpu_seconds: seconds of the runs times the CPUs that they held.
         gpu_seconds: seconds of the runs times their GPUs.
         memory_mib_seconds: seconds of the runs times the memory in MiB that was allocated to them.
-        unknown_memory_seconds: seconds of the runs for which this memory is unknown.
+        unknown_memory_seconds: seconds of the runs whose allocated memory is unknown.
         size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
             are the weights of the runs in mean values.
         limit_sum: sum over the runs of size times seconds times the time limit in seconds. For a run without
@@ -152,7 +152,7 @@ class ProgramRecord(ResourceUse):
     Attributes:
         time_sum: weighted sum of the seconds that the runs take without a power cap.
         measured_sum: sum of the weights of the runs with known energy.
-        watts_sum: weighted sum of their watts per unit (see `similarity.units`).
+        watts_sum: weighted sum of the watts per unit of the runs with known energy (see `similarity.units`).
     """
 
     time_sum: float = 0.0
@@ -327,7 +327,9 @@ def uncapped_s(run: ObservedRun) -> float:
 
 
 def gpu_watts(run: ObservedRun, watts: float) -> float:
-    """Return the watts that a run's GPUs draw of `watts`, the run's mean watts per unit.
+    """Return the part of a run's mean watts per unit that the GPUs of the run draw.
+
+    `watts` is the run's mean watts per unit.
 
     The result is 0 for a run without GPUs, and `watts` if the energy of the GPUs is unknown.
     """

@@ -28,12 +28,12 @@ class StepDemand:
         conv_flops: operations of convolutions, forward and backward.
         alu_flops: all other operations, forward and backward.
         bytes_moved: bytes that the pass reads and writes.
-        kernels: kernels that the pass launches.
+        kernels: compute kernels that the pass launches.
         gemm_dims: mean rows, columns and inner size of the matrix products (thesis, Eq. 4.6).
         conv_dims: mean pixels, input channels and output channels of the convolutions.
         optimizer_flops: operations of the optimizer step.
         optimizer_bytes: bytes that the optimizer step reads and writes (thesis, Eq. 4.4 and 4.5).
-        optimizer_kernels: kernels that the optimizer step launches.
+        optimizer_kernels: compute kernels that the optimizer step launches.
         gradient_bytes: size of all gradients in bytes, which all-reduce exchanges between devices.
         low_precision: 1.0 if the matrix units work in 16 bits, else 0.0.
         batch: samples per device and pass.

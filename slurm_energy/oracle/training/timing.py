@@ -55,7 +55,7 @@ def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
     Args:
         beta: fraction of the peak rate that a large operation reaches.
         saturated: result of `saturation_product`.
-        scalars: further factors.
+        scalars: further factors on the efficiency.
 
     Source: thesis, Eq. 4.10.
     """
@@ -134,10 +134,10 @@ class StepTimes:
         conv_s: convolutions.
         alu_s: other operations.
         memory_s: memory traffic.
-        optimizer_s: the update.
-        link_s: communication that is not hidden.
-        launch_s: kernel launches by the host.
-        supply_s: fixed cost of the host and its work per sample.
+        optimizer_s: update of the weights by the optimizer.
+        link_s: communication between devices that does not overlap with computation.
+        launch_s: launches of compute kernels by the host.
+        supply_s: work of the host, a fixed time per step plus a time per sample.
     """
 
     gemm_s: Any
@@ -177,7 +177,7 @@ def step_times(
         theta: parameters of the device.
         scalars: factors of the workload.
         function: saturation function.
-        gpus: devices that train together, each with its own batch.
+        gpus: number of devices that train together, each with its own batch.
         accumulation: passes per update (G_acc of Eq. 4.7).
     """
     crowd = np.maximum(1.0, work.batch / scalars.crowd_batch)

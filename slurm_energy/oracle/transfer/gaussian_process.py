@@ -151,8 +151,8 @@ class Posterior:
     def quantiles(self) -> Array:
         """Half widths of the ranges of time and power in standard deviations, shape (2, 1).
 
-        The degrees of freedom are the number of observations of the quantity (time or power), or of both
-        quantities if this one was never observed.
+        The degrees of freedom are the number of observations of the quantity (time or power). If the quantity
+        was never observed, they are the number of observations of both quantities.
         """
         columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
         return np.array([[half_width(*column)] for column in columns])

@@ -1,7 +1,7 @@
 """Workload profiles: the demand of a training step of a network, computed once and stored in files.
 
-`tracing` computes a profile from a PyTorch module and needs PyTorch; `operators` and `layers` process its
-tensors. No other module may import these three when it is loaded.
+The module `tracing` computes a profile from a PyTorch module. The modules `operators` and `layers` process
+PyTorch tensors. All three need PyTorch. Therefore no other module may import them at load time.
 """
 
 from slurm_energy.oracle.workload.optimizers import OPTIMIZERS, Optimizer, find_optimizer

@@ -21,8 +21,8 @@ class OperationCost:
     """Cost of one operation of a network in the forward and the backward pass.
 
     Attributes:
-        unit: unit of the device that runs the main part of the operation: `gemm` (matrix products), `conv`
-            (convolutions) or `alu`.
+        unit: execution unit of the device that runs the main part of the operation: `gemm` (matrix products),
+            `conv` (convolutions) or `alu`.
         forward_flops: floating-point operations on that unit in the forward pass; a multiply-add counts as 2.
         backward_flops: the same in the backward pass.
         forward_alu: further floating-point operations on the ALU, e.g. adding a bias.
@@ -31,8 +31,8 @@ class OperationCost:
         forward_write: elements written to memory in the forward pass.
         backward_read: elements read in the backward pass.
         backward_write: elements written in the backward pass.
-        forward_kernels: kernels launched in the forward pass.
-        backward_kernels: kernels launched in the backward pass.
+        forward_kernels: compute kernels launched in the forward pass.
+        backward_kernels: compute kernels launched in the backward pass.
         dims: sizes along the axes `AXES[unit]`; empty for `alu`.
         elements: elements that a generic operation processes; 0 for matrix products.
     """

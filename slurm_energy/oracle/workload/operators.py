@@ -111,7 +111,7 @@ def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: A
     "aten._scaled_dot_product_fused_attention_overrideable",
 )
 def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of attention in one kernel.
+    """Return the cost of attention in one compute kernel.
 
     The attention scores are not written to memory. The backward pass recomputes them.
     """
@@ -318,7 +318,7 @@ def copying_operator(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     )
 )
 def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return a cost of 0, for an operator that launches no kernel."""
+    """Return a cost of 0, for an operator that launches no compute kernel."""
     return NO_WORK
 
 

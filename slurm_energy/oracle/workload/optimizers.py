@@ -19,7 +19,7 @@ class Optimizer:
         name: name, e.g. `adamw`.
         states: number of FP32 state values per weight, e.g. 2 for the moments of Adam.
         flops: floating-point operations per weight.
-        kernels: kernels per weight tensor if the framework loops over tensors.
+        kernels: compute kernels per weight tensor if the framework updates one tensor after the other.
     """
 
     name: str

@@ -42,7 +42,8 @@ class WorkloadProfile:
         origin: program that computed the profile.
         parameters: number of scalar weights.
         trainable: weights that the optimizer updates.
-        parameter_tensors: trainable tensors; a looping optimizer launches kernels for each.
+        parameter_tensors: number of trainable tensors. A framework that updates one tensor after the other
+            launches compute kernels for each tensor.
         optimizer: name of the optimizer that usually trains this network.
         dataset: name of the training set that is usual for this network.
         samples_per_epoch: samples in the training set; None: unknown.
@@ -51,7 +52,7 @@ class WorkloadProfile:
             operations of other kinds, forward or backward.
         read_forward: elements read in the forward pass. The other attributes `read_*` and `write_*` have the
             same form.
-        kernels_forward, kernels_backward: kernels launched in the forward and the backward pass.
+        kernels_forward, kernels_backward: compute kernels launched in the forward and the backward pass.
         elements: elements of generic operations.
         saved: elements saved by the forward pass for the backward pass.
         gemm_m: mean number of rows of matrix products, weighted by operations. The other `gemm_*` and

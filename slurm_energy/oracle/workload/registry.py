@@ -1,4 +1,4 @@
-"""Registry of the cost functions of PyTorch operators and layers. It needs no PyTorch.
+"""Registry of the cost functions of PyTorch operators and layers. The registry needs no PyTorch.
 
 Sites and users can register further functions.
 """
@@ -72,12 +72,12 @@ def handles_layer(*classes: str) -> Callable[[LayerHandler], LayerHandler]:
 
 
 def operator_handler(name: str) -> OperatorHandler | None:
-    """Return the cost function registered for an operator name, e.g. `aten.mm`; None if there is none."""
+    """Return the cost function registered for an operator name, e.g. `aten.mm`; None if not registered."""
     return _operators.get(name)
 
 
 def layer_handler(cls: type) -> LayerHandler | None:
-    """Return the handler registered for a PyTorch module class; None if there is none.
+    """Return the handler registered for a PyTorch module class; None if no handler is registered.
 
     Handlers registered for a base class are not used.
     """
