@@ -1,6 +1,6 @@
 """Adjustments of programs in the database: users' permissions, trials, and values offered to runs.
 
-Owners are identified by uid, which senergyctld knows from munge and from Slurm. The attributes `body` are
+Owners are identified by uid. senergyctld learns the uids from munge and from Slurm. The attributes `body` are
 JSON text that this module does not interpret.
 """
 
@@ -35,7 +35,7 @@ _COLUMNS: Final = ("id", "cluster", "uid", "workload", "state", "source", "creat
 
 
 class StoredTrial(NamedTuple):
-    """A trial in the database.
+    """A trial in the database: adjustments that are tried against the cause of one finding.
 
     Attributes:
         key: row id of the trial; 0: the trial is not stored yet.
@@ -47,7 +47,7 @@ class StoredTrial(NamedTuple):
         source: origin of the trial: `apply` or `auto`.
         created: Unix seconds.
         decided: time of the verdict in Unix seconds; None while the trial is pending.
-        body: JSON text.
+        body: description of the trial as JSON text.
     """
 
     key: int
@@ -62,7 +62,7 @@ class StoredTrial(NamedTuple):
 
 
 class OfferedRun(NamedTuple):
-    """Values that were offered to a run of a job.
+    """Values of adjustments that were offered to a run of a job.
 
     Attributes:
         run: the run.
@@ -72,7 +72,7 @@ class OfferedRun(NamedTuple):
         submitted: whether the job was submitted with the options of the trial.
         offered: offered values by kind of adjustment.
         requested: kinds of adjustment that the program has requested.
-        created: Unix seconds.
+        created: time of the offer in Unix seconds.
     """
 
     run: JobRun
@@ -90,10 +90,10 @@ class ProgramRun(NamedTuple):
 
     Attributes:
         run: the run.
-        start: Unix seconds of the first record.
-        end: Unix seconds of the last record.
+        start: start of the first record in Unix seconds.
+        end: end of the last record in Unix seconds.
         policy: energy policy.
-        state: Slurm's state; None: not known yet.
+        state: job state, as Slurm writes it; None: not known yet.
     """
 
     run: JobRun
@@ -104,7 +104,10 @@ class ProgramRun(NamedTuple):
 
 
 def permissions_of(connection: Connection, cluster: str, uid: int) -> str | None:
-    """Return the stored permissions of a user, as text; None if the user has set none."""
+    """Return the stored permissions of a user, as text; None if the user has set no permissions.
+
+    The permissions state which adjustments the user allows.
+    """
     columns = _permissions.c
     query = select(columns.body).where(columns.cluster == cluster, columns.uid == uid)
     return connection.execute(query).scalar()
@@ -158,7 +161,7 @@ def decide_trial(connection: Connection, key: int, state: str, now: float, body:
 def trials_of(
     connection: Connection, cluster: str, uid: int | None, workload: str | None = None
 ) -> list[StoredTrial]:
-    """Return at most `MAX_LISTED` trials, the newest ones, ordered from old to new.
+    """Return the newest trials, at most `MAX_LISTED` of them, oldest first.
 
     Args:
         connection: connection to the database.

@@ -41,7 +41,7 @@ _MODES: Final = "ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ENGINE_SUBSTIT
 
 
 class Backend(abc.ABC):
-    """A kind of database."""
+    """Interface to one kind of database: SQLite, MariaDB or PostgreSQL."""
 
     clock: str = "SELECT extract(epoch FROM clock_timestamp())"
     """Query of the Unix time of the database server in seconds."""
@@ -102,11 +102,14 @@ class Backend(abc.ABC):
         return None
 
     def problem(self, connection: Connection) -> str:
-        """Return the reason why the server cannot hold the database; empty if it can."""
+        """Return the reason why the server is unsuitable for the database; empty if it is suitable."""
         return ""
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """Return whether an error has not ended the transaction that was begun; see `engine.transaction`."""
+        """Return whether the begun transaction is still open; see `engine.transaction`.
+
+        An error may have ended the transaction.
+        """
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:
@@ -275,7 +278,7 @@ class MariadbBackend(Backend):
         return self._packet_bytes(connection) - _STATEMENT_BYTES
 
     def problem(self, connection: Connection) -> str:
-        """Return the reason why the server cannot hold the database; empty if it can."""
+        """Return the reason why the server is unsuitable for the database; empty if it is suitable."""
         packet_bytes = self._packet_bytes(connection)
         if packet_bytes >= _MIN_PACKET_BYTES:
             return ""
@@ -361,7 +364,7 @@ class PostgresqlBackend(Backend):
         return getattr(error.orig, "sqlstate", None) == "57014"  # query_canceled
 
     def problem(self, connection: Connection) -> str:
-        """Return the reason why the server cannot hold the database; empty if it can."""
+        """Return the reason why the server is unsuitable for the database; empty if it is suitable."""
         encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
         return "" if encoding == "UTF8" else f"its encoding is {encoding}; create it with ENCODING 'UTF8'"
 

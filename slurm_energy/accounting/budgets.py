@@ -49,7 +49,7 @@ class BudgetSample:
             means.
         committed_watts: maximum committed power in the span.
         capped_watts: mean capped power: the power that the limits take from devices.
-        headroom_watts: lowest headroom in the span.
+        headroom_watts: minimum power that new jobs could add under the limit, in the span.
         over_s: seconds during which the 5 s mean of the measured power was above the limit.
     """
 
@@ -73,9 +73,9 @@ class BudgetChange:
         time: Unix seconds.
         budget: name of the budget; None if the event does not concern one single budget.
         actor: login name of the user who made the change; None: senergyctld.
-        kind: `set`, `clear`, `reload`, `signal`, `over`, `node` or `start`.
+        kind: kind of event: `set`, `clear`, `reload`, `signal`, `over`, `node` or `start`.
         why: the event in one line of text.
-        details: further values.
+        details: further values that describe the event.
     """
 
     time: float
@@ -132,7 +132,9 @@ def samples(
     end: float,
     limit: int = MAX_SAMPLES,
 ) -> list[BudgetSample]:
-    """Return the samples of a budget, oldest first. Merge neighbours if there are more than `limit`.
+    """Return the samples of a budget, oldest first.
+
+    If there are more than `limit` samples, neighbouring samples are merged.
 
     Args:
         connection: connection to the database.
@@ -289,8 +291,8 @@ def overrides(connection: Connection, cluster: str, now: float) -> dict[str, Lim
 def save_nodes(connection: Connection, cluster: str, time: float, bodies: Mapping[str, str]) -> None:
     """Store the state of nodes (JSON text by node) in one transaction.
 
-    senergyctld calls this before it sends a higher limit, so that it never underestimates a node after a
-    restart.
+    senergyctld calls this function before it sends a higher limit to a node. After a restart, senergyctld
+    therefore never underestimates the power that the node may draw.
     """
     rows = [{"cluster": cluster, "node": node, "time": time, "body": body} for node, body in bodies.items()]
     with transaction(connection):

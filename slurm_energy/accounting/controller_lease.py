@@ -82,13 +82,14 @@ class LeaseState:
 
     Attributes:
         token: fencing token; 0: the lease was never taken.
-        holder: name of the holder; None: the lease is free.
-        instance: identity of the holder's process; None: the lease is free.
-        session: number of the database session in which the holder writes.
+        holder: name of the controller that holds the lease; None: the lease is free.
+        instance: identity of the process that holds the lease; None: the lease is free.
+        session: number of the database session in which the holder of the lease writes.
         held_s: seconds since the lease was taken or released.
         renewed_age_s: seconds since the last renewal of the lease.
-        successor: controller for which the last holder released the lease; None: any controller.
-        policy_lines: lines that the holder has added to the policy file.
+        successor: name of the controller that shall take the lease next, as set by the last holder of the
+            lease; None: any controller.
+        policy_lines: lines that the holder of the lease has added to the policy file.
         controllers: the controllers, by name.
     """
 

@@ -125,7 +125,10 @@ def of_records(connection: Connection, record_ids: Sequence[int]) -> list[dict[s
 
 
 def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return copies of the dicts from `of_records` without `for_job`, the job id of another user."""
+    """Return copies of the dicts from `of_records` without the key `for_job`.
+
+    The value of this key is the id of another user's job.
+    """
     return [{key: value for key, value in one.items() if key != "for_job"} for one in decisions]
 
 

@@ -65,7 +65,10 @@ def save_samples(connection: Connection, key: SeriesKey, samples: Sequence[Sampl
 
 
 def read_samples(connection: Connection, key: SeriesKey, start: float, end: float) -> list[Sample]:
-    """Return the samples of a series that overlap a window of Unix time, in order of their start."""
+    """Return the samples of a series that overlap the time from `start` to `end` (Unix seconds).
+
+    The samples are in the order of their starts.
+    """
     table = grid_series
     query = (
         select(table.c.start, table.c.end, table.c.value)

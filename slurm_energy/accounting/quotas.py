@@ -92,7 +92,7 @@ class QuotaChange:
 
 
 def read_quotas(connection: Connection, cluster: str) -> list[Quota]:
-    """Return all quotas of a cluster by account, user, resource and period."""
+    """Return all quotas of a cluster, in the order of account, user, resource and period."""
     table = quotas
     rows = connection.execute(
         select(table)

@@ -7,7 +7,7 @@ from sqlalchemy.engine import ExceptionContext
 
 
 def end_lost_streams(engine: Engine) -> Engine:
-    """Configure a PyMySQL engine so that streamed results end when their connection is lost. Return it.
+    """Configure a PyMySQL engine so that a lost connection ends a streamed result. Return the engine.
 
     Otherwise PyMySQL would try to read the rest of such a result when its cursor is closed, and would fail
     with a traceback.

@@ -13,7 +13,7 @@ _CHUNK: Final = 500
 
 
 def insert_or_replace(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows. If a stored row has the same primary key as a new row, it takes the new values.
+    """Insert rows. A stored row with the same primary key takes the values of the new row.
 
     Args:
         connection: connection to the database.

@@ -67,7 +67,7 @@ class ExportTable:
     """A table that can be exported.
 
     Attributes:
-        meaning: description of what a row of the table is and by which time rows are selected.
+        meaning: description of the rows of the table, and of the time by which the rows are selected.
         columns: the columns.
         read: function that returns the rows of an `ExportPeriod` in a fixed order.
     """
@@ -130,7 +130,7 @@ def component_energies(components: Sequence[dict[str, Any]]) -> dict[str, float 
 def _table_reader(
     table: Any, names: str, time: str, key: str
 ) -> Callable[[Connection, ExportPeriod], ExportRows]:
-    """Return a function that reads the given columns of a table, with the rows in the order of a key."""
+    """Return a function that reads columns of a table. The rows are in the order of the columns `key`."""
     columns = [table.c[name] for name in names.split()]
     order = [table.c[name] for name in key.split()]
     hidden = [column for column in order if column not in columns]

@@ -20,7 +20,7 @@ _MAX_ROWS: Final = 100
 
 
 class DamagedDatabaseError(EnergyError):
-    """Error: the database has contents that neither its software nor senergyctld can have written."""
+    """Error: the contents of the database cannot come from the database software or from senergyctld."""
 
 
 def verify(location: Location) -> None:

@@ -1,8 +1,8 @@
 """Recovery of the readable rows of a damaged SQLite file into a new file.
 
-Pages that SQLite cannot read are skipped. Rows with values of a wrong type are left out, and so are records
-that differ from their columns. A reference to a lost row is cleared; if the column must not be NULL, the row
-is left out.
+Pages that SQLite cannot read are skipped. Rows with values of a wrong type are left out. Records whose JSON
+text differs from the columns of their row are left out, too. A reference to a lost row is cleared. If the
+column of the reference must not be NULL, the row with the reference is left out.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Recovery:
 
     Attributes:
         tables: result of each table by name.
-        sums_reset: whether the sums of `senergy report` were deleted because some were lost. senergyctld then
-            computes them again from the periods.
+        sums_reset: whether the sums of `senergy report` were deleted because some of the sums were lost. In
+            this case senergyctld computes all sums again from the periods.
     """
 
     tables: dict[str, RecoveredTable] = field(default_factory=dict)

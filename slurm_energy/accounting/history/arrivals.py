@@ -1,6 +1,6 @@
 """Past arrivals of jobs, from stored job facts.
 
-They serve to forecast how many CPUs and GPUs jobs will need that are submitted later.
+The arrivals serve to forecast the CPUs and GPUs that jobs submitted in the future will need.
 """
 
 from __future__ import annotations

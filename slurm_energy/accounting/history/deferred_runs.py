@@ -68,7 +68,7 @@ def read_deferred_runs(
         cluster: Slurm's ClusterName.
         start: start of the window in Unix seconds.
         end: end of the window.
-        visible: which jobs the caller may see; None: all jobs.
+        visible: restriction to the jobs that the caller may see; None: no restriction.
         names: accounts, users and partitions whose jobs are returned; empty: no restriction.
     """
     own = (_records.c.account, _records.c.user, _records.c.partition)

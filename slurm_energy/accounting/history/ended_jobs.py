@@ -1,4 +1,4 @@
-"""Finished jobs with complete records, in the order of the last change of their facts."""
+"""Finished jobs with complete records, in the order in which their job facts last changed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class EndedJobs(NamedTuple):
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
     """Return the batch of finished jobs after a position. Jobs are in the order of their last change.
 
-    The next call reads a job that lacks records again, unless the batch contains a later job or is full.
+    Jobs that lack records are not returned. If the batch contains no later job and is not full, the next call
+    reads such a job again.
 
     Args:
         connection: connection to the database.

@@ -17,8 +17,8 @@ def read_node_arrivals(
 ) -> list[tuple[str, float, float]]:
     """Return (node, start, end) of each job on each node, in order of the start. Times are Unix seconds.
 
-    If there are more than `max_arrivals` rows, the oldest ones are omitted. The result is always complete
-    from its first start on.
+    If there are more than `max_arrivals` rows, the oldest ones are omitted. No start that is later than the
+    first returned start is missing.
 
     Args:
         connection: connection to the database.

@@ -99,9 +99,10 @@ _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "ti
 
 
 class FinishedRun(NamedTuple):
-    """A finished run of a job; None in a field: unknown, or not requested.
+    """A finished run of a job. None in a field means unknown or not requested.
 
-    `oracle.history.observed_run` describes the fields. The following fields differ or are additional.
+    `oracle.history.observed_run` describes the fields. The fields below are additional, or differ from that
+    description.
 
     Attributes:
         end: end of the run in Unix seconds.

@@ -88,13 +88,14 @@ class StoredRun(NamedTuple):
     """A learned run in the database.
 
     Attributes:
-        owner: login name of the user, or `SITE`.
+        owner: login name of the user; `SITE` for characterisation runs of the site.
         hardware: kind of hardware.
-        workload: fingerprint of the script, else `--energy-model`, or the class of a reference kernel.
+        workload: fingerprint of the batch script, else the value of `--energy-model`. For a characterisation
+            run: class of the reference compute kernel.
         fingerprint, model: digest of the batch script, value of `--energy-model`; None if unknown or not
             given.
-        end: Unix seconds.
-        body: JSON text.
+        end: end of the run in Unix seconds.
+        body: the learned run as JSON text.
     """
 
     owner: str
@@ -203,7 +204,7 @@ def find_runs(
     Args:
         connection: connection to the database.
         owners: login names, or `SITE`; None: all owners.
-        workload: fingerprint, model or class of a reference kernel; None: any.
+        workload: fingerprint, model or class of a reference compute kernel; None: any.
         hardware: kind of hardware; None: any.
         limit: maximum number of runs.
     """
@@ -233,7 +234,7 @@ def forget(
     Args:
         connection: connection of the writing thread.
         owner: login name, or `SITE`.
-        workload: fingerprint, model or class of a reference kernel; None: all.
+        workload: fingerprint, model or class of a reference compute kernel; None: all.
         hardware: kind of hardware; None: all.
     """
     runs = _conditions([owner], hardware) + _of_workload(workload)

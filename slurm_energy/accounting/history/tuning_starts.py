@@ -1,4 +1,4 @@
-"""Operating points in the database: starts that senergyctld assigned to jobs, and pinned points."""
+"""Operating points in the database: starting points assigned by senergyctld, and pinned points."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Pin(NamedTuple):
 
 
 class IssuedStart(NamedTuple):
-    """The operating point that senergyctld assigned to a job as its start.
+    """The starting point of a job: the operating point with which tuning starts, assigned by senergyctld.
 
     Attributes:
-        program: the job's program as known when the start was assigned. If the agent learned the fingerprint
-            later, the job's program now is another one.
+        program: the job's program as known when the starting point was assigned. If the agent learned the
+            fingerprint later, the job now belongs to another program.
         exploration: whether the operating point is tried only for learning.
         body: JSON text of the operating point and of the source from which it was chosen.
     """
@@ -77,7 +77,7 @@ class IssuedStart(NamedTuple):
 
 
 def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedStart | None:
-    """Return the start that was assigned to a run of a job; None if the run has no start."""
+    """Return the starting point that was assigned to a run of a job; None if none was assigned."""
     columns = _starts.c
     row = connection.execute(
         select(*columns["owner", "workload", "hardware", "exploration", "body"]).where(
@@ -104,7 +104,7 @@ def store_start(
     running: Collection[int],
     now: float,
 ) -> IssuedStart:
-    """Store the start of a job unless the job already has one, and return the stored start.
+    """Store the starting point of a job unless one is stored already, and return the stored starting point.
 
     The transaction includes the check for other explorations. Therefore, if two jobs start at the same
     moment, at most one of them explores.
@@ -112,8 +112,9 @@ def store_start(
     Args:
         connection: connection of the writing thread.
         run: the run of the job.
-        start: the start to store.
-        fallback: the start to store instead if `start` explores while another running job explores.
+        start: the starting point to store.
+        fallback: the starting point to store instead if `start` is an exploration while another running job
+            explores.
         running: ids of the jobs that are running.
         now: current time, Unix seconds.
     """
@@ -175,7 +176,7 @@ def remove_pin(connection: Connection, program: Program) -> bool:
 
 
 def drop_starts(connection: Connection, before: float) -> int:
-    """Delete the starts that were stored before `before` (Unix seconds) and return how many were deleted."""
+    """Delete the starting points that were stored before `before` (Unix seconds). Return their number."""
     with transaction(connection):
         return connection.execute(delete(_starts).where(_starts.c.time < before)).rowcount
 

@@ -64,7 +64,8 @@ def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
 
     Args:
         connection: connection to the database.
-        since: Unix seconds. A job is left out if its records arrived, or its facts changed, before this time.
+        since: Unix seconds. A job without facts is left out if its records arrived before this time. A job
+            with facts is left out if its facts last changed before this time.
     """
     unknown = usage_tables.usage_unknown_jobs.c
     # Not DISTINCT, for which SQLite would read a whole index in its order instead of the few rows.

@@ -1,4 +1,7 @@
-"""Storage of several deliveries in one transaction, with a result for each."""
+"""Storage of several deliveries in one transaction, with a result for each delivery.
+
+A delivery is the list of records or periods in one request of an agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node-seconds in a window without delivered energy, or in which nodes were powered down."""
+"""Node-seconds without delivered energy, and node-seconds in which nodes were powered down."""
 
 from __future__ import annotations
 

@@ -40,7 +40,10 @@ class OffPeriod:
 def store_off_periods(
     connection: Connection, cluster: str, items: Sequence[OffPeriod], received: float
 ) -> None:
-    """Store periods in one transaction. Skip a period if one of its node with the same start is stored."""
+    """Store periods in one transaction.
+
+    A period is skipped if a period of the same node with the same start is stored already.
+    """
     with transaction(connection):
         for first in range(0, len(items), _CHUNK):
             chosen = [item for item in items[first : first + _CHUNK] if item.end > item.start]

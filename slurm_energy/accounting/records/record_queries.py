@@ -60,7 +60,7 @@ def records_json(connection: Connection, ids: Sequence[int], *, with_traces: boo
 
 
 def _record_json(row: Row[Any], facts_texts: dict[int | None, str], with_traces: bool) -> str:
-    """Return a record as JSON. `facts_texts` holds the job facts, which many records share, by row id."""
+    """Return a record as JSON. `facts_texts` holds the texts of the job facts by row id."""
     values: tuple[Any, ...] = tuple(row)
     facts = facts_texts.get(values[2])
     if facts is None:

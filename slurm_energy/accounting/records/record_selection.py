@@ -80,12 +80,12 @@ class RecordSelection:
         accounts, partitions: Slurm accounts and partitions.
         nodes: jobs that ran on one of these nodes match, with their records of all nodes.
         start, end: Unix seconds; jobs that overlap the window from `start` to `end` match.
-        steps: whether to include step records. A job selector with a step selects the records of this step in
-            any case.
+        steps: whether to include records of Slurm steps. A job selector with a step selects the records of
+            this step in any case.
         duplicates: whether to include earlier runs of requeued jobs, and earlier jobs whose id was reused.
         visible: limits the records to those that the caller may see; None: no limit.
         omit_others: True: leave out selected jobs that the caller may not see. False: refuse the request if
-            there are any.
+            it selects such a job.
     """
 
     jobs: tuple[JobSelector, ...] = ()

@@ -251,7 +251,9 @@ def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], recei
 def _insert_attachments(
     connection: Connection, table: Table, bodies: Mapping[str, tuple[float | None, str | None]]
 ) -> None:
-    """Insert the attachments of those records that are stored under the id that was delivered.
+    """Insert the attachments of the records that are stored under their delivered ids.
+
+    Attachments are traces or observations.
 
     Args:
         connection: connection of the writing thread.

@@ -72,7 +72,9 @@ def row_id() -> Column[int]:
 
 
 def partial_index(name: str, *columns: str, where: str) -> Index:
-    """Return an index of only those rows that fulfil a condition. On MariaDB it covers all rows.
+    """Return an index that covers only the rows that fulfil a condition.
+
+    On MariaDB the index covers all rows.
 
     Args:
         name: name of the index.

@@ -48,8 +48,8 @@ class ConsumptionRecord(NamedTuple):
 def read_consumption(connection: Connection, after: int, since: float) -> list[ConsumptionRecord]:
     """Return at most `CHUNK` entries for whole jobs (not steps), in the order of arrival.
 
-    Call it again with `after` set to the `row` of the last entry until fewer than `CHUNK` entries are
-    returned.
+    Call the function again with `after` set to the `row` of the last entry until fewer than `CHUNK` entries
+    are returned.
 
     Args:
         connection: connection to the database.

@@ -35,8 +35,10 @@ class GroupKey(NamedTuple):
 
     Attributes:
         cluster: name of the cluster.
-        kind: `job`, `idle`, `unattributed`, `off`, `off-unmeasured` or `coverage`.
-        account, user, qos, partition, policy, tag: names of these attributes of the job.
+        kind: kind of energy or time that is summed: `job`, `idle`, `unattributed`, `off`, `off-unmeasured` or
+            `coverage`.
+        account, user, qos, partition, policy, tag: the job's Slurm account, user, QOS, partition, energy
+            policy and tag.
         uid: owner of the job; None: unknown, or not a job.
         gpu_kind: product names of the GPUs; Slurm's GRES type if the run has no record.
         cpus: number of allocated CPUs on all nodes; None: unknown.
@@ -68,7 +70,7 @@ class GroupedRun:
     """One run of a job.
 
     Attributes:
-        key: group of the run.
+        key: attributes of the run by which reports group.
         restart_count: number of earlier requeues; None: unknown, because the run has no record yet.
         start, end: Unix seconds. An end of None means that the run has not ended, or that its end is unknown.
         job: row id of the run's job facts; None: there are no facts yet.

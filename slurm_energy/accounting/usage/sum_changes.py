@@ -25,7 +25,7 @@ SumKey = tuple[int, int, int]
 
 
 class SumChanges:
-    """Changes that one transaction makes to the sums."""
+    """Changes that one transaction makes to the sums of energy, CPU time and GPU time."""
 
     def __init__(self) -> None:
         self._by_key: dict[SumKey, Sums] = {}
