@@ -119,7 +119,8 @@ class PriorityEngine:
         state: state that the engines before and after a reload share.
         history: predictions from measured runs; None: there is no history.
         shape_provider: determines the GPU shapes in which each job could run; None: only the requested shape.
-        guard: the guard that the shape provider's predictor uses; None: no lower bounds from history.
+        guard: the prediction guard that the shape provider's predictor uses; None: predictions have no lower
+            bounds from history.
 
     Raises:
         NotFoundError: the scheduling policy is unknown.
@@ -269,9 +270,8 @@ class PriorityEngine:
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
         """Return the rows of unranked pending jobs that still have a site factor set by senergyctld.
 
-        There are such jobs in portable mode only.
-
-        They would go before all other jobs in a partition that is no longer ranked.
+        Such jobs exist in portable mode only. With their old site factors, they would go before all other
+        jobs in a partition that is no longer ranked.
         """
         applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
         at: Ints = np.flatnonzero(

@@ -51,10 +51,10 @@ class InterventionState:
         assigned: assigned GPU shapes by job id.
         blocked_shapes: by job id and GPU shape, the Unix second until which the shape counts as not fitting.
         protected_until: by job id, the Unix second until which the job must not be preempted.
-        left_queue: by job id, jobs that had left the queue when Slurm was queried about them, with the Unix
-            second before which they are not queried again.
-        being_served: jobs with deadlines for which other jobs were preempted, by job id, with the Unix second
-            until which the job has time to start.
+        left_queue: jobs that were no longer in the queue when Slurm was queried about them. Maps the id of
+            each job to the Unix second before which Slurm is not queried about the job again.
+        being_served: jobs with deadlines for which other jobs were preempted. Maps the id of each job to the
+            Unix second until which the job has time to start.
         startable_since: by job id, the Unix second since which the job could start in its current GPU shape.
         interruptions: number of preemptions by job id.
         unsaved: interventions that are not yet in the database.
@@ -112,7 +112,7 @@ class InterventionState:
         return assigned if same else None
 
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
-        """Return whether a job must keep its original request, even if it offers other GPU shapes.
+        """Return whether a job that offers other GPU shapes must keep its original request.
 
         The job is identified by its id, submission time (Unix seconds) and number of restarts.
         """

@@ -100,8 +100,8 @@ class OfferedShapeProvider:
 
     Args:
         predictor: predicts time and watts of each shape.
-        nodes: function that returns the nodes with their free resources, or None if they are unknown. It is
-            called at most once per queue, and only if a job offers shapes.
+        nodes: function that returns the nodes with their free resources, or None if they are unknown. The
+            function is called at most once per queue, and only if a job offers shapes.
         blocked_shapes: (job id, shape) pairs that count as not fitting.
         keeps_request: function that returns, for (job id, submission time, restart count), whether the job
             must keep its original request. Such a job is ranked by its original request. Otherwise it could
@@ -352,7 +352,10 @@ def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
 
 
 def _split_text(split: BalancedSplit | None) -> str:
-    """Return the predicted time, energy and shares of a mixed shape in brackets; empty for other shapes."""
+    """Return text about a mixed GPU shape: predicted time and energy, and each GPU type's share of the work.
+
+    The text is in brackets. It is empty for other shapes.
+    """
     if split is None:
         return ""
     shares = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in split.work_shares.items())

@@ -181,11 +181,12 @@ class QueuePredictor:
     def predict_power_quantile(self, queue: QueueColumns, quantiles: PowerQuantiles) -> tuple[Floats, Floats]:
         """Return an upper quantile of each job's watts, and the job's maximum watts under power caps.
 
-        Only runs of the same user count. Otherwise users could help each other by cheap jobs.
+        Only runs of the same user count. Otherwise one user could lower the predictions for another user by
+        running cheap jobs.
 
         Args:
             queue: the jobs.
-            quantiles: predicts from measured runs.
+            quantiles: function that predicts quantiles of watts from measured runs.
 
         Returns:
             Quantile (NaN: unknown) and maximum (infinity without a cap) in watts, shape (n,) each.

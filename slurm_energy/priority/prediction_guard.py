@@ -28,7 +28,7 @@ SAME_START_S: Final = 2.0
 
 
 class StartedPrediction(NamedTuple):
-    """Prediction that was valid for a job when it started.
+    """Prediction of a job's run time that was valid at the start of the job.
 
     Attributes:
         job_id: Slurm's job id.

@@ -38,7 +38,7 @@ class PreemptionPlan:
         job_id: the job with the deadline.
         submit_s: submission time of the job with the deadline, Unix seconds.
         nodes: nodes on which the job with the deadline can then start.
-        victims: ids of the running jobs to requeue, the one that loses the least energy first.
+        victims: ids of the running jobs to requeue. The job that loses the least energy comes first.
         lost_joules: energy that the victims have used so far and that is lost when they are requeued.
         why: the reason, in one line.
     """

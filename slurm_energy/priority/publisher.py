@@ -73,9 +73,9 @@ class TablePublisher:
     slurmctld looks the job up at once.
 
     Args:
-        path: `priority.table`.
+        path: path of the file `priority.table`.
         stale_s: age in seconds at which the plugin disregards the table.
-        refresher: sets a field of a job; None: slurmctld looks up new jobs only at the next minute.
+        refresher: sets a field of a job in Slurm; None: slurmctld looks up new jobs only at the next minute.
         ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
             instead of the middle. In the middle, new jobs of an unranked partition would stand before all
             jobs that already wait there. With many new jobs, the waiting jobs would never start.
@@ -109,7 +109,10 @@ class TablePublisher:
         )
 
     def close(self, successor: Publisher | None) -> None:
-        """Remove the table, unless `successor` also writes it. slurmctld would use it until it is stale."""
+        """Remove the table, unless `successor` also writes the table.
+
+        slurmctld would use a remaining table until the table is stale.
+        """
         if isinstance(successor, TablePublisher) and successor._path == self._path:
             return
         with contextlib.suppress(OSError):

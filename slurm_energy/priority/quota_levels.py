@@ -1,4 +1,7 @@
-"""Use of quotas: calendar periods, levels of use, and the quota that limits a user's jobs. No numpy."""
+"""Use of quotas: calendar periods, levels of use, and the quota that limits a user's jobs.
+
+The module does not need numpy.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,9 @@ class QuotaStandings:
 
 
 def period_window(quota: Quota, now: float, zone: tzinfo | None) -> tuple[float, float] | None:
-    """Return start and end (Unix time) of a quota's period at a time; None if the time is outside.
+    """Return start and end (Unix time) of the period of a quota that contains a time.
+
+    Return None if no period of the quota contains the time.
 
     Args:
         quota: the quota.

@@ -1,7 +1,7 @@
 """Effect of quotas on the order of the queue: additional tiers behind those of the scheduling policy.
 
 Jobs over the warning level of a quota go after all other jobs, except that the bound on waiting still holds
-for them. Jobs over the hold level go last, however long they have waited. Within each of these two groups,
+for them. Jobs over the hold level go last, however long they have waited. Within each of these two tiers,
 jobs keep the order of the policy.
 """
 

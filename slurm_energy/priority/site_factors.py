@@ -84,8 +84,9 @@ def stable_order(old: Ints) -> Ints:
 
     The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks. The size
     of a block is the fraction `ORDER_TOLERANCE` of the place at which the block begins. Within a block, jobs
-    stay in the order of their current factors. The purpose is to save requests to slurmctld: ageing and
-    medians constantly move jobs deep in a long queue, and each move costs a request.
+    stay in the order of their current factors. The purpose is to save requests to slurmctld: the ageing of
+    jobs, and medians over the queue on which scores depend, constantly move jobs deep in a long queue, and
+    each move costs a request.
 
     Args:
         old: current factors of the jobs in the policy's order, shape (n,); 0: the job has no factor.

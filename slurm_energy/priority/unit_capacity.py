@@ -14,7 +14,7 @@ from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
 def unit_capacity(
     queue: QueueColumns, shapes: ShapeTable, predicted: QueuePredictions
 ) -> UnitCapacity | None:
-    """Return the capacity by GPU type.
+    """Return, by GPU type, the free GPUs, and the GPUs of running jobs with the expected ends of these jobs.
 
     Return None if no job offers shapes, because the nodes are not read in this case.
 

@@ -1,4 +1,7 @@
-"""Decayed usage and fair shares of users and Slurm accounts. No SQL, no Slurm command."""
+"""Decayed usage and fair shares of users and Slurm accounts.
+
+The module uses neither SQL nor Slurm commands.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class DecayedUsage:
         return WINDOW_HALF_LIVES * self.half_life_s
 
     def without_records(self) -> DecayedUsage:
-        """Return an empty usage with the same half-life. All records will be read again for it."""
+        """Return an empty usage with the same half-life, for which all records will be read again."""
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
