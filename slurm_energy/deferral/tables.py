@@ -50,8 +50,8 @@ class Capacity:
             reservations leave free, shape (kinds, slots).
         watts: power that running jobs and reservations leave free under the budget, shape (slots,). None
             without a budget.
-        reserve: expected number of units for jobs that have not arrived yet, shape (kinds, slots). A job is
-            deferred only to a slot in which these units stay free. None if no arrivals are expected.
+        reserve: number of units to keep free for jobs that have not arrived yet, shape (kinds, slots). A job
+            is deferred only to a slot in which these units stay free. None if no arrivals are expected.
         high_reserve: number of units that suffices in nearly all cases for jobs that have not arrived yet,
             shape (kinds, slots). None if unknown.
         release_s: mean time until the jobs on a full cluster release one unit, shape (kinds,). NaN or None if

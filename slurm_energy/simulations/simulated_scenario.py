@@ -113,10 +113,10 @@ class SimulatedScenario:
         """Return the totals for every combination of values, as a data frame with a row per simulation.
 
         Args:
-            axes: maps each scenario key that varies to a list of values, such as `{"workload.load": [0.5,
-                0.8]}`. A range such as `"0.5:1:0.1"` may replace the list. Several keys in one entry,
-                separated by commas, change together. The value of such an entry is a list of lists. Each
-                inner list has one value per key, and is one point of the sweep.
+            axes: maps each scenario key that varies to its values, as in `{"workload.load": [0.5, 0.8]}`. A
+                range such as `"0.5:1:0.1"` may replace the list. Several keys in one entry, separated by
+                commas, change together. The value of such an entry is a list of lists. Each inner list has
+                one value per key, and is one point of the sweep.
             policies: names of policies; empty means the policies of the scenario.
             seeds: seeds of the random numbers.
             processes: number of parallel processes. With more than one process, a site's own policies must be

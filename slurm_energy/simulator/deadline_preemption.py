@@ -48,7 +48,7 @@ class DeadlinePreemption:
         left_watts: function that returns the power in watts that the budget leaves.
         interrupt: function that interrupts a running job.
         start: function that starts a job in a shape.
-        constrained: selection of jobs under constraints; None if only units and power bind jobs.
+        constrained: selection of jobs under constraints; None if only units and power restrict jobs.
     """
 
     def __init__(

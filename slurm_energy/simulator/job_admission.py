@@ -1,7 +1,8 @@
 """Admission of simulated jobs under a power budget, by the functions that also admit live jobs.
 
-A job is admitted if its power fits under the budget while all running jobs have their economic limits. An
-admitted job starts once the limits in force leave this power free. It starts at its economic limit or above.
+A job is admitted if its power fits under the budget while all running jobs have their economic limits. The
+economic limit of a job is the power limit to which the job may be lowered so that further jobs can start. An
+admitted job starts once the limits in force leave enough power free, at its economic limit or above.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class JobAdmission:
         return bool(admitted.fits[0]), float(admitted.headroom_watts[0])
 
     def start_point(self, job: int, shape: int, left_watts: float) -> PowerPoint:
-        """Return the power limit at which an admitted job starts, and its effect.
+        """Return the power limit at which an admitted job starts, and the effect of this limit.
 
         Args:
             job: row of the job.
-            shape: row of the shape in which it starts.
+            shape: row of the shape in which the job starts.
             left_watts: power that the job may add. It is at least the power with which the job was admitted.
         """
         groups = self._columns.pending([job], [shape])

@@ -67,7 +67,7 @@ def first_job(
     held: HeadReservation,
     fitting: bool,
 ) -> tuple[int, int]:
-    """Return the first pending job in the order of the policy, and its shape; (-1, -1) if there is none.
+    """Return the first pending job in the order of the policy, and its shape; (-1, -1) without such a job.
 
     With `fitting`, only jobs are considered that fit in the free units now without delaying the reservation.
     """

@@ -76,7 +76,7 @@ class Scenario:
         sites: sites by name, each of which is a separate cluster. If empty, all nodes form one cluster.
         placement: section of the placement of jobs among the sites.
         sweep: axes of a sweep; every combination of their points is simulated.
-        label: label of this variant if the scenario is one of a sweep; empty otherwise. See `sweeps`.
+        label: label of the scenario if it is a variant of a sweep; empty otherwise. See `sweeps`.
         point: values of the sweep's keys in this variant; empty if the scenario is no variant of a sweep.
     """
 
@@ -217,7 +217,7 @@ def parse(text: str, path: Path) -> Scenario:
 
     Args:
         text: the text.
-        path: path of the file. Files that the scenario names are relative to its folder.
+        path: path of the file. Paths in the scenario are relative to the folder of this file.
 
     Raises:
         ConfigError: the text is not TOML or invalid. The message names file, line and key.

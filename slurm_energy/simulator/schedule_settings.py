@@ -40,8 +40,8 @@ class BudgetRules:
             they are in force at once.
         floor_share: floor of running jobs, as a fraction of a unit's range of power limits: 0 is the lowest
             limit, 1 the highest.
-        slowdown_limit: slowdown limit of jobs, as a fraction. The budget slows a job further only if it must.
-            NaN means no limit.
+        slowdown_limit: slowdown limit of jobs, as a fraction. A job is slowed further only if the budget
+            cannot be kept otherwise. NaN means no limit.
         announced: whether steps of the budget are known before they apply.
         interrupts: whether jobs are interrupted if lower limits do not suffice. If not, running jobs keep
             their floors, and a job does not start if its floor would exceed the budget within the job's time
@@ -94,11 +94,11 @@ class ScheduleSettings:
     Attributes:
         discipline: rule that decides which ranked jobs may start.
         interval_s: seconds between two scheduling passes; 0 means a pass after each event.
-        horizon_s: end of the simulation; None means when all jobs are done.
+        horizon_s: end of the simulation; None means that the simulation ends when all jobs are done.
         budget_watts: power budget over time; None without a budget.
-        hard_budget: whether the budget holds under every policy. Otherwise it holds only under policies that
-            keep it themselves.
-        budget_rules: how the budget is kept.
+        hard_budget: whether the budget holds under every policy. Otherwise the budget holds only under
+            policies that enforce the budget (`Policy.keeps_budget`).
+        budget_rules: rules by which the budget is kept.
         preemption: settings of preemption for policies that preempt; None if no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None means that nodes stay on.
         power_saving: power saving by the forecast of idle gaps; None if it is not used.
@@ -106,9 +106,9 @@ class ScheduleSettings:
         signals: price, carbon intensity and other signals; None if no signal is known.
         half_life_s: half life of the users' usage, for fair shares.
         shares: fair shares by user name. A user without an entry has the share 1.
-        options: options of the policy.
+        options: parameters of the scheduling policy.
         kill_at_limit: whether jobs end at their time limit. Otherwise only backfill uses limits.
-        constraints: licenses, partitions, QOS and reservations; None if only units and memory bind jobs.
+        constraints: licenses, partitions, QOS and reservations; None if only units and memory restrict jobs.
         seed: seed of the random node failures.
     """
 

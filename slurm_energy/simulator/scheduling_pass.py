@@ -37,7 +37,7 @@ class SchedulingPass:
         commitment: committed power of the cluster, see `PowerCommitment`.
         control: control loop of the power budget; None without a budget.
         start: function that starts a job in a shape.
-        constrained: selection of jobs under constraints; None if only units and power bind jobs.
+        constrained: selection of jobs under constraints; None if only units and power restrict jobs.
         looks_ahead: whether the queue for the policy contains the capacity of the cluster.
     """
 

@@ -89,7 +89,7 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
 
     Args:
         text: the text of slurm.conf.
-        settings: the `Key=Value` lines.
+        settings: new `Key=Value` lines. A line replaces the line of the text with the same key.
 
     Raises:
         UsageError: a setting does not have the form `Key=Value`, or the lab requires its own value of the

@@ -102,9 +102,9 @@ def _task_plugin(plan: DaemonPlan) -> StartupStep:
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
     """Return the environment variables for a compiler.
 
-    They place the compiler's temporary files in the lab's directory.
+    The variables place the compiler's temporary files in the lab's directory.
 
-    A compiler that is killed leaves temporary files behind. `down` removes them from the lab's directory.
+    A compiler that is killed leaves temporary files behind. `down` removes these files with the directory.
     """
     return {"TMPDIR": str(plan.layout.lib)}
 

@@ -50,7 +50,7 @@ class Lab:
     def detach(self) -> None:
         """Keep the lab running when this process ends.
 
-        Without this call the lab's processes end too.
+        Without this call, the lab's processes end with this process.
         """
         if self._lifeline_fd is not None:
             os.write(self._lifeline_fd, DETACH)
@@ -121,7 +121,7 @@ class Lab:
 
         Raises:
             NotFoundError: the lab has no such daemon.
-            StepError: the daemon does not start, for example because it still runs.
+            StepError: the daemon does not start, for example because the daemon still runs.
         """
         self.startup([replace(self._step(daemon, node), needs=())]).run()
 

@@ -121,13 +121,13 @@ class LabLayout:
 
     @property
     def cgroup(self) -> str:
-        """Name of the control group that contains all control groups of this lab."""
+        """Name of the Linux cgroup that contains all cgroups of this lab."""
         return f"senergy-lab-{zlib.crc32(str(self.root).encode()):08x}"
 
     def supervisor_socket(self, node: str | None) -> Path:
         """Return the socket of a node's supervisor.
 
-        For the node None, return the socket of the supervisor of the lab's daemons.
+        If `node` is None, return the socket of the supervisor of the lab's daemons.
         """
         return self.node_run(node) / "supervisor.sock" if node else self.root / "run" / "supervisor.sock"
 
@@ -150,7 +150,7 @@ class LabLayout:
     def view(self, node: str | None) -> Path:
         """Return the file that lists the mounts of a node.
 
-        For the node None, return the file for the lab's daemons.
+        If `node` is None, return the file that lists the mounts of the lab's daemons.
         """
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
@@ -176,7 +176,8 @@ def locate_lab(argument: Path | str | None = None) -> LabLayout:
     Raises:
         UsageError: the path is too long for sockets, is not visible inside nodes, or contains a character
             that is special in slurm.conf.
-        ConfigError: other users could replace files in the directory, from which root executes programs.
+        ConfigError: other users could replace files in the directory. This is refused, because root executes
+            programs from the directory.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
     layout = LabLayout(root)

@@ -125,7 +125,7 @@ def _refuse_foreign(layout: LabLayout) -> None:
 
 @contextmanager
 def _locked(layout: LabLayout) -> Iterator[None]:
-    """Lock the lab's directory itself for the time of this context. No lock file is needed."""
+    """Lock the lab's directory for the duration of this context, without a lock file."""
     layout.root.mkdir(parents=True, exist_ok=True)
     check_folder(layout.root)  # another user may have created it meanwhile
     handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)

@@ -133,10 +133,10 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
     """Apply all bind mounts.
 
-    If the target is missing in the host's directory, or is a file there, rebuild this directory.
+    If a target is missing on the host, or is a file there, mount a rebuilt copy of its directory first.
 
     Files of the host are never used as mount points. When the host renames another file over a file, as
-    ldconfig does with /etc/ld.so.cache, the kernel removes mounts on this file in all namespaces.
+    ldconfig does with /etc/ld.so.cache, Linux removes all mounts on the replaced file, in all namespaces.
     """
     rebuilt = {target.parent for target in binds if not target.is_dir()}
     for directory in rebuilt:
@@ -148,7 +148,7 @@ def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
-    """Mount over a directory of the host a directory with the same and additional entries.
+    """Mount a directory with the same and additional entries over a directory of the host.
 
     Files of the host become symbolic links into the original directory, so that later changes on the host are
     visible.
@@ -188,7 +188,7 @@ def _assemble(
     final_flags: int = 0,
     links: Mapping[str, Path] | None = None,
 ) -> None:
-    """Mount over `target` a directory that consists of single bind mounts and links.
+    """Build a directory from bind mounts and symbolic links, and mount it over `target`.
 
     The directory is built in `stage`, because the sources of its mounts may be below `target`.
     """
@@ -205,7 +205,7 @@ def _assemble(
 def _show(source: Path, target: Path) -> None:
     """Make `source` visible as `target`, which is an entry of a directory being assembled.
 
-    A source that no longer exists is skipped, for example the control group of another lab.
+    A source that no longer exists is skipped, for example the cgroup of another lab.
     """
     with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode

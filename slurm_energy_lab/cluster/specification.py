@@ -22,7 +22,7 @@ class LabSpec:
 
     Attributes:
         nodes: the nodes to emulate.
-        slurm: lines `Key=Value` for slurm.conf; an existing key is replaced.
+        slurm: lines `Key=Value` for slurm.conf. A line replaces the existing line with the same key.
         energy: tables to merge into energy.toml, for example `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
         priority: component that orders the queue. `off` means Slurm itself, `plugin` the plugin in slurmctld
@@ -67,9 +67,9 @@ class LabRecord:
     Attributes:
         spec: the specification.
         ports: TCP port by daemon; the key of a node's slurmd is `slurmd.NAME`.
-        complete: whether `up` has finished.
-        started: Unix time of `up` in seconds.
-        starter: process id of `up`.
+        complete: whether the start of the lab was completed.
+        started: Unix time in seconds at which the start of the lab began.
+        starter: id of the process that started the lab.
     """
 
     spec: LabSpec

@@ -1,4 +1,4 @@
-"""Removal of a lab in any state: its processes, mounts, control groups and files."""
+"""Removal of a lab in any state: its processes, mounts, cgroups and files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _mounts_below(root: Path) -> list[Path]:
 
 
 def _groups(name: str) -> list[Path]:
-    """Return the control groups of this lab in the v2 hierarchy and in each v1 hierarchy."""
+    """Return the cgroups of this lab in the cgroup v2 hierarchy and in each v1 hierarchy."""
     return [path for path in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")) if path.is_dir()]
 
 
@@ -72,9 +72,9 @@ def _remove_group(group: Path) -> None:
 
 
 def _remove_idle(group: Path) -> None:
-    """Remove one control group.
+    """Remove one Linux cgroup.
 
-    If the group still has processes that are ending, wait for these processes.
+    If processes in the cgroup are still ending, wait for these processes.
     """
     deadline = time.monotonic() + _TIMEOUT_S
     while True:

@@ -25,7 +25,7 @@ def _training(random: Random, *, steps: bool = True, gpm: bool = True, min_ranks
 
 
 def _hidden_communication(random: Random) -> JobObservation:
-    """Return a job whose program reports no communication, because it overlaps with the backward pass."""
+    """Return a job whose communication is not reported, because it overlaps with the backward pass."""
     shape = training_job(random, min_ranks=4)
     shape.hide_phases = ("communication",)
     return observe(shape, random)

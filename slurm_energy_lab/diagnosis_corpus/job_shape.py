@@ -13,10 +13,11 @@ class NodeLoad:
     """Load of one node at one moment. GPU values are listed by index of the allocated GPU.
 
     Attributes:
-        busy, sm, dram, tensor: utilisation of the GPU and of its units, 0 to 1.
+        busy, sm, dram, tensor: utilisation of the GPU, its SMs, its DRAM interface and its tensor cores, 0 to
+            1.
         copy_bytes_per_s: PCIe traffic to each GPU.
         cpu_cores: number of CPUs in use.
-        cpu_wanted: number of CPUs that the threads would use if there were enough.
+        cpu_wanted: number of CPUs that the threads would use if the job had enough CPUs.
         read_bytes_per_s, write_bytes_per_s, send_bytes_per_s: storage and network traffic of the node.
         io_wait: fraction of the time spent waiting for storage, 0 to 1.
     """
@@ -50,8 +51,8 @@ class JobShape:
         startup_s: time before the program computes.
         tail_s: time after the last computation.
         checkpoint_every_s, checkpoint_s, checkpoint_bytes: interval, duration and size of checkpoints.
-        outlier_every: number N of which one step in N is slow; 0 if no step is slow.
-        outlier_factor: duration of a slow step divided by the duration of other steps.
+        outlier_every: number N if one of every N training steps is slow; 0 if no step is slow.
+        outlier_factor: duration of a slow training step divided by the duration of the other steps.
         gpu_memory_share: GPU memory in use divided by the memory of the GPU.
         gpu_memory_growth: increase of `gpu_memory_share` from the start to the end of the job.
         host_memory_share, host_memory_growth: the same two values for the host memory of the job.

@@ -190,7 +190,7 @@ def bursts(random: Random) -> JobObservation:
 
 
 def large_memory_job(random: Random) -> JobObservation:
-    """Return a healthy serial program that holds all CPUs of a node, because it needs their memory."""
+    """Return a healthy serial program that holds all CPUs of a node, because it needs the whole memory."""
     cpus = random.choice([16, 32])
     shape = JobShape(
         random.uniform(1800, 9000),

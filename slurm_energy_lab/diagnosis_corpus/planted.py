@@ -26,7 +26,7 @@ Builder = Callable[[Random], JobObservation]
 
 @dataclass(frozen=True, slots=True)
 class PlantedJob:
-    """Kind of synthetic jobs.
+    """Kind of synthetic job, with the finding that the diagnosis should report for jobs of this kind.
 
     Attributes:
         name: name of the kind.

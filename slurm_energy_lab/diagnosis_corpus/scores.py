@@ -31,7 +31,7 @@ class Result:
 
     @property
     def is_right(self) -> bool:
-        """Return whether the planted cause is the first finding. For a healthy job: whether there is none."""
+        """Return whether the planted cause is the first finding, or a healthy job has no finding."""
         first = self.findings[0] if self.findings else None
         return first == self.job.expected
 

@@ -23,13 +23,13 @@ class Loop:
         storage_bytes_per_s: bandwidth of the storage per node.
         copy_bytes_per_s: bandwidth of copies from host to GPU.
         sample_gpu_s: GPU time per sample if the batch is large.
-        launch_s: constant time per step for launching kernels.
-        half_batch: batch size at which half of the GPU's units have work.
+        launch_s: constant time per training step for launching compute kernels.
+        half_batch: batch size at which half of the GPU's execution units have work.
         gradient_bytes: size in bytes of the gradients exchanged per step.
         network_bytes_per_s: bandwidth between processes.
         overlap: fraction of the communication that overlaps with the backward pass.
-        slowness: factor of the compute time by rank; a rank without an entry has 1.
-        clock: factor of the clock by rank; a rank without an entry has 1.
+        slowness: by rank, the factor by which its compute time is multiplied; a rank without an entry has 1.
+        clock: by rank, the factor by which its GPU's clock is multiplied; a rank without an entry has 1.
         jitter: relative standard deviation of step times.
         is_pinned: whether the loader pins memory, as the program reports; None if the program does not report
             this.
@@ -121,7 +121,7 @@ def _compute_s(loop: Loop, rank: int) -> float:
 
 
 def unit_activity(loop: Loop) -> float:
-    """Return the fraction, 0 to 1, of the GPU's units that have work while the GPU computes."""
+    """Return the fraction, 0 to 1, of the GPU's execution units that have work while the GPU computes."""
     kernels_s = loop.batch * loop.sample_gpu_s
     occupancy = 0.92 * loop.batch / (loop.batch + loop.half_batch)
     return occupancy * kernels_s / (kernels_s + 0.6 * loop.launch_s)
@@ -132,7 +132,8 @@ class RankLoad:
     """Load that one rank puts on the hardware while it trains.
 
     Attributes:
-        gpu_busy, sm_active, dram_active, tensor_active: utilisation of the GPU and of its units, 0 to 1.
+        gpu_busy, sm_active, dram_active, tensor_active: utilisation of the GPU, its SMs, its DRAM interface
+            and its tensor cores, 0 to 1.
         copy_bytes_per_s: traffic from the host to the GPU.
         cpu_cores: number of CPUs that the rank and its workers use.
         cpu_wanted: number of CPUs that the rank and its workers would use if there were enough CPUs.

@@ -128,7 +128,7 @@ def _starting_loader(random: Random) -> JobObservation:
 
 
 def _hang(random: Random) -> JobObservation:
-    """Return a job that hangs: from some time on, its GPUs wait in a communication kernel."""
+    """Return a job that hangs: from some time on, its GPUs wait in a compute kernel for communication."""
     gpus = random.choice([2, 4, 8])
     state = random.choice(["TIMEOUT", "CANCELLED"])
     shape = JobShape(random.uniform(7200, 20000), gpus=gpus, cpus=8 * gpus, has_steps=False, state=state)
@@ -219,7 +219,7 @@ def _search(random: Random) -> JobObservation:
 
 
 def _search_with_steps(random: Random) -> JobObservation:
-    """Return several programs with different models, one per GPU. Each reports its steps as rank 0."""
+    """Return several programs with different models, one per GPU. Each program reports as rank 0."""
     gpus = random.choice([2, 4])
     jobs = []
     for _ in range(gpus):

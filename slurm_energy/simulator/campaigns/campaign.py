@@ -1,4 +1,4 @@
-"""Campaigns: parallel simulations of a scenario, one per policy and seed, with a cache of finished ones."""
+"""Campaigns: parallel simulations of a scenario, one per policy and seed, with a cache of results."""
 
 from __future__ import annotations
 
@@ -95,10 +95,11 @@ def workload_of(
     Args:
         scenario: the scenario.
         seed: seed of the random numbers; it also selects the part of a workload file.
-        predict: oracle that predicts the jobs of models. It may be None if the scenario has no models.
+        predict: oracle that predicts the jobs that train models. It may be None if the scenario has no
+            models.
 
     Returns:
-        The jobs, and the workload file from which they come with the problems found in it. The second value
+        The jobs; and the contents of the workload file, with the problems found in the file. The second value
         is None if the jobs come from models only.
     """
     section = scenario.workload
@@ -140,7 +141,7 @@ class PreparedRun:
         workload: the jobs.
         settings: settings of the engine.
         policy: scheduling policy.
-        placement: name of the placement policy; empty: there is one site.
+        placement: name of the placement policy; empty if the scenario has one site.
         notes: remarks on the workload files.
     """
 
@@ -173,7 +174,8 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     Args:
         scenario: the scenario.
         task: the policy and the seed.
-        predict: oracle that predicts the jobs of models. It may be None if the scenario has no models.
+        predict: oracle that predicts the jobs that train models. It may be None if the scenario has no
+            models.
 
     Raises:
         EnergyError: a file or a name in the scenario is wrong.
@@ -213,7 +215,10 @@ def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
 
 
 def _signal_totals(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
-    """Return cost and emissions by the series of `[signals]`; None: unknown for a part of the time."""
+    """Return cost and emissions, computed from the series of `[signals]`.
+
+    A value is None if its series is unknown for a part of the time.
+    """
     feed = signal_feed(scenario.signals, str(scenario.path), scenario.beside)
     totals: dict[str, Any] = {}
     for signal, cluster, jobs, factor in (
@@ -230,8 +235,9 @@ def _signal_totals(scenario: Scenario, outcome: SimulationResult) -> dict[str, A
 class ResultCache:
     """Cache of simulation results in a folder, so that an interrupted campaign can resume.
 
-    Without a folder the cache stores nothing. A stored result is valid only for the same release and the same
-    scenario text, the same policy file, and input files of the same size and time of change.
+    Without a folder the cache stores nothing. A stored result is valid only for the same release of
+    slurm-energy, the same scenario text, the same policy file, and input files of the same size and time of
+    change.
     """
 
     def __init__(self, folder: Path | None, scenario: Scenario, policy_file: Path | None = None) -> None:
@@ -243,7 +249,7 @@ class ResultCache:
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def recall(self, task: CampaignTask) -> RunResult | None:
-        """Return the stored result of a task; None if there is no valid one."""
+        """Return the stored result of a task; None if no valid result is stored."""
         if self._folder is None:
             return None
         try:
@@ -286,11 +292,12 @@ def campaign(
     Args:
         scenario: the scenario.
         tasks: policies and seeds to simulate.
-        predict: oracle that predicts the jobs of models. It must be importable by name, because worker
-            processes import it. None if the scenario has no models.
-        jobs: number of parallel processes; None: the number of cores.
-        folder: folder of the `ResultCache`; None: results are not stored.
-        policy_file: Python file with a site's own policies, loaded in every process; None: none.
+        predict: oracle that predicts the jobs that train models. The function must be importable by name,
+            because worker processes import it. None if the scenario has no models.
+        jobs: number of parallel processes; None means one process per core.
+        folder: folder of the `ResultCache`. If None, results are not stored.
+        policy_file: Python file with a site's own policies, loaded in every process; None if the site has
+            none.
         progress: function called with the number of finished and of all simulations.
 
     Returns:
@@ -315,10 +322,11 @@ def sweep(
     Args:
         variants: the variants, as `sweeps.variants` returns them.
         predict: oracle, as for `campaign`.
-        jobs: number of parallel processes; None: the number of cores.
-        policy_file: Python file with a site's own policies; None: none.
+        jobs: number of parallel processes; None means one process per core.
+        policy_file: Python file with a site's own policies; None if the site has none.
         progress: function called with the number of finished and of all simulations.
-        folder: output folder, in which each variant has its own `ResultCache`; None: results are not stored.
+        folder: output folder, in which each variant has its own `ResultCache`. If None, results are not
+            stored.
 
     Returns:
         The results of each variant.
@@ -338,7 +346,7 @@ def _run_missing(
     policy_file: Path | None,
     progress: Callable[[int, int], None],
 ) -> list[RunResult]:
-    """Return the result of each entry, stored or new."""
+    """Return the result of each entry: the stored result, or else the result of a new simulation."""
     results = [cache.recall(task) for _, task, cache in entries]
     missing = [index for index, result in enumerate(results) if result is None]
     done = len(entries) - len(missing)

@@ -106,7 +106,7 @@ class ConstrainedSelection:
     def place_now(self, job: int, shape: int, victims: Collection[int] = ()) -> Allocation | None:
         """Return the units that a job gets if it starts now, between two passes.
 
-        Return None if it cannot start.
+        Return None if the job cannot start.
 
         Args:
             job: row of the job.
@@ -157,7 +157,7 @@ class ConstrainedSelection:
                 usage.add(candidate.job, candidate.shape)  # no lower-ranked job may use up the limit
 
     def expired(self, jobs: Iterable[int]) -> list[int]:
-        """Return the jobs whose reservation has no further window, and count these jobs as refused."""
+        """Return the jobs whose reservation never opens again, and count these jobs as refused."""
         now_s = self._events.now_s
         passed = [
             job
@@ -274,7 +274,7 @@ def constrained_selection(
     *,
     has_budget: bool,
 ) -> ConstrainedSelection | None:
-    """Return the selection of jobs under constraints. Return None if only units and power bind jobs.
+    """Return the selection of jobs under constraints. Return None if only units and power restrict jobs.
 
     `has_budget` states whether a power budget applies. The other arguments are those of
     `ConstrainedSelection`.

@@ -90,7 +90,7 @@ class NodeReservation:
             index += 1
 
     def next_change_s(self, now_s: float) -> float:
-        """Return the time of the first begin or end of a window after `now_s`; infinity if there is none."""
+        """Return the first begin or end of a reservation's window after `now_s`; infinity if none follows."""
         times = (time_s for window in islice(self.windows(now_s), 2) for time_s in window)
         return min((time_s for time_s in times if time_s > now_s), default=math.inf)
 
@@ -110,5 +110,5 @@ class Constraints:
     licenses: tuple[tuple[str, int], ...] = ()
 
     def next_change_s(self, now_s: float) -> float:
-        """Return the time of the first begin or end of a window after `now_s`; infinity if there is none."""
+        """Return the first begin or end of a reservation's window after `now_s`; infinity if none follows."""
         return min((one.next_change_s(now_s) for one in self.reservations), default=math.inf)

@@ -154,7 +154,7 @@ class JobConstraints:
     def refusal(self, job: int, shape: int) -> str:
         """Return why a job can never run in a shape, even on the empty cluster.
 
-        The reason is empty if it can run. The windows of reservations are ignored.
+        The reason is empty if the job can run. The windows of reservations are ignored.
         """
         units, limit_s = int(self._work.units[shape]), float(self._work.time_limit_s[job])
         for name, limits in self.limits(job):

@@ -142,7 +142,7 @@ def document(path: Path) -> bytes:
 
 
 def plain_suffix(path: Path) -> str:
-    """Return the suffix of a file name in lower case. A suffix of a compression is ignored."""
+    """Return the suffix of a file name in lower case. A suffix such as `.gz` is ignored."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst"):
         suffixes.pop()

@@ -304,7 +304,7 @@ def _scaled(text: str) -> str:
 
 
 def _gpus(text: str) -> str:
-    """Return the number of GPUs in a TRES text such as `cpu=4,gres/gpu=2`; 0 if it names no GPU."""
+    """Return the number of GPUs in a TRES text such as `cpu=4,gres/gpu=2`; 0 if the text has no GPU."""
     match = _GPUS.search(text)
     return match[1] if match else "0"
 
@@ -337,7 +337,7 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gib(text: str) -> float | None:
-    """Return the memory of a whole job in GiB. Return None if it is unknown.
+    """Return the memory of a whole job in GiB. Return None if this memory is unknown.
 
     Before Slurm 21.08, the value is per node or per CPU. Such a value counts as unknown.
     """

@@ -31,16 +31,16 @@ class WorkloadRows:
         line: line number of the row in its file.
         job: number of the row's job. Adjacent rows with the same number are shapes of one job.
         identity: number that identifies the job id in the file; -1 if the file has no job id.
-        hardware: name of the kind of nodes; empty if there is none.
-        user: name of the user; empty if there is none.
-        name: Slurm's name of the job; empty if there is none.
+        hardware: name of the kind of nodes; empty if the file states none.
+        user: name of the user; empty if the file states none.
+        name: Slurm's name of the job; empty if the file states none.
         slack_s: maximum time after submission by which the start may be deferred.
         checkpointable: nonzero if the job can be suspended and resumed.
-        partition, account, qos: names in Slurm; empty if there is none.
-        state: Slurm's state of the job, such as COMPLETED; empty if there is none.
+        partition, account, qos: names in Slurm; empty if the file states none.
+        state: Slurm's state of the job, such as COMPLETED; empty if the file states none.
         unit_memory_gib: memory that the job requests per unit.
-        reservation: name of the requested reservation; empty if there is none.
-        licenses: requested licenses as in Slurm, such as `a:2,b`; empty if there is none.
+        reservation: name of the requested reservation; empty if the file states none.
+        licenses: requested licenses as in Slurm, such as `a:2,b`; empty if the file states none.
         file: index of the row's file among the files that are read together.
     """
 
@@ -130,7 +130,7 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
 
     Args:
         rows: at least one row, each of them usable.
-        kinds: names of the kinds of nodes. A row without a kind belongs to the first one.
+        kinds: names of the kinds of nodes. A row without a kind belongs to the first kind.
         watts_per_unit: power of a job per unit in watts if the file contains no power.
     """
     head = rows.heads()
@@ -180,7 +180,7 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
 
 
 def _numbered(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the distinct texts, and for each text its index among them; an empty text has the index -1."""
+    """Return the distinct texts, and the index of each text among these; an empty text has the index -1."""
     names = [name for name in dict.fromkeys(texts) if name]
     numbers = {"": -1} | {name: number for number, name in enumerate(names)}
     return np.array([numbers[text] for text in texts], np.int64), tuple(names)
@@ -244,7 +244,7 @@ def _readable_licenses(rows: WorkloadRows) -> Bools:
 
 
 def _unit_hint(times: Floats) -> str:
-    """Return a hint that times may be in milliseconds, if they would then be Unix times of recent decades."""
+    """Return a hint that times may be in milliseconds, if this reading gives Unix times of recent decades."""
     finite = times[np.isfinite(times)]
     plausible = (finite > 3e11) & (finite < 4e12)
     return ": milliseconds? set time_scale = 0.001" if np.sum(plausible) > 0.5 * max(1, len(finite)) else ""

@@ -1,7 +1,7 @@
 """Compiled scheduling pass with several reservations.
 
-It is used for conservative backfill, and for packing with aged jobs. The free units over time are a step
-function as in `scheduling.availability`.
+This pass is used for conservative backfill, and for packing with aged jobs. The free units over time are a
+step function as in `scheduling.availability`.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def lowest_score(
 
     Args:
         policy: the policy.
-        now: the other dependencies of the score.
+        now: quantities other than the job on which the score depends, see `Moment`.
         value: KEY of the job, or the lowest KEY of the jobs.
         wait_s: seconds for which the job has waited, or the longest wait of the jobs.
         usage: usage factor of the job's user, or the factor that makes scores lowest.

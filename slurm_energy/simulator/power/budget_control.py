@@ -142,7 +142,7 @@ class BudgetControl:
         return self._admission.headroom_watts(working, limit_watts, fixed_watts, self._events.now_s)
 
     def permits_nodes(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the budget permits changes of nodes' power that belong to no start of a job."""
+        """Return whether the budget permits changes of nodes' power that no start of a job causes."""
         return self.outlook.permits_nodes(steps, self.limit_watts())
 
     def make_room(self, watts: float) -> bool:
@@ -164,14 +164,14 @@ class BudgetControl:
         return watts + self._reserved_watts <= self.left_watts()
 
     def start_point(self, job: int, shape: int) -> PowerPoint:
-        """Return the power limit with which a job starts, and its effect.
+        """Return the power limit with which a job starts, and the effect of this limit.
 
-        The job gets the power with which it was admitted. If no node can need a boot for a job, the job also
+        The job gets the power with which it was admitted. If idle nodes are never switched off, the job also
         gets the free power.
 
         Args:
             job: row of the job.
-            shape: row of the shape in which it starts.
+            shape: row of the shape in which the job starts.
         """
         watts = self.added_watts([shape])[0]
         if not self._commitment.switches_off:
@@ -285,7 +285,7 @@ class BudgetControl:
         return kept_watts
 
     def _raise(self, working: Sequence[RunningJob], target_watts: Floats) -> None:
-        """Raise limits by the fraction of each raise that free power permits under the limits in force.
+        """Raise power limits towards `target_watts`, as far as free power permits under the limits in force.
 
         Args:
             working: the working jobs.

@@ -66,7 +66,7 @@ class NodePower:
 
         Returns:
             The time for which each node has been on without a job, 0 if the node is off or busy; and the time
-            since the node's last boot, infinity if it has not booted.
+            since the node's last boot, infinity if the node has not booted.
         """
         idle_s, on_s = np.zeros(count), np.full(count, math.inf)
         for times, since in ((idle_s, self._free_since), (on_s, self._on_since)):

@@ -119,7 +119,7 @@ class NodeTimeline:
     def place(self, request: UnitRequest, start_s: float) -> Allocation | None:
         """Return the units that a job would get if it starts at `start_s`.
 
-        Return None if it cannot start then.
+        Return None if the job cannot start at this time.
         """
         first = bisect_right(self._times, start_s) - 1
         last = max(first + 1, bisect_left(self._times, start_s + request.length_s))
@@ -141,7 +141,10 @@ class NodeTimeline:
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
     def earliest(self, request: UnitRequest) -> tuple[float, Allocation] | None:
-        """Return the earliest start of a job, and its units then. Return None if it can never start."""
+        """Return the earliest start of a job, and the units that the job gets at this start.
+
+        Return None if the job can never start.
+        """
         for start_s in sorted({*self._times, *self._window_times(request)}):
             if start_s >= self._times[0]:
                 allocation = self.place(request, start_s)
@@ -157,7 +160,7 @@ class NodeTimeline:
             _take(row, request, allocation)
 
     def take_all(self, request: UnitRequest, allocation: Allocation) -> None:
-        """Reserve the resources of a job without an end."""
+        """Reserve the resources of a job at all times of the timeline."""
         for row in self._rows:
             _take(row, request, allocation)
 

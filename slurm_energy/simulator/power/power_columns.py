@@ -81,7 +81,7 @@ def whole_cluster(groups: PowerGroups, limit_watts: float, fixed_watts: float) -
     """Return the columns of one budget that covers the whole cluster.
 
     Args:
-        groups: all groups.
+        groups: groups of equal devices, one group per job.
         limit_watts: limit of the budget.
         fixed_watts: power that no limit controls.
     """

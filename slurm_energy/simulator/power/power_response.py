@@ -2,8 +2,8 @@
 
 The response of a job comes from the first of these sources that exists: the job's measured points
 (`Workload.cap_points`), or shapes of the job that differ only by their power caps, or the model of
-`oracle.history.cap_response`. The model is used only if the units of the job's nodes have a power limit. A
-job without any source runs at full power or not at all.
+`oracle.history.cap_response`. The model is used only if the units of the job's nodes have a power limit. If
+no source exists for a job, the job runs at full power or not at all.
 """
 
 from __future__ import annotations

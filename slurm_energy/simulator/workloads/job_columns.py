@@ -138,7 +138,7 @@ class PolicyRules(NamedTuple):
         preempts: whether jobs are interrupted for jobs whose deadline is at risk.
         checkpoint_s, restart_s: as in `Preemption`.
         interval_s: seconds between two scheduling passes.
-        horizon_s: end of the simulation; infinity means when all jobs are done.
+        horizon_s: end of the simulation; infinity means that the simulation ends when all jobs are done.
     """
 
     code: int

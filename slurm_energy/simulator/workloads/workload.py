@@ -46,7 +46,7 @@ class Workload:
         job_id: unique number of each job.
         submit_s: seconds from the start of the simulation, ascending.
         user: index of the job's user in `users`.
-        deadline_s: deadline on the clock of `submit_s`; NaN for none.
+        deadline_s: deadline on the clock of `submit_s`; NaN if the job has no deadline.
         time_limit_s: requested time limit in seconds, on which backfill relies. If NaN, backfill uses the
             predicted time.
         slack_s: maximum time after submission by which the start may be deferred; NaN means no deferral.
@@ -67,7 +67,7 @@ class Workload:
             ascending, and time ratios. Both are relative to the same shape of the job without a limit. Jobs
             without an entry respond as their shapes state, or by the oracle's model.
         users: names of the users.
-        names: names of the jobs; empty if they have none.
+        names: names of the jobs; empty if the jobs have no names.
         partitions, qos_names, reservations, license_names: names that the jobs request.
     """
 
@@ -115,7 +115,7 @@ class Workload:
 
         Args:
             job: row of the job.
-            shape: row of the shape in which it runs.
+            shape: row of the shape in which the job runs.
         """
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit
@@ -158,8 +158,8 @@ class Workload:
             left: fraction of each job's work that remains, shape (n,).
             users: usage of the users.
             size: share of the cluster that each job requests, shape (n,).
-            held_s: time for which each job was held, shape (n,). It does not count as waiting time. None if
-                no job was held.
+            held_s: time for which each job was held, shape (n,). This time does not count as waiting time.
+                None if no job was held.
 
         Returns:
             The queue, in which all shapes are marked as possible; and for each alternative in the queue, the
