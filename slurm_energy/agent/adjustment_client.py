@@ -1,4 +1,7 @@
-"""Requests of the node agent to the controller for adjusted values of jobs. No hook waits for a response."""
+"""Client that asks the controller for adjusted values of jobs, for example the number of loader processes.
+
+No hook waits for a response.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ _SUBJECT: Final = "adjusted values"
 
 
 class AdjustmentClient:
-    """Asks the controller for the adjusted values of each job whose program requests one.
+    """Asks the controller for the adjusted values of jobs whose programs request such values.
 
     Args:
-        values: the values of the node's jobs.
+        values: stores the adjusted values of the node's jobs, and returns the requests that are due.
         cluster: returns the current address of the controller.
         work: runs a function in the worker thread.
     """
@@ -39,7 +42,7 @@ class AdjustmentClient:
         self._failures = RepeatedFailureLog(log)
 
     def wake(self) -> None:
-        """Look for jobs without values soon. Call this method in the event loop."""
+        """Soon send the requests that are due. Call this method in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:

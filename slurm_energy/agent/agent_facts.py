@@ -51,7 +51,7 @@ class AgentFacts:
         self._reading: asyncio.Task[str] | None = None
 
     def counts(self) -> dict[str, float]:
-        """Return the counts for the next report, for example of spooled records.
+        """Return the counts for the next live report, for example the number of spooled records.
 
         Call this method in the worker thread.
         """

@@ -31,18 +31,19 @@ _SUBJECT: Final = "live reports"
 
 
 class LiveReportClient:
-    """Sends a report every `agent.live_report_s` seconds, or less often if the controller requests it.
+    """Sends a report every `agent.live_report_s` seconds, or at the longer interval of the controller.
 
     Args:
         jobs: the job manager, which makes the reports.
         config: returns the current configuration.
         work: runs a function in the worker thread.
         facts: source of the facts and counts about this node and its agent.
-        on_policies: called with the digest of the policy file that a response names.
+        on_policies: called with the digest of the current policy file, which the responses contain.
 
     Attributes:
-        requested_interval_s: minimum interval that the controller requested last, in seconds. It grows with
-            the number of nodes. Other requests that all nodes send are spread over this interval too.
+        requested_interval_s: minimum interval that the controller requested last, in seconds. The controller
+            requests a longer interval if there are more nodes. Other requests that all nodes send are spread
+            over this interval too.
     """
 
     def __init__(

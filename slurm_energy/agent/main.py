@@ -40,7 +40,7 @@ devices unavailable, 5 forbidden, 7 already running"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run senergyd with the given arguments and return its exit code.
 
-    The default is the arguments of the process.
+    By default the arguments of the process are used.
     """
     return guarded("senergyd", lambda: _run_program(argv), is_daemon=True)
 

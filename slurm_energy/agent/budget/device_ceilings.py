@@ -1,4 +1,7 @@
-"""Ceilings of the packages and GPUs of a node. The settings manager writes and journals them."""
+"""Ceilings of a node's packages and GPUs: the upper bounds that a power budget sets on their power limits.
+
+The settings manager writes and journals the ceilings.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class DeviceCeilings:
         config: returns the current configuration.
 
     Attributes:
-        limited: devices by name, as the last call of `find` found them.
+        limited: packages and GPUs by name, with the ranges of their power limits, as `find` read them last.
     """
 
     def __init__(self, devices: NodeDevices, settings: SettingsManager, config: Callable[[], Config]) -> None:
@@ -50,7 +53,7 @@ class DeviceCeilings:
     def lower(self, watts: Mapping[str, float]) -> bool:
         """Lower ceilings of devices and return whether the journal could be written.
 
-        A ceiling that is lower already stays unchanged.
+        A device whose present ceiling is already lower keeps this ceiling.
         """
         current = {name: self.watts(name) for name in watts if name in self.limited}
         return self.set(
@@ -76,7 +79,7 @@ class DeviceCeilings:
         return self._settings.set_ceilings(ceilings) if ceilings else True
 
     def keep(self) -> None:
-        """Write the ceilings again of devices on which another program has set a higher limit."""
+        """Write the ceiling again on each device on which another program has set a higher power limit."""
         entries = self._settings.journal.entries
         ceilings = {key: entry.ceiling for key, entry in entries.items() if entry.ceiling is not None}
         if ceilings:
@@ -86,15 +89,15 @@ class DeviceCeilings:
 def lower_to_safe_limits(
     devices: NodeDevices, settings: SettingsManager, folder: Path, config: Config
 ) -> Mapping[str, float]:
-    """Lower the ceilings of a node whose agent has stopped to the safe limits of the last decision.
+    """Lower the ceilings of a node to the safe limits of the last decision, after the agent has stopped.
 
-    Otherwise the hardware would keep the ceilings of that decision, even when the limit of the budget falls.
-    The stored lease and the decision number remain, so that the next agent continues from them.
+    Without this call the hardware would keep the ceilings of that decision, even when the limit of the budget
+    falls. The stored lease and the decision number remain, so that the next agent continues from them.
 
     Args:
         devices: devices of the node.
         settings: writes ceilings and journals the original values.
-        folder: state directory of the agent, which this process has locked.
+        folder: state directory of the agent. This process must have locked the directory.
         config: the configuration.
 
     Returns:

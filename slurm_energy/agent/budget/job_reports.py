@@ -25,7 +25,7 @@ class JobReports:
 
     Args:
         sessions: returns the sessions of the running jobs.
-        journal: power limits that the jobs claim.
+        journal: settings journal, which contains the power limits that the jobs claim.
         config: returns the current configuration.
     """
 
@@ -74,7 +74,7 @@ class JobReports:
         return self._slowdown_limits[session.key]
 
     def _requested_watts(self, owner: str, devices: Iterable[LimitedDevice]) -> dict[str, float]:
-        """Return the power limits that a job or its tuner claims, by name of the device."""
+        """Return the power limits that a job or its tuner claims, in watts by device name."""
         requested: dict[str, float] = {}
         for device in devices:
             for key in device.limit_keys:
@@ -87,7 +87,7 @@ class JobReports:
 
 
 def response_curve(session: Session) -> dict[str, Any] | None:
-    """Return a job's response to power limits, as its tuner measured it; None if nothing was measured.
+    """Return the response curve that a job's tuner has measured; None if nothing was measured.
 
     Operating points that set other knobs than power limits are left out, because they do not help to
     distribute power.

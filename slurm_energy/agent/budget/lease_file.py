@@ -44,7 +44,8 @@ class Lease:
 class LeaseFile:
     """The file that stores the lease.
 
-    The stored lease may lag behind the lease in force. It then ends earlier, never later.
+    The stored lease may be older than the lease in force. The stored lease then ends earlier than the lease
+    in force, never later.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""The packages and GPUs of a node with the facts that a power budget needs: range, limit, ceiling, knobs."""
+"""Packages and GPUs of a node as a power budget uses them: power limit with its range, ceiling and knobs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LimitedDevice:
         kind: product name.
         component: component of energy records that contains the device.
         min_watts, max_watts: range of the power limit; the maximum is the limit without jobs and ceilings.
-            None if the device has no power limit to set.
-        interface: interface of the limit, for example `powercap`.
-        domains: domains of the knobs of the limit; empty if the device has no power limit to set.
+            None if the device has no power limit that can be set.
+        interface: interface through which the power limit is set, for example `powercap`.
+        domains: domains of the power limit's knobs; empty if the device has no power limit that can be set.
     """
 
     name: str
@@ -43,7 +43,7 @@ class LimitedDevice:
         return tuple(f"{self.interface}{_LIMIT}{domain}]" for domain in self.domains)
 
     def settings(self, watts: float, window_s: float) -> tuple[Setting, ...]:
-        """Return the settings of a power limit, and of the switches on which the limit depends.
+        """Return the settings that set a power limit, including the switches on which the limit depends.
 
         Args:
             watts: the limit in watts. A limit outside the range of the device is changed to the nearest value
@@ -68,7 +68,7 @@ class LimitedDevice:
     def limit_watts(self, values: Mapping[str, str]) -> float | None:
         """Return the power limit in force in watts.
 
-        None if the limit is unknown or switched off.
+        Return None if the limit is unknown or switched off.
 
         Args:
             values: values by key of the knobs that were read back.
@@ -111,7 +111,7 @@ def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[Lim
 
 
 def ceiling_watts(device: LimitedDevice, journal: SettingsJournal) -> float | None:
-    """Return the ceiling of a device in the journal, in watts; None if the device has no ceiling."""
+    """Return a device's ceiling according to the journal, in watts; None if the device has no ceiling."""
     ceilings = [
         device.watts_of(entry.ceiling)
         for key in device.limit_keys
@@ -123,12 +123,12 @@ def ceiling_watts(device: LimitedDevice, journal: SettingsJournal) -> float | No
 def confirmed_ceiling_watts(
     device: LimitedDevice, devices: NodeDevices, journal: SettingsJournal, values: Mapping[str, str]
 ) -> float | None:
-    """Return the ceiling of a device as the hardware rounded it; None if the hardware does not hold it.
+    """Return a device's ceiling as rounded by the hardware; None if the hardware holds another value.
 
     Args:
         device: the device.
         devices: devices of the node.
-        journal: ceilings.
+        journal: settings journal, which contains the ceilings.
         values: values by key of the knobs that were read back.
     """
     watts, limit = ceiling_watts(device, journal), device.limit_watts(values)

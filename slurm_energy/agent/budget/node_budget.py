@@ -145,7 +145,10 @@ class NodeBudget:
             self.lift()
 
     def lift(self) -> None:
-        """Lift all ceilings, and restore the original power limits where no job claims another one."""
+        """Lift all ceilings.
+
+        A device whose power limit no job claims gets its original power limit again.
+        """
         if self._has_ceilings:
             self._settings.lift_ceilings()
         if self._has_ceilings:
@@ -221,9 +224,9 @@ class NodeBudget:
     def add_sample(self, now_s: float) -> None:
         """Add the time since the previous sample to `budget_capped_s` of each job that the budget slows.
 
-        These are the jobs with a device whose ceiling is below the power limit that the job itself has.
+        The budget slows a job if the ceiling of one of the job's devices is below the job's own power limit.
 
-        Also lower the ceilings to the safe limits if the lease has ended.
+        The method also lowers the ceilings to the safe limits if the lease has ended.
 
         Args:
             now_s: time of the last sample of the node in seconds since boot.
@@ -336,7 +339,7 @@ class NodeBudget:
         return True
 
     def _is_capped(self, name: str) -> bool | None:
-        """Return whether a device's ceiling is below the limit of its jobs; None if it has no ceiling."""
+        """Return whether a device's ceiling is below the power limit of its jobs; None without a ceiling."""
         watts = self._ceilings.watts(name)
         if watts is None:
             return None

@@ -28,7 +28,7 @@ class BudgetPollClient:
     """Polls the controller while the configuration has power budgets.
 
     Args:
-        jobs: the job manager, which reports the node and applies decisions.
+        jobs: the job manager, which returns the node's state and applies decisions.
         cluster: returns the current address of the controller.
         work: runs a function in the worker thread.
         clock_s: returns seconds since boot.
@@ -47,7 +47,7 @@ class BudgetPollClient:
         self._failed_polls = 0
 
     def wake(self) -> None:
-        """Poll soon, because jobs started or ended. Call it in the event loop."""
+        """Poll soon, because jobs started or ended. Call this method in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:

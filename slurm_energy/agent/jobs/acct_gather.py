@@ -1,4 +1,4 @@
-"""Energy for Slurm's accounting: answers to acct_gather_energy/senergy in slurmd and slurmstepd."""
+"""Answers to Slurm's plugin acct_gather_energy/senergy, which requests energy for slurmd and slurmstepd."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FINAL_AGE_S = 0.1
 class AcctGatherQueries:
     """Answers requests for the energy of a step or of the node.
 
-    All values are cumulative. Each answer identifies its counter by an epoch. The epoch changes when the
-    state of that counter was lost.
+    All values are cumulative. Each answer contains an epoch, which identifies the cumulative counter. If the
+    state of the counter is lost, the counter starts again with another epoch.
 
     Args:
         devices: the node's hardware.
@@ -83,7 +83,7 @@ class AcctGatherQueries:
         return self._step(session, process, pid)
 
     def _refresh(self, arrived: float, *, ends: bool) -> None:
-        """Take a sample unless a recent one suffices: one since the request arrived, or shortly before.
+        """Take a sample, unless a sample was taken since the request arrived or shortly before.
 
         Slurm does not poll again after the last task of a step. At that moment (`ends`) the agent therefore
         charges all energy that can be charged.

@@ -1,4 +1,4 @@
-"""Adjusted values of running jobs: requested by their programs, answered by senergyctld."""
+"""Adjusted values of running jobs, which the programs of the jobs request and senergyctld supplies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _JobValues:
     """Values of one job.
 
     Attributes:
-        requested: kinds of values that the program has requested.
+        requested: kinds of values, for example `workers`, that the program has requested.
         reported: requested kinds that a request to senergyctld has contained.
         values: values by kind; None before the first answer.
         next_s: time of the monotonic clock before which no request is sent to senergyctld.
@@ -55,7 +55,7 @@ class AdjustedValues:
 
         Args:
             job_id: Slurm's job id.
-            name: name of the kind of value.
+            name: name of the requested value, for example `workers`.
             reader: uid of the sender; None for a user who may ask for every job.
 
         Raises:

@@ -46,7 +46,7 @@ class JobFinalizer:
         session.restored = [*by_key.values(), *self._settings.check_restored(missing)]
 
     def repair(self, running: Iterable[Session]) -> None:
-        """Restore settings of jobs that no longer run, and retry settings of running jobs that failed."""
+        """Restore settings of jobs that no longer run, and retry failed settings of running jobs."""
         for session in self.sessions:
             if self._settings.has_settings(session.owner):
                 self.restore_settings(session)

@@ -192,7 +192,10 @@ class JobManager:
         return {"known": True}
 
     def has_job(self, key: tuple[int, int]) -> bool:
-        """Return whether a job has started here and has no record yet; `key` is its id and restart count."""
+        """Return whether a job has started here and has no record yet.
+
+        `key` is the job's id and restart count.
+        """
         return key in self._sessions or any(session.key == key for session in self._finalizer.sessions)
 
     def record_unmeasured_job(self, env: Mapping[str, str], began: float, ended: float) -> None:
@@ -260,7 +263,10 @@ class JobManager:
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply settings of jobs whose CPUs a step has reported. Call it after the response to the step."""
+        """Apply settings of jobs whose CPUs a Slurm step has reported.
+
+        Call this method after the response to the step was sent.
+        """
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)

@@ -75,8 +75,8 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
 def running_record(session: Session, now: float) -> EnergyRecord:
     """Return a record of a running job as if the job ended at `now`. The session stays unchanged.
 
-    The record has the key `watts`: the mean power of the job by component in the last window of its power
-    monitor. If the signals of the job are sampled, the key `signals` lists signal, part of the node and
+    The record has the key `watts`: the mean power of the job by component in the last complete window of its
+    power monitor. If the signals of the job are sampled, the key `signals` lists signal, part of the node and
     latest value. If the diagnosis has findings, the record has the key `findings`.
 
     Args:
@@ -104,7 +104,7 @@ def running_record(session: Session, now: float) -> EnergyRecord:
 
 
 def _live_signals(session: Session) -> list[list[str | float]]:
-    """Return the latest signals of a job, at most `MAX_LIVE_SIGNALS`, without those of single CPUs."""
+    """Return the latest signals of a job, at most `MAX_LIVE_SIGNALS`, without signals of single CPUs."""
     latest = session.recording.latest if session.recording is not None else {}
     shown = [(key, value) for key, value in latest.items() if not key[1].startswith("cpu[")]
     return [[*key, float(f"{value:.6g}")] for key, value in shown[:MAX_LIVE_SIGNALS]]

@@ -91,7 +91,7 @@ class LiveQueries:
             job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
             fresh: take a new sample if the user's rate limit allows it. A program that measures a short
-                section needs one.
+                section needs a new sample.
 
         Raises:
             NotFoundError: the job does not run here.

@@ -41,7 +41,9 @@ class OutputLine:
         self.factors = PresentFactors()
 
     def response(self, event: str, session: Session, step: str, sampled_s: float) -> dict[str, Any]:
-        """Return the response to the start or end of a known step, with `line` at the end of the batch step.
+        """Return the response to the start or end of a known Slurm step.
+
+        The response to the end of the batch step contains the key `line`.
 
         Args:
             event: `start` or `end`.

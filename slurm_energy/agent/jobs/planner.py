@@ -231,7 +231,7 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
 
 
 def request_again(session: Session, config: Config) -> PolicyRequest:
-    """Return the policy request of a running job with its current caps, so that it can be planned again."""
+    """Return the policy request of a running job with its current caps, for a new settings plan."""
     caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     flags = {name: session.requested.get(key, "") for name, key in _FLAG_NAMES.items()}
@@ -297,7 +297,7 @@ def plan(
 
 
 def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
-    """Return the hardware with the limits from before any job changed them, and these limits by knob."""
+    """Return the hardware with the limits that were in force before any job, and these limits by knob."""
     keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
     values = devices.read(key for key in keys if key not in originals)
@@ -307,8 +307,8 @@ def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[
 def with_original_limits(devices: NodeDevices, journal: SettingsJournal) -> NodeDevices:
     """Return the devices with the power limits in force before the agent changed them.
 
-    Otherwise the devices that a restarted agent discovers would show the limits of jobs and ceilings as their
-    own.
+    A restarted agent discovers the devices with the power limits that jobs and ceilings have set. Without
+    this function these limits would count as the original limits of the devices.
     """
     originals = {key: entry.original for key, entry in journal.entries.items() if ".power_limit[" in key}
     hardware = devices.hardware

@@ -84,7 +84,8 @@ class ProgressReports:
         Raises:
             NotFoundError: the job does not run here.
             ForbiddenError: the job belongs to another user.
-            UsageError: too many processes of the job have reported, or the steps are too large.
+            UsageError: too many processes of the job have reported, or the data about the steps (iterations)
+                of the program are too large.
         """
         session = self._sessions.require_run(message.job_id)
         if reader not in (None, session.uid):

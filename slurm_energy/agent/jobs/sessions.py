@@ -97,7 +97,8 @@ class Session:
         cpu_list: the job's logical CPUs; None until a step reports them, and for a job with the whole node.
         policy: energy policy in force.
         requested: the job's energy flags, for its record.
-        model, tag: energy flags that are only recorded; None if absent.
+        model, tag: values of the flags `--energy-model` and `--energy-tag`, which are recorded and change no
+            setting; None if the job has no such flag.
         fingerprint: digest of the batch script and its arguments; None if not reported.
         plan: planned settings, without the settings of tuning.
         tuning: the key `tuning` of the job's record so far; None for a policy without an objective.
@@ -109,7 +110,8 @@ class Session:
         power_monitor: peak power and time above caps.
         devices: processor and GPUs, for the record.
         steps: running Slurm steps by name.
-        divided_uj: the part of the job's energy that is divided among its steps, in microjoules.
+        divided_uj: the part of the job's energy that is already divided among its Slurm steps, in microjoules
+            by component.
         phase: `starting`, `open` or `closing`.
         end_unix: Unix time of the job's end in seconds; None before phase `closing`.
         steps_ended_at: time in seconds since boot at which the agent noticed the end of the job's batch or
@@ -117,8 +119,10 @@ class Session:
         record_id: id of the job's energy record.
         trace: power trace, which is written to its own file; None if the job has no trace.
         recording: recorded signals, which are written to their own file; None if no signal was recorded.
-        step_reports: steps that processes reported, which are written to their own file.
-        findings: findings of the diagnosis so far. They are not saved to disk.
+        step_reports: steps (iterations) of the program that the job's processes reported. They are written to
+            their own file.
+        findings: causes of lost time or energy that the diagnosis has found so far. They are not saved to
+            disk.
     """
 
     job_id: int

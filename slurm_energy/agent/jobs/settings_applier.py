@@ -44,7 +44,7 @@ class SettingsApplier:
     def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
         """Plan and apply the settings that a job requests, and return the outcome of each setting.
 
-        If an earlier plan of the job had a setting that the new plan lacks, this setting is restored.
+        Settings that only an earlier plan of the job contained are restored to their original values.
         """
         journal = self._settings.journal
         plan, values = planner.plan(session, request, self._devices, journal, self._config())

@@ -43,7 +43,9 @@ def divide_step_energy(session: Session, root: Path) -> None:
 
 
 def with_divided_energy(session: Session, root: Path) -> Session:
-    """Return a copy of a session in which the energy is divided. The session itself does not change.
+    """Return a copy of a session in which the energy is divided among the Slurm steps.
+
+    The given session does not change.
 
     Args:
         session: the job.
@@ -63,7 +65,7 @@ def _runs(session: Session, step: JobStep, root: Path) -> bool:
 
     The result is False only if the step's slurmstepd was seen alive earlier and is gone now.
 
-    The end of a step is not reported without energy.so.
+    The end of a step is reported only if the SPANK plugin energy.so is loaded.
     """
     if step.pid is None:
         return True
@@ -76,7 +78,7 @@ def _runs(session: Session, step: JobStep, root: Path) -> bool:
 def _weights(steps: Sequence[JobStep], root: Path) -> list[int]:
     """Return the CPU time that each step used since its last reading, as weights.
 
-    All weights are 1 if the CPU time is unknown, or 0 for all steps.
+    All weights are 1 if the CPU time of a step is unknown, or if no step used CPU time.
     """
     if len(steps) == 1:
         return [1]

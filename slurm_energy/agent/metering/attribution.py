@@ -31,8 +31,9 @@ class JobResourceTime:
             their allocation.
         cpu_time_ns: CPU time used in the interval, in nanoseconds; None if unknown.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
-        monitored: the job's use of monitored quantities, see `NodeMeasurement.monitored`. None if this use is
-            unknown but included in the node's total; absent if the node's total does not include it.
+        monitored: the job's use of monitored quantities, see `NodeMeasurement.monitored`. A value of None
+            means that the use is unknown, but included in the node's total. A quantity is absent if the
+            node's total does not include the use of this job.
     """
 
     job: str
@@ -63,12 +64,12 @@ class NodeMeasurement:
         capacity_ns: logical CPUs of the node times the length of the interval, in nanoseconds.
         busy_ns: CPU time of all processes, including the jobs, in nanoseconds; None if unknown.
         energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; unknown components are absent.
-        static_uj: the part of `energy_uj` that the node would have used when idle; an absent component has 0.
+        static_uj: the part of `energy_uj` that the node would have used when idle; 0 for an absent component.
         dynamic: dynamic energy of components that an earlier call of `split_energy` divided. The dynamic
             energy of `other` is divided in proportion to the dynamic energy of all other components.
         gpus: names of the node's GPU components; GPUs with energy in `energy_uj` need not be listed.
-        monitored: use of all processes, by quantity, of the quantities that the processor counts per job:
-            TRAFFIC in bytes, CORE_ENERGY in microjoules. Unknown quantities are absent.
+        monitored: use of all processes together, by quantity. The processor counts these quantities per job:
+            TRAFFIC (memory traffic) in bytes, CORE_ENERGY in microjoules. Unknown quantities are absent.
     """
 
     capacity_ns: int
@@ -135,7 +136,7 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
         weights: not negative, and not all 0 unless `total` is 0.
 
     Returns:
-        One part per weight. Of weights with equal remainders the earlier one gets the remaining unit.
+        One part per weight. If two weights have equal remainders, the earlier weight gets the remaining unit.
 
     Raises:
         ValueError: an argument violates these conditions.
@@ -349,8 +350,8 @@ def gpu_index(component: str) -> int:
 def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece:
     """Divide the energy of `other` (fans, power supply losses) among the jobs.
 
-    Static energy is divided in proportion to allocated resources, the rest in proportion to the dynamic
-    energy of the other components.
+    Static energy is divided in proportion to allocated resources, and dynamic energy in proportion to the
+    dynamic energy of the other components.
 
     Args:
         interval: the measured energy of the node.
@@ -371,7 +372,7 @@ def _node_held(cpus: _Weights, gpus: Sequence[_Weights], gpu_count: int) -> _Wei
 
     Args:
         cpus: allocated CPU time.
-        gpus: allocated shares of the GPUs that any job holds.
+        gpus: allocated shares of each GPU that is allocated to at least one job.
         gpu_count: number of all GPUs of the node.
     """
     if not gpu_count:

@@ -23,8 +23,8 @@ class ComponentAccount:
     Attributes:
         keys: keys of the component's counters.
         uncharged_uj: microjoules that the counters reported and that are not charged yet.
-        late_since: counters without a current reading; maps each counter to the time of its last reading, in
-            seconds since boot.
+        late_since: time of the last reading, in seconds since boot, of each counter that has no current
+            reading.
         excluded_until: counters that were excluded because they stayed unreadable while others were read;
             maps each counter to the time, in seconds since boot, up to which energy was charged without the
             counter.
@@ -32,8 +32,8 @@ class ComponentAccount:
             energy may be missing.
         open_interval: the time before the current sample interval whose energy is not charged yet; None if
             all earlier energy is charged.
-        lost_since: jobs that were on the node in a time whose energy is never charged, because no counter can
-            report it; maps each job to the start of that time.
+        lost_since: start of a time whose energy is never charged, because no counter can report this energy.
+            The start is stored by name of each job that was on the node in that time.
         jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.
         measured_uj: sum of `jobs_uj`, `idle_uj` and `unattributed_uj`. For the component `other` this sum is
             the energy of the node meter minus the energy of all other components.
@@ -109,7 +109,7 @@ class ComponentAccount:
 
         Args:
             key: key of the counter.
-            delta: energy that the counter counted.
+            delta: energy that the counter has counted since its previous reading.
             end: time of the end of the delta, in seconds since boot.
         """
         charged_until = self.excluded_until.pop(key, delta.start)
@@ -169,7 +169,7 @@ class ComponentAccount:
         """Return the energy account as a dict that JSON can hold.
 
         `keys` is left out, because the node's hardware determines the keys of the counters. `uncertain_s` is
-        left out, because the open period contains it.
+        left out, because the open period in the checkpoint contains this value.
         """
         data = {name: getattr(self, name) for name in self.__slots__ if name not in ("keys", "uncertain_s")}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}

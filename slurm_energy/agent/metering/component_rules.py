@@ -1,4 +1,4 @@
-"""Pure functions about one component in an interval: whether use is known, shares assumed, no job active."""
+"""Pure functions that classify a component in an interval: known use, assumed shares, no active job."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> boo
 
     Args:
         name: the component.
-        cpu_time: CPU time up to now.
-        monitored: counts of the processor up to now.
+        cpu_time: CPU time of the jobs in the interval that ends now.
+        monitored: use of monitored quantities, as counted by the processor, in the interval that ends now.
     """
     if name not in BY_CPU_TIME:
         return True

@@ -1,8 +1,8 @@
 """CPU time of the jobs and of the node between samples.
 
-To read a control group whose file is open is fast and happens with every sample. To search for the control
-group of a job, or to add up the CPU time of its processes, is slow. This happens only in samples for which no
-hook waits, and in the last sample of a job.
+Every sample reads the control groups (cgroups) whose files are open, which is fast. The search for a job's
+control group, and the sum over the CPU times of its processes, are slow. Only samples for which no hook
+waits, and the last sample of a job, include them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class CpuTimeMeter:
         return self._since_last(now, requested, times)
 
     def find_processes(self, job: MeteredJob) -> None:
-        """Search for the control group of a job at once.
+        """Search for the control group (cgroup) of a job at once.
 
         Call this when one of the job's processes becomes known.
         """

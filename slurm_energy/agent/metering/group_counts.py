@@ -1,4 +1,8 @@
-"""Changes of the counts of monitoring groups between two readings, by job and for all processes."""
+"""Changes of the counts of monitoring groups between two readings, by job and for all processes.
+
+The groups are those of the kernel's file system resctrl. A resctrl control group contains monitoring groups.
+The agent creates monitoring groups for the jobs. A control group of resctrl is not a cgroup.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ class _QuantityCounts:
     """The last reading of one quantity.
 
     Attributes:
-        groups: counts by group and domain (L3 cache or package).
-        uncounted: group and domain of each count that was unknown.
-        own: counts, by control group and domain, of tasks outside the agent's monitoring groups: the counts
-            of the control group minus the counts of the agent's groups below it.
-        is_own_known: whether all counts of the control groups were known.
+        groups: counts by the agent's monitoring group and by domain (L3 cache or package).
+        uncounted: monitoring group and domain of each count that was unknown.
+        own: counts of tasks outside the agent's monitoring groups, by resctrl control group and domain. These
+            are the counts of the control group minus the counts of the agent's monitoring groups in it.
+        is_own_known: whether all counts of the resctrl control groups were known.
     """
 
     groups: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -37,15 +41,15 @@ class _QuantityCounts:
     is_own_known: bool = True
 
     def counted(self) -> set[tuple[str, int]]:
-        """Return the pairs of group and domain that have counts."""
+        """Return the pairs of monitoring group and domain that have counts."""
         return {(group, domain) for group, counts in self.groups.items() for domain in counts}
 
 
 class CountsBetweenReadings:
-    """Keeps the last reading of the counts and returns the use since that reading.
+    """Keeps the last reading of the counts of resctrl groups, and returns the use since that reading.
 
     Args:
-        quantities: quantities that are read.
+        quantities: quantities that the processor counts, for example memory traffic.
     """
 
     def __init__(self, quantities: Iterable[str]) -> None:
@@ -53,18 +57,18 @@ class CountsBetweenReadings:
         self._time: float | None = None
 
     def age_s(self, now: float) -> float:
-        """Return the seconds since the last reading at the time `now`; 0 if there is none."""
+        """Return the seconds from the last reading to `now`; 0 if there was no reading."""
         return 0.0 if self._time is None else now - self._time
 
     def forget(self) -> None:
-        """Forget the last reading, so that the next one starts a new interval."""
+        """Forget the last reading, so that the next reading starts a new interval."""
         self._last = {quantity: _QuantityCounts() for quantity in self._last}
         self._time = None
 
     def remove_group(self, group: str) -> None:
-        """Discard the counts of a removed group.
+        """Discard the counts of a removed monitoring group.
 
-        The counts of its control group no longer include the removed group.
+        The counts of the control group that contained the removed group no longer include that group.
         """
         for counts in self._last.values():
             counts.groups.pop(group, None)
@@ -81,9 +85,10 @@ class CountsBetweenReadings:
 
         Args:
             now: time of the reading in seconds since boot.
-            readings: counts of all control groups and of the jobs' groups.
-            groups: groups by job; a job without groups has used nothing, unless it is listed in `unknown`.
-            unknown: jobs whose groups have not counted all of their use since the last reading.
+            readings: counts of all resctrl control groups and of the jobs' monitoring groups.
+            groups: monitoring groups by job. A job without groups has used nothing, unless `unknown` contains
+                the job.
+            unknown: jobs whose use since the last reading was not counted completely.
         """
         length_s = None if self._time is None else max(0.0, now - self._time)
         self._time = now
@@ -151,7 +156,7 @@ class CountsBetweenReadings:
 
 
 def _counts(quantity: str, readings: GroupReadings) -> _QuantityCounts:
-    """Return the counts of one quantity in a reading of the control groups and the agent's groups."""
+    """Return the counts of one quantity in a reading of control groups and the agent's monitoring groups."""
     counts = _QuantityCounts()
     below: dict[str, dict[int, int]] = {}
     for group, by_quantity in readings.items():
@@ -184,13 +189,16 @@ def _own_growth(
     grouped: int,
     length_s: float,
 ) -> int | None:
-    """Return the use of all tasks outside the agent's groups; None if the readings are not comparable.
+    """Return the use of all tasks outside the agent's groups since the last reading.
+
+    Return None if the two readings are not comparable.
 
     Args:
         quantity: the quantity.
-        last: counts of the control groups' own tasks at the last reading, by domain.
-        now: counts of the control groups' own tasks at this reading, by domain.
-        grouped: use of the tasks in the agent's groups.
+        last: counts, at the last reading, of the tasks outside the agent's groups, by control group and
+            domain.
+        now: the same counts at this reading.
+        grouped: use of the tasks in the agent's groups since the last reading.
         length_s: seconds between the readings.
     """
     if not now or {c: set(d) for c, d in last.items()} != {c: set(d) for c, d in now.items()}:

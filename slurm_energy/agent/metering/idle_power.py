@@ -32,6 +32,8 @@ class _Window:
 class IdlePower:
     """The idle power of each component: a configured value, or the lowest mean power over an idle window.
 
+    An idle window is a time in which no job uses the component.
+
     Attributes:
         configured_watts: watts from the configuration, which are never replaced. The entry `gpu` applies to
             each GPU without its own entry.

@@ -56,7 +56,9 @@ class Charge:
 
 @dataclass(slots=True)
 class JobMeter:
-    """The energy meter of one job. It counts from `start`, a time in seconds since boot.
+    """The energy meter of one job.
+
+    The meter counts from `start`, a time in seconds since boot.
 
     Attributes:
         energy_uj: microjoules by component.
@@ -169,8 +171,8 @@ class PowerMonitor:
             `other` is left out because the node meter is slower than the counters of the components: the
             power of `other` oscillates whenever the power of a component changes.
         above_cap_s: seconds of windows above a cap; None without caps.
-        budget_capped_s: seconds in which a power budget held a device of the job below the job's own power
-            limit; None if no budget applied.
+        budget_capped_s: seconds in which a power budget limited a device of the job to less than the job's
+            own power limit; None if no budget applied.
         watts: mean power of the last complete window by component.
         length_s, joules, covered_s: the current window: its length in seconds, its energy by component, and
             the seconds that this energy covers by component.

@@ -22,7 +22,7 @@ NODE = "node"
 
 @dataclass(slots=True)
 class _Window:
-    """Power of one counter, averaged over windows of at least MIN_WINDOW_S.
+    """Power from one energy counter, averaged over windows of at least MIN_WINDOW_S.
 
     Attributes:
         watts: mean power of the last complete window; None if unknown.

@@ -1,8 +1,9 @@
-"""Monitoring groups of the jobs: one group per job, and the processor's counts for it between samples.
+"""Monitoring groups (resctrl) of the jobs, and the processor's counts for each group between samples.
 
-A group is created when the first process of a job is known, and removed at the end of the job. At growing
-intervals the tasks of the job are searched again, to add tasks that are not in the group. If no monitoring id
-is free, the group cannot be created, and the job's use stays unknown for a while.
+A group is created when the first process of a job is known, and removed at the end of the job. A job has one
+monitoring group in each resctrl control group that contains its tasks. The tasks of the job are searched
+again at growing intervals, to add tasks that are not in the group yet. If no monitoring id is free, the group
+cannot be created, and the job's use stays unknown for a while.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ class _MonitoredJob:
 
     Attributes:
         job: the job, with the processes that are known now.
-        pids: processes that were moved to the groups.
-        groups: the job's groups by control group.
+        pids: processes that were moved to the job's monitoring groups.
+        groups: the job's monitoring groups by resctrl control group.
         has_tasks: whether a task of the job has ever been known.
-        is_unknown: whether a part of the job's use since the last reading was not counted in its groups.
+        is_unknown: whether a part of the job's use since the last reading was not counted in the job's
+            groups.
         search_at: time of the next search for the job's tasks, in seconds since boot.
         pause_s: seconds between the next search and the search after it.
         retry_at: time before which no group is created, in seconds since boot.
@@ -69,8 +71,8 @@ class MonitoringGroups:
     """The monitoring groups of the jobs of one node.
 
     Args:
-        files: the kernel's file system of monitoring groups; None if the node has none or the groups must not
-            be used.
+        files: the kernel's file system resctrl; None if the node has no such file system, or if monitoring
+            groups must not be used.
         root: directory that contains /sys and /proc.
         source: returns the source of a job's CPU time, given the job id, see `JobCpuTimeReader.source`.
         clock: returns seconds since boot.
@@ -159,7 +161,7 @@ class MonitoringGroups:
         return MonitoredDelta(dict.fromkeys(self._files.quantities, MonitoredUse(0, {})), complete=False)
 
     def pause(self) -> None:
-        """Pause the readings. The next one starts a new interval."""
+        """Pause the readings. The next reading starts a new interval."""
         self._counts.forget()
 
     def _has_groups(self) -> bool:
@@ -206,9 +208,9 @@ class MonitoringGroups:
         return state
 
     def _read_groups(self) -> GroupReadings:
-        """Read the counts of the control groups and the jobs' groups.
+        """Read the counts of the resctrl control groups and the jobs' monitoring groups.
 
-        The counts of a job's group that another program has removed are discarded.
+        If another program has removed a job's group, the counts of this group are discarded.
 
         Raises:
             DeviceError: the file system is no longer mounted.
@@ -266,10 +268,10 @@ class MonitoringGroups:
         return tids
 
     def _move(self, state: _MonitoredJob, tids: set[int]) -> None:
-        """Move tasks of a job to the job's monitoring groups, each below the control group of the task.
+        """Move tasks of a job to the job's monitoring groups.
 
-        If another program monitors one of the tasks, that task stays in its group, and the job is not
-        monitored.
+        Each task is moved to the monitoring group in its own resctrl control group. If another program
+        monitors one of the tasks, that task stays in the group of that program, and the job is not monitored.
         """
         assert self._files is not None
         state.has_tasks = True
@@ -292,7 +294,7 @@ class MonitoringGroups:
             self._give_up(state, reason)
 
     def _located(self, tids: set[int]) -> tuple[dict[str, set[int]], bool]:
-        """Return the tasks by control group, and whether another program monitors one of the tasks.
+        """Return the tasks by resctrl control group, and whether another program monitors one of the tasks.
 
         Raises:
             DeviceError: the groups cannot be read.

@@ -108,8 +108,8 @@ class NodeEnergyMeter:
     def has_sample_since(self, time_s: float, reason: SampleReason) -> bool:
         """Return whether a sample as complete as `reason` requires began at `time_s` or later.
 
-        Messages that arrived before that sample can share it: for each of them the sample separates earlier
-        from later energy at least as well as a new sample would.
+        Messages that arrived before that sample can share the sample. The sample separates the energy before
+        and after each of these messages at least as well as a new sample would.
 
         Args:
             time_s: time in seconds since boot at which the message arrived.
@@ -136,7 +136,7 @@ class NodeEnergyMeter:
         return session.whole_node or self._cpu_time.source(session.job_id) is not None
 
     def find_processes(self, session: Session) -> None:
-        """Search for the control group of a job at once, and monitor its memory traffic.
+        """Search for a job's control group (cgroup) at once, and monitor the job's memory traffic.
 
         Call this when one of the job's processes becomes known.
         """

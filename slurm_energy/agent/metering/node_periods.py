@@ -48,11 +48,12 @@ class OpenPeriod:
         start_boottime: the same instant in seconds since boot.
         measured_uj, idle_uj: microjoules charged before the period by component.
         uncertain_s: uncertain seconds before the period by component, see `ComponentAccount`.
-        meters_uj: microjoules by component that each job's meter showed at the start of the period, by name
-            of the job. A job without an entry started during the period.
-        ended: energies of the jobs that ended in the period.
+        meters_uj: microjoules at the start of the period according to the energy meter of each job, by job
+            and component. A job without an entry started during the period.
+        ended: energy in the period of each job that ended in the period.
         ended_json: `ended` as JSON, for checkpoints.
-        late_s: seconds before the start of the period whose energy was not charged at the start.
+        late_s: seconds before the start of the period whose energy is charged in the period, because this
+            energy was not charged yet when the period started.
         period_id: id of the period.
     """
 
@@ -254,8 +255,8 @@ class NodePeriods:
     def _unused(self, start: int) -> int:
         """Return the first second from `start` on at which no earlier period started.
 
-        Two periods of a node must not start in the same second. Otherwise this could happen after the wall
-        clock was set back.
+        Two periods of a node must not start in the same second. Without this function, two periods could do
+        so after the wall clock was set back.
         """
         while start in self._starts:
             start += 1
@@ -360,7 +361,7 @@ def _accounts_without(
 ) -> dict[str, ComponentAccount]:
     """Return the energy accounts in `earlier` whose components no longer exist.
 
-    `earlier` is a part of a checkpoint.
+    `earlier` has the energy accounts of a checkpoint.
     """
     vanished = {}
     for name, data in earlier.items():

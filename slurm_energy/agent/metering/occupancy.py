@@ -86,7 +86,7 @@ class MonitoredUse:
     def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
         """Return a copy with an entry for each job in `names`.
 
-        A job without an entry gets 0, or None (unknown) if `complete`.
+        A job that has no entry yet gets None (unknown) if `complete` is True, otherwise 0.
         """
         missing = None if complete else 0
         return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})

@@ -74,7 +74,7 @@ class _CounterState:
         time: time of the reading, in seconds since boot; None if there is no reading from which energy is
             counted.
         timing_uncertainty_s: uncertainty of `time` in seconds.
-        changed: time since boot at which the current value was first read.
+        changed: time, in seconds since boot, at which the current value was first read.
         last_attempt: time, in seconds since boot, of the last attempt to read the counter.
         max_uj_per_s: maximum rate of the counter in microjoules per second.
     """
@@ -276,8 +276,8 @@ class Sampler:
             values: the readings in microjoules.
             last: time, in seconds since boot, of the last sample; None for the first sample.
             now: time, in seconds since boot, of this sample.
-            timing_uncertainty_s: uncertainty of `now` in seconds. A reading may have been taken earlier or
-                later than its time states by this much.
+            timing_uncertainty_s: uncertainty of `now` in seconds. Each reading may have been taken up to this
+                many seconds before or after `now`.
             unreadable: keys of the counters that could not be read in the last sample.
             suspended: whether the machine was suspended since the last sample.
         """

@@ -40,7 +40,7 @@ class SampledJob:
 
     Attributes:
         key: job id and restart count.
-        owner: name of the job in the ledger. The names of the job's monitoring groups contain it.
+        owner: name of the job in the ledger. The names of the job's monitoring groups contain this name.
         processes: known processes of the job.
         gpus: indices of the job's GPUs.
         shared_gpus: GPUs of the job that other running jobs use too.
@@ -62,7 +62,7 @@ class SampledJob:
 
 
 class JobReader:
-    """Sensors of one job. A sensor is opened once the job's control groups or processes are known.
+    """Sensors of one job. A sensor is opened once the job's control groups (cgroups) or processes are known.
 
     Args:
         root: directory that contains /sys and /proc.
@@ -85,7 +85,7 @@ class JobReader:
         self._memory_bytes: int | None = None
 
     def must_search(self, now_s: float, job: SampledJob) -> bool:
-        """Return whether this reading should include a search for the job's control groups and processes.
+        """Return whether this reading should include a search for the job's cgroups and processes.
 
         A search is due at once when the job's first Slurm step has started.
         """
@@ -95,7 +95,7 @@ class JobReader:
         return is_first or now_s >= self._search_at_s
 
     def search(self, now_s: float, job: SampledJob, node: str) -> bool:
-        """Search for the job's control groups and their processes.
+        """Search for the job's cgroups and their processes.
 
         Returns:
             Whether the caller has to find the job's processes in the tree of all processes.
@@ -148,7 +148,10 @@ class JobReader:
                 sensor.close()
 
     def _from_groups(self, now_s: float) -> list[SignalReading]:
-        """Return the signals of the control groups; signals that the groups lack come from the processes."""
+        """Return the signals of the job's cgroups.
+
+        Signals that the cgroups do not provide are read from the job's processes.
+        """
         readings = [] if self._group_sensor is None else self._group_sensor.read(now_s)
         if not self._missing:
             return readings
@@ -178,10 +181,10 @@ class JobReader:
             yield SignalReading("memory_bandwidth_bytes_per_s", "", rate, "resctrl")
 
     def _group_traffic(self, job: SampledJob, control: str) -> int:
-        """Return the bytes that a job has transferred in one control group.
+        """Return the bytes of memory traffic that a job has caused in one resctrl control group.
 
-        The count is that of the control group for a job with the whole node, otherwise that of the job's
-        monitoring group in the control group.
+        For a job with the whole node, this is the count of the control group. For other jobs, it is the count
+        of the job's monitoring group in the control group.
 
         Raises:
             DeviceError: a count is not available now.

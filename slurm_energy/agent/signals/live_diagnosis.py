@@ -42,7 +42,7 @@ class RunningObservation:
         key: job id and restart count.
         record: energy record of the job so far.
         series: recorded signals of the job.
-        reports: steps that the job's processes have reported.
+        reports: steps (iterations) of the program that the job's processes have reported.
     """
 
     key: tuple[int, int]
@@ -65,7 +65,10 @@ class LiveDiagnosis:
         self._last: tuple[int, int] = (0, 0)
 
     def observed(self) -> list[RunningObservation]:
-        """Return the observations of the next jobs with observed data, in the order of the job ids."""
+        """Return observations of at most `MAX_JOBS` jobs, in the order of the job ids.
+
+        If there are more jobs with observed data, the next call continues with the following jobs.
+        """
         keys = sorted(session.key for session in self._sessions.values() if _is_observed(session))
         due = [key for key in keys if key > self._last] + [key for key in keys if key <= self._last]
         chosen = due[:MAX_JOBS]
@@ -76,7 +79,7 @@ class LiveDiagnosis:
         return [_copied(session, now) for session in sessions]
 
     def diagnose(self, run: RunningObservation) -> tuple[LiveFinding, ...]:
-        """Return the findings of a job so far. Any thread may call it."""
+        """Return the findings of a job so far. Any thread may call this method."""
         from slurm_energy.diagnosis.diagnose import find_causes
         from slurm_energy.reports.diagnosis.input import observation_of
         from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise

@@ -21,7 +21,7 @@ ends before the pass costs no pass."""
 
 
 class SignalLoop:
-    """Background task that makes passes over the sensors for all sampled jobs.
+    """Background task that reads the sensors of all sampled jobs; one reading of all sensors is a pass.
 
     The time between two passes is the shortest sampling interval of a running job. A further pass follows
     soon after a job begins.

@@ -25,7 +25,7 @@ _CPU_BUSY: Final = "cpu_busy_percent"
 
 @dataclass(frozen=True, slots=True)
 class SignalPass:
-    """Result of one pass.
+    """Result of one pass, which reads all signal sensors once.
 
     Attributes:
         start: time of the previous pass, in seconds since boot; None for the first pass after a pause.

@@ -37,7 +37,7 @@ class SignalRecording:
         interval_s: seconds per interval. It doubles whenever a series would exceed `MAX_POINTS` intervals.
 
     Attributes:
-        latest: the latest readings by signal and part.
+        latest: the latest readings by signal and part of the node.
     """
 
     def __init__(self, start: float, interval_s: float) -> None:
@@ -57,8 +57,8 @@ class SignalRecording:
         Args:
             start: time of the previous pass, in seconds since boot. The readings apply from this time on.
             end: time of this pass, in seconds since boot.
-            readings: the readings. Once a reading's source has a restriction in brackets, the source of the
-                whole series keeps the restriction.
+            readings: the readings. The source of a reading may end with a restriction in brackets. The source
+                of the whole series then has this restriction from then on.
         """
         start = max(start, self.start)
         if end <= start:

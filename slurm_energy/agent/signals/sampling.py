@@ -115,9 +115,10 @@ class SignalSampling:
         return [(session, interval_s) for session, interval_s in pairs if interval_s is not None]
 
     def _interval_s(self, session: Session) -> float | None:
-        """Return the seconds between samples of a job; None if its signals are not sampled.
+        """Return the seconds between samples of a job; None if the job's signals are not sampled.
 
-        The interval is that of the job's flag, or the site's interval if the job has no flag.
+        The job's energy flag sets the interval. Without this flag, the configured interval of the site
+        applies.
         """
         site = self._config().agent.signals_interval
         try:

@@ -1,4 +1,4 @@
-"""Steps that the processes of a job report: the last report of each process, in bounded memory.
+"""Steps (iterations) that the processes of a job report: the last report per process, in bounded memory.
 
 A report is cumulative and replaces the previous report of the process, so no data are lost if a report is
 lost. A report is checked completely only when the job's observation is built, because most reports are

@@ -184,7 +184,7 @@ class ConnectionPool:
 class _Connection(asyncio.BufferedProtocol):
     """The connection of one peer.
 
-    It reads a line, sends the response, and only then reads the next line.
+    The agent reads a line, sends the response, and only then reads the next line.
 
     Attributes:
         pid: process id of the peer when it connected, as reported by the kernel; 0 if the peer is in
@@ -306,7 +306,7 @@ class _Connection(asyncio.BufferedProtocol):
 class Listener:
     """A listening socket.
 
-    It accepts connections in small batches and pauses after a refused connection.
+    The listener accepts connections in small batches and pauses after a refused connection.
 
     Args:
         path: path of the socket.

@@ -25,7 +25,7 @@ _MAX_UNITS = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ProgressMessage:
-    """A progress report of one process of a job: completed units of work, and steps.
+    """A progress report of one process of a job: completed units of work, and steps of the program.
 
     Attributes:
         job_id: Slurm's job id.
@@ -35,8 +35,8 @@ class ProgressMessage:
         is_increment: whether `units` counts from the previous report instead of the first report.
         total: total units of work of the process; None if not reported.
         time_s: seconds since boot at which the last unit was completed; None if not reported.
-        steps: steps of the process so far, in the format of `diagnosis.json_codec.rank_to_json`, not checked;
-            None if not reported.
+        steps: steps (iterations) of the process so far, in the format of `diagnosis.json_codec.rank_to_json`,
+            not checked; None if not reported.
     """
 
     job_id: int

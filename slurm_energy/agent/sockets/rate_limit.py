@@ -38,8 +38,8 @@ class UserTokenBuckets:
     def reserve(self, uid: int, now: float, count: int = 1) -> float:
         """Take tokens from a user's bucket and return after how many seconds they may be used.
 
-        If the bucket has too few tokens, tokens that it will receive later are reserved, and the result is
-        the time until it has received them. Otherwise the result is 0.
+        If the bucket has too few tokens, future tokens of the bucket are reserved. The result is then the
+        time until the bucket has received these tokens; otherwise it is 0.
 
         Args:
             uid: uid of the user.

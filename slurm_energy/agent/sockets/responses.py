@@ -101,8 +101,8 @@ def spool_response(spool: Spool, period_spool: Spool | None = None) -> dict[str,
 
     Args:
         spool: the spool.
-        period_spool: the spool of periods, whose response is in the key `periods`; None if there is no such
-            spool.
+        period_spool: the spool of node energy periods. The response about this spool is in the key `periods`.
+            None if there is no such spool.
     """
     periods = {} if period_spool is None else {"periods": spool_response(period_spool)}
     return {

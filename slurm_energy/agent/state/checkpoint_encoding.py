@@ -46,7 +46,7 @@ class EncodedList:
 
 
 def encode(data: dict[str, Any]) -> bytes:
-    """Return data as JSON. It may contain objects of the classes `EncodedList` and `EncodedValue`."""
+    """Return data as JSON. The data may contain objects of the classes `EncodedList` and `EncodedValue`."""
     lists: list[EncodedList | EncodedValue] = []
 
     def placeholder(value: Any) -> str:

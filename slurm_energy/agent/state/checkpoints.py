@@ -43,8 +43,8 @@ class CheckpointWriter:
 
     A repeated failure is logged once. The caller retries a failed write.
 
-    Every checkpoint contains the energy ledger of the whole node, although the file belongs to one job. The
-    latest checkpoint therefore has the energy of all jobs up to one instant.
+    Every checkpoint contains the energy ledger of the whole node, although a session file belongs to one job.
+    The latest checkpoint therefore has the energy of all jobs up to one instant.
 
     Args:
         state: the state directory.
@@ -85,7 +85,7 @@ class CheckpointWriter:
     def save_later(self, session: Session) -> None:
         """Write a job's session at the next call of `unsynced`, unless the job ends before.
 
-        Use it for changes that are not lost if the agent crashes before that call.
+        Use this method for changes that are not lost if the agent crashes before that call.
         """
         self._deferred[session.owner] = session
         self.notify_written()
@@ -119,7 +119,7 @@ class CheckpointWriter:
             self.notify_written()
 
     def save_traces(self, *, grown: bool = False) -> None:
-        """Write the power traces of the running jobs, their signals and reported steps.
+        """Write the power traces, recorded signals and reported steps of the running jobs.
 
         Args:
             grown: write only data that grew much since their last write, see `TraceBuilder.has_grown` and
@@ -142,9 +142,9 @@ class CheckpointWriter:
 
         Args:
             record: the record.
-            trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
-            observation: signals and steps in the format of docs/reference/protocol.md; None if there are
-                none.
+            trace: the power trace in the format of docs/reference/protocol.md; None if the job has no trace.
+            observation: signals and steps in the format of docs/reference/protocol.md; None if nothing was
+                observed.
         """
         try:
             self._unsynced.update(self._spool.add(record, trace, observation))
@@ -189,7 +189,7 @@ class CheckpointWriter:
             self.notify_written()
 
     def unsynced(self) -> UnsyncedFiles:
-        """Write the sessions of `save_later`, and return all files that may not be synced to disk yet.
+        """Write the sessions passed to `save_later`, and return all files that may not be synced to disk yet.
 
         Call `synced` or `not_synced` after the attempt to sync these files.
         """

@@ -51,7 +51,9 @@ class HookMessage:
 
 
 class DeferredMessages:
-    """The directory of deferred messages beside the agent's socket. It is created if absent.
+    """The directory of deferred messages beside the agent's socket.
+
+    The directory is created if absent.
 
     Args:
         socket_path: path of the agent's socket.
@@ -129,8 +131,8 @@ class DeferredMessages:
     def _drop_those_of_earlier_boots(self) -> None:
         """Delete all messages if they were written before the last boot.
 
-        A boot id stored in the directory shows this. Wall-clock times are not used, because the wall clock
-        jumps.
+        A file in the directory contains the id of the boot in which the messages were written. Wall-clock
+        times are not used, because the wall clock jumps.
         """
         mark = self.folder / _MARK
         if mark.exists() and atomic_file.read(mark, _MAX_BYTES).decode() == self._clock.boot_id:

@@ -1,4 +1,4 @@
-"""Records that the controller cannot accept yet, for example those of a newer schema.
+"""Records that the controller cannot accept yet, for example records of a newer schema.
 
 All deferred records wait together. After a pause one of them is sent as a probe. If the controller accepts
 the probe, the others are sent at once; otherwise the pause doubles. Deferred records never delay other
@@ -18,7 +18,7 @@ MAX_PAUSE_S = 600.0
 class DeferredRecords:
     """The file names of the deferred records.
 
-    They are ordered by the time of the last delivery attempt, oldest first.
+    The names are ordered by the time of the last delivery attempt, oldest first.
 
     All times are seconds of the monotonic clock.
 
@@ -60,8 +60,8 @@ class DeferredRecords:
         """Return the file names of the records that must not be sent now.
 
         During the pause after a refusal no deferred record may be sent. After the pause the first deferred
-        record may be sent as a probe, which shows whether the controller accepts the records now. The others
-        stay withheld.
+        record may be sent as a probe, which shows whether the controller accepts the records now. All other
+        deferred records stay withheld.
         """
         if not self._names:
             return frozenset()

@@ -46,11 +46,11 @@ _REQUEST_INTERVAL_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRoute:
-    """Route of the controller for one kind of spooled items.
+    """HTTP route of the controller for one kind of spooled items: records of jobs, or periods of the node.
 
     Attributes:
         path: path of the route.
-        key: key of an item's content in the request.
+        key: key under which the request contains the content of an item.
         plural: plural noun for the items in log messages.
         spread_s: maximum of the random delay of a delivery in seconds. The delay is needed where all nodes
             have new items at the same time, for example at the end of a period.
@@ -152,8 +152,8 @@ class RecordDelivery:
         node: returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
         spread_s: returns the seconds over which the nodes should spread requests that all of them send, as
-            the controller requests. The time is longer on a large cluster, and never shortens the delay of
-            the route.
+            the controller requests. The controller of a large cluster requests a longer time. The delay of
+            the route is never shortened.
         route: route of the controller to which the records are sent. A controller of an older release does
             not know the route of periods. The periods stay in the spool until that controller is upgraded.
     """
@@ -327,7 +327,7 @@ class RecordDelivery:
         return self._spool.count(), self._spool.rejected.count()
 
     async def _note_release(self, response: Mapping[str, Any]) -> None:
-        """Store the controller's release, and send those records again that another release rejected."""
+        """Store the controller's release, and resend the records that another release has rejected."""
         version, schema = (str(response.get(key))[:40] for key in ("version", "schema"))
         release = f"{version} (schema {schema})"
         now, self._release = time.monotonic(), release

@@ -1,4 +1,4 @@
-"""Rejected records: kept in limited space with attachments and reason, and sent again on request.
+"""Rejected records, stored in limited space with attachments and reasons, and sent again on request.
 
 A record, its attachments (power trace and observation) and the reason are files whose names differ only in
 the suffix. An attachment is always moved before its record. After a crash between these moves, `recover`
@@ -43,10 +43,10 @@ class RejectedRecord:
     Attributes:
         name: file name of the record.
         bytes: size of record and attachments in bytes.
-        has_trace: whether the trace is kept as well.
+        has_trace: whether the power trace of the record is still stored.
         reason: why the record was rejected.
-        refused_by: release of the controller that rejected the record, as `RecordDelivery` formats it; None
-            if the agent rejected the file.
+        refused_by: release number of the controller that rejected the record, as `RecordDelivery` formats the
+            number; None if the agent itself rejected the file.
     """
 
     name: str
@@ -65,7 +65,7 @@ class RejectedRecords:
             deleted, then the oldest records.
 
     Attributes:
-        limit_bytes: the limit, which may be changed.
+        limit_bytes: maximum size of all files in bytes; may be changed at any time.
         dropped: number of records deleted for lack of space since the agent started.
     """
 
@@ -243,9 +243,9 @@ class RejectedRecords:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes, by name, of every entry of a directory that is not a directory itself.
+    """Return the sizes in bytes of the entries of a directory, by name.
 
-    Links are not followed.
+    Subdirectories are left out. Symbolic links are not followed.
     """
     with os.scandir(folder) as entries:
         status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}

@@ -102,9 +102,9 @@ class Spool:
 
         Args:
             record: the record.
-            trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
-            observation: signals and steps in the format of docs/reference/protocol.md; None if there are
-                none.
+            trace: the power trace in the format of docs/reference/protocol.md; None if the job has no trace.
+            observation: signals and steps in the format of docs/reference/protocol.md; None if nothing was
+                observed.
 
         Returns:
             The contents of the written files by path. The files are complete but not yet synced to disk.
@@ -126,7 +126,7 @@ class Spool:
         return written | {self._path(name): data}
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Write a file of `add` again after a failed sync to disk.
+        """Rewrite a file that `add` has written, after a failed sync to disk.
 
         After a failed sync the disk may have dropped the data, and the kernel reports this error only once. A
         file that was removed from the spool in the meantime is not written.

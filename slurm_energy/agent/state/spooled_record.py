@@ -36,7 +36,8 @@ class SpooledRecord:
     Attributes:
         name: file name of the record.
         record: the record as JSON data.
-        trace, observation: in the format of docs/reference/protocol.md; None if there is none.
+        trace, observation: power trace and observation in the format of docs/reference/protocol.md; None if
+            the job has no trace or observation.
     """
 
     name: str
