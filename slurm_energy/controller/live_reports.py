@@ -43,12 +43,13 @@ class RunningRecord:
     """A running job or step in a report.
 
     Attributes:
-        job_id, restart_count, uid: the run of the job, and the uid of its owner.
-        text: record of the job or step as JSON, without the last brace.
-        user: name of the owner; empty if unknown.
+        job_id, restart_count: identity of the job's run; `restart_count` is the number of requeues.
+        uid: uid of the job's owner.
+        text: record of the job or step as JSON text, without the closing brace.
+        user: login name of the job's owner; empty if unknown.
         is_step: whether the record is about a step.
         start_s: start of the job or step, Unix seconds.
-        findings: findings of the job so far on the node.
+        findings: findings about the job on this node so far.
     """
 
     job_id: int
@@ -67,12 +68,12 @@ class NodeState:
 
     Attributes:
         cluster, node: Slurm's names.
-        time: time of the report by the node's clock, in Unix seconds.
+        time: Unix time of the report according to the node's clock.
         received_s: monotonic time at which the report arrived.
-        interval_s: seconds between reports of a node at that time.
+        interval_s: seconds between two reports of a node when this report arrived.
         watts: power of the node by component; None: unknown.
-        records: running jobs and steps.
-        size_bytes: size of the report and of the facts.
+        records: running jobs and steps on the node.
+        size_bytes: size of the report and of `facts`.
         clock_offset_s: the node's clock minus the clock of this host. The value is too low by the
             transmission time of the report.
         counts, facts: as in `LiveReport`. Facts from an earlier report apply until the node sends new ones.
@@ -92,14 +93,15 @@ class NodeState:
 
 
 class LiveReports:
-    """Receiver of live reports. It answers requests from the last report of each node.
+    """Receiver of live reports, which keeps the last report of each node and answers requests from it.
 
     Args:
         config: returns the current configuration.
         hosts: addresses of nodes; None: any agent may report for any node.
         running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
         clock: returns monotonic seconds.
-        factors: returns the present carbon intensity and price, which the nodes get; None: they are unknown.
+        factors: returns the present carbon intensity and price, which responses to nodes contain. None:
+            responses do not contain them.
         policies_digest: returns the digest of the policy file. Nodes keep copies of this file. None:
             responses do not contain the digest.
     """
@@ -138,7 +140,7 @@ class LiveReports:
         Raises:
             ForbiddenError: the sender does not run on the node.
             NotFoundError: Slurm has no such node.
-            UnavailableError: there is no room for the report.
+            UnavailableError: the memory for reports is full.
             UsageError: the report is malformed or implausible.
         """
         controller = self._config().controller
@@ -167,12 +169,12 @@ class LiveReports:
         return self._refusals.recent()
 
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
-        """Return the response to `GET /v1/running` as JSON text in pieces, without its last brace.
+        """Return the response to `GET /v1/running` as JSON text in pieces, without the closing brace.
 
         Everyone may see the power of nodes. A job is visible to the users who may see its energy records.
 
         Raises:
-            UsageError: bad parameters.
+            UsageError: a parameter is unknown or malformed.
         """
         refuse_unknown(query, _PARAMETERS)
         jobs, nodes = _job_ids(words(query, "job")), frozenset(words(query, "node"))
@@ -272,7 +274,7 @@ def _is_expired(state: NodeState, now_s: float) -> bool:
 
 
 def _read(body: bytes, check: PlausibilityCheck) -> tuple[LiveReport, tuple[RunningRecord, ...]]:
-    """Parse and check a report. Return the report, and its records as texts for responses."""
+    """Parse and check a report. Return the report, and its records with the JSON text for responses."""
     data = read_object(body)
     report = LiveReport.from_json(data)
     now = time.time()

@@ -1,4 +1,4 @@
-"""The energy policies of this cluster: the file for checks at submission, and the response to the CLI."""
+"""The energy policies of this cluster: policy file for checks at submission, and response to the CLI."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class PolicyPublication:
         self._current = PublishedPolicies("", 0.0)
 
     def publish(self, text: str) -> None:
-        """Replace the text. If the text is the same, its time of issue does not change."""
+        """Replace the published text. If the text is unchanged, its time of issue stays the same."""
         if text != self._current.text:
             self._current = PublishedPolicies(text, self._clock())
 
     @property
     def digest(self) -> str:
-        """Digest of the text."""
+        """Digest of the published text, by which hosts detect changes."""
         return self._current.digest
 
     @property
     def routes(self) -> RouteGroup:
-        """The route by which hosts request the text."""
+        """The HTTP route by which hosts request the text."""
         return RouteGroup(light={POLICY_FILE_PATH: self._answer})
 
     async def _answer(self, query: dict[str, str], _: Rights) -> Mapping[str, Any]:
@@ -69,8 +69,8 @@ def policies_answer(config: Config, *, with_node_power: bool = True) -> dict[str
     """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
 
     Each policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A policy of the site also
-    has `settings`, which contains its keys in the configuration file. `shared` contains the values that must
-    be the same on all hosts; `senergy setup` writes the configuration of a node from them.
+    has `settings`, which contains the policy's keys in the configuration file. `shared` contains the values
+    that must be the same on all hosts; `senergy setup` writes the configuration of a node from them.
 
     Args:
         config: the configuration.

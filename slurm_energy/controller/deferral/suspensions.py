@@ -71,7 +71,7 @@ class Suspensions:
         self._excluded_until_s: dict[int, float] = {}
 
     def configure(self, settings: DeferralConfig, options: DeferralOptions, currency: str) -> None:
-        """Use the section `[deferral]`, the parameters of the decision, and the currency of costs."""
+        """Set the section `[deferral]`, the parameters of the decision, and the currency of costs."""
         self._settings, self._options, self._currency = settings, options, currency
 
     def note(self, suspensions: Iterable[SuspendedJob]) -> None:

@@ -1,1 +1,1 @@
-"""Findings of runs in senergyctld, alerts about them, and trials of adjustments."""
+"""Findings of runs in senergyctld, alerts about these findings, and trials of adjustments."""

@@ -1,4 +1,4 @@
-"""The adjusted values that apply to a program: those of kept trials and those of the pending trial."""
+"""The adjusted values that apply to a program: values of kept trials and values of the pending trial."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PROGRAM_NAMES: Final = frozenset(kind.value for kind in PROGRAM_KINDS)
 
 
 class AdjustedProgram(NamedTuple):
-    """A program of a user.
+    """A program of a user, whose next run may use adjusted values.
 
     Attributes:
         cluster: Slurm's ClusterName.
-        uid: owner.
-        workload: fingerprint of the batch script, else `--energy-model`.
+        uid: uid of the program's owner.
+        workload: fingerprint of the batch script; if unknown, the value of `--energy-model`.
     """
 
     cluster: str
@@ -43,17 +43,17 @@ class ValuesInForce:
 
     @property
     def sbatch_options(self) -> list[str]:
-        """The options of sbatch for the values that programs do not request by themselves."""
+        """The options of sbatch that set the values which a program cannot request from its agent."""
         items = (Adjustment(AdjustmentKind(name), value) for name, value in sorted(self.values.items()))
         return [option for item in items if (option := item.sbatch_option) is not None]
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the values for a run without sbatch options: those that programs request by themselves.
+    """Return the values for a run without sbatch options: the values that its program requests while it runs.
 
-    Two kinds of pending trials are left out. A trial that also needs options is left out so that its
-    adjustments are tried together. A trial is also left out if the program's next run is to show the time
-    without adjustments.
+    Two kinds of pending trials are left out. A trial that also needs sbatch options is left out so that its
+    adjustments are tried together. A trial is also left out if the program's next run must measure the run
+    time without adjustments.
 
     Args:
         trials: all trials of the program.
@@ -63,7 +63,7 @@ def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
 
 
 def program_part(values: Mapping[str, int]) -> dict[str, int]:
-    """Return only the values that programs request by themselves."""
+    """Return only the values that a running program requests from its agent."""
     return {name: value for name, value in values.items() if name in _PROGRAM_NAMES}
 
 
@@ -86,14 +86,14 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 
 
 def own_values(trial: AdjustmentTrial) -> dict[str, int]:
-    """Return the new values of a trial by kind of adjustment. Earlier values in force are not included."""
+    """Return the new values of a trial by kind of adjustment, without the values of earlier trials."""
     return {one.kind.value: one.new for one in trial.proposal.adjustments}
 
 
 def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
     """Return whether a trial respects the given limits, which may be newer than the trial.
 
-    A trial that is not in force always respects them.
+    A trial whose values are not in force always respects the limits.
     """
     if trial.state not in (PENDING, KEPT):
         return True
@@ -105,7 +105,7 @@ def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
 
 
 def effective_values(offered: OfferedRun | None) -> dict[str, int]:
-    """Return the values that a run used: those requested by its program and those set by sbatch options."""
+    """Return the values that a run used: requested by its program, or set by sbatch options."""
     if offered is None:
         return {}
     return {

@@ -89,7 +89,10 @@ class AdjustmentLoop:
         return count
 
     async def start_automatic(self) -> int:
-        """Start trials for programs whose jobs with policy `auto` have ended. Return the number of trials."""
+        """Start trials for programs whose jobs with policy `auto` have ended.
+
+        Return the number of started trials.
+        """
         names = [name for name, policy in catalogue(self._config()).items() if policy.base == AUTO]
         now, started = self._clock(), 0
         since = now - _WINDOW_S
@@ -105,7 +108,9 @@ class AdjustmentLoop:
         return started
 
     async def _started_for(self, run: JobRun, uid: int) -> bool:
-        """Start a trial for the program of a run if one is advised; return whether a trial was started.
+        """Start the trial that is advised for the program of a run, if any.
+
+        Return whether a trial was started.
 
         If the run cannot be diagnosed, the error is logged, so that other runs are still processed.
 

@@ -22,7 +22,7 @@ def adjustment_parts(
     Args:
         config: returns the current configuration.
         store: the database.
-        advisor: knows the running jobs and their programs.
+        advisor: adviser of the agents, which knows the running jobs and the programs of these jobs.
         failures: log of failures; a repeated failure is logged once.
     """
     trials = AdjustmentTrials(config, store, RunDiagnosis(config, store))

@@ -74,7 +74,7 @@ class AdjustmentRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes that users may use."""
+        """The HTTP routes that users may use."""
         changes = {"permit": self.permit, "undo": self.undo, "submitted": self.submitted}
         return RouteGroup(
             costly={ADJUSTMENTS_PATH: self.show},
@@ -86,7 +86,7 @@ class AdjustmentRoutes:
         """Return the response to `GET /v1/adjustments/values`: values for a job on the sender's node.
 
         Raises:
-            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            ForbiddenError: the sender or the job does not run on the node.
             NotFoundError: Slurm runs no such job.
             UnavailableError: Slurm or the database does not answer.
         """
@@ -170,7 +170,7 @@ class AdjustmentRoutes:
         """Store the adjustments that the caller permits, also for policy `auto`.
 
         Raises:
-            UsageError: the text is malformed.
+            UsageError: the text that names the adjustments is malformed.
         """
         (permit,) = _texts(body, "permit")
         if permit is None:
@@ -252,7 +252,7 @@ class AdjustmentRoutes:
         self._submissions[uid] += 1
 
     async def _observed(self, job: str, rights: Rights) -> tuple[AdjustedProgram, JobRun, DiagnosableRun]:
-        """Return program, run and diagnosis data of the last run of one of the caller's jobs."""
+        """Return the last run of one of the caller's jobs, with its program and the data for a diagnosis."""
         run = await self._own_run(job, rights)
         observed = await self._trials.observed(run, rights.uid)
         return self._program_of(run, observed), run, observed

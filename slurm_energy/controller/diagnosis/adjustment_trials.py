@@ -1,4 +1,4 @@
-"""Trials of adjustments. senergyctld proposes, stores, verifies, keeps and undoes them."""
+"""Trials of adjustments: senergyctld proposes, stores, verifies, keeps and undoes the trials."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ class AdjustmentTrials:
         return await self._store.read(adjustments.trials_of, *program)
 
     async def effective(self, program: AdjustedProgram) -> list[StoredTrial]:
-        """Return the trials of a program, except those with values beyond the present limits of the site."""
+        """Return the trials of a program.
+
+        Trials with values beyond the site's present limits are left out.
+        """
         limits = self._config().diagnosis.site_limits
         return [trial for trial in await self.of_program(program) if is_within(trial, limits)]
 
@@ -196,7 +199,10 @@ class AdjustmentTrials:
         return [one for one in figures if one.nodes == nodes] or trial.before[:1]
 
     async def _figures(self, runs: Sequence[ProgramRun], uid: int) -> list[RunFigures]:
-        """Return time, energy and progress of those runs whose records are still stored."""
+        """Return time, energy and progress of the runs.
+
+        Runs whose records are no longer stored are left out.
+        """
         figures = []
         for run in runs:
             try:
@@ -209,7 +215,10 @@ class AdjustmentTrials:
 def _is_control(
     trial: AdjustmentTrial, stored: StoredTrial, run: ProgramRun, offer: OfferedRun | None
 ) -> bool:
-    """Return whether a run is a control: it started after the trial began and used the values from before."""
+    """Return whether a run is a control of a trial.
+
+    A control started after the trial began, but used the values from before the trial.
+    """
     is_later = run.start > stored.created and run.state == _COMPLETED
     return is_later and effective_values(offer) == trial.base
 
@@ -217,7 +226,7 @@ def _is_control(
 def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:
     """Return the decision to end a trial because a later run completed without requesting values.
 
-    None: there is no such run.
+    None: no later run completed without requesting values.
     """
     if trial.sbatch_options:
         return None

@@ -36,7 +36,7 @@ class FindingAlert:
 
     Attributes:
         job: the running job, with all its findings.
-        finding: finding that the alert is about.
+        finding: the finding that causes the alert.
         elapsed_s: seconds since the start of the job.
     """
 
@@ -103,7 +103,8 @@ def mail_message(alert: FindingAlert, config: DiagnosisConfig) -> EmailMessage:
 def run_command(alert: FindingAlert, config: DiagnosisConfig) -> None:
     """Run the site's command for an alert, for at most `TIMEOUT_S` seconds.
 
-    The command gets the alert as JSON on standard input, and its main values in the environment.
+    The command gets the alert as JSON on standard input, and the main values of the alert in environment
+    variables.
 
     Raises:
         UnavailableError: the command does not start, fails or takes too long.

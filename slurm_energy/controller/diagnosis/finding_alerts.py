@@ -1,4 +1,4 @@
-"""Alerts about findings of running jobs. Each is sent once, and the site limits their number per hour."""
+"""Alerts about findings of running jobs. Each alert is sent once; the site limits the alerts per hour."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AlertKey = tuple[str, int, int, str]
 
 
 class FindingAlerts:
-    """Sender of alerts: one for each kind of finding of a job's run. A failed delivery is not repeated.
+    """Sender of one alert for each kind of finding of a job's run. A failed delivery is not repeated.
 
     Args:
         config: returns section `diagnosis` of the current configuration.
@@ -98,7 +98,10 @@ class FindingAlerts:
         return [alert for _, alert in sorted(turns, key=lambda turn: turn[0])]
 
     def _take(self, config: DiagnosisConfig, uid: int) -> bool:
-        """Return whether another alert is permitted now. If so, count it for the owner of the job."""
+        """Return whether another alert is permitted now.
+
+        A permitted alert is counted for the owner of the job.
+        """
         if len(self._times) >= config.alerts_per_hour:
             return False
         self._times.append((self._clock(), uid))

@@ -44,7 +44,7 @@ class DiagnosableRun:
 
     @property
     def workload(self) -> str | None:
-        """The program: fingerprint of the batch script, else `--energy-model`; None if unknown."""
+        """Identity of the program: fingerprint of the batch script, else `--energy-model`; None: unknown."""
         records = self.usage.records
         fingerprint = next((record.fingerprint for record in records if record.fingerprint), None)
         return fingerprint or self.usage.first.model

@@ -22,7 +22,8 @@ class JobWithFindings:
     """A running job with at least one finding.
 
     Attributes:
-        cluster, job_id, restart_count, uid, user: the run of the job and its owner.
+        cluster, job_id, restart_count: identity of the job's run; `restart_count` is the number of requeues.
+        uid, user: uid and login name of the job's owner.
         start_s: start of the job, Unix seconds.
         nodes: nodes that reported a finding.
         findings: the findings, the most expensive first.
@@ -56,8 +57,8 @@ class RunningFindings:
     """Findings of running jobs.
 
     Args:
-        live: the last live report of each node.
-        clock: returns Unix time.
+        live: receiver that keeps the last live report of each node.
+        clock: returns Unix time in seconds.
     """
 
     def __init__(self, live: LiveReports, clock: Callable[[], float] = time.time) -> None:
@@ -65,7 +66,7 @@ class RunningFindings:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes by path."""
+        """The HTTP route that this object handles."""
         return RouteGroup(costly={FINDINGS_PATH: self.inquire})
 
     def jobs(

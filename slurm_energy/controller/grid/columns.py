@@ -1,6 +1,6 @@
 """Forecasts of carbon intensity, price and similar series in consecutive time slots. The module needs numpy.
 
-Deferral and the choice among clusters use them.
+Deferral and the choice among clusters use these forecasts.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def grid_columns(
 ) -> dict[str, SignalForecast]:
     """Return the forecast of each series whose current value is known, by the name of its signal.
 
-    Future values that a source states, such as day-ahead prices, are used unchanged. Later values are
-    forecast from past values. A series without a current value is left out: its source is missing or
-    outdated.
+    Future values that the source of a series states, such as day-ahead prices, are used unchanged. Later
+    values are forecast from past values. A series without a current value is left out, because its source is
+    missing or outdated.
 
     Args:
         series: past and future values by name of the signal.

@@ -1,6 +1,7 @@
-"""The only part that fetches carbon intensities and prices: queries providers, stores values, backs off.
+"""Fetching of carbon intensities and prices: queries to providers, storage, pauses after failures.
 
-A value that was fetched once stays in the database, whatever the provider answers later.
+No other module fetches these values. A value that was fetched once stays in the database, even if the
+provider later states another value.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FetchedSeries:
     """A series of carbon intensities or prices to fetch, as configured.
 
     Attributes:
-        key: identity in the database.
+        key: identity of the series in the database.
         provider: provider from which the series is fetched.
         base_url: base URL without a slash at the end.
         token_file: file with token or password; None: the provider needs none.
@@ -82,7 +83,7 @@ class FetchState:
         due_s: monotonic time of the next query.
         failures: number of failures in a row.
         fetched: Unix time of the last successful query; None: no query has succeeded since the start.
-        error: last error; empty: the last query succeeded, or there was no query yet.
+        error: error of the last query; empty: the last query succeeded, or there was no query yet.
         newest_end: end of the newest stored value in Unix time; None: unknown.
         scanned_from_s: Unix time from which missing values have been fetched since the start.
         busy: held while the series is fetched.
@@ -98,7 +99,7 @@ class FetchState:
 
 
 def configured_series(config: Config) -> list[FetchedSeries]:
-    """Return the series that the configuration says to fetch. The site's zone comes before other zones."""
+    """Return the series to fetch according to the configuration. The site's zone comes before other zones."""
     return _series_of(carbon_settings(config)) + _series_of(price_settings(config))
 
 
@@ -139,9 +140,9 @@ class GridFetcher:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def fetch_all(self) -> list[dict[str, Any]]:
-        """Fetch every series and return the status. Fetch nothing if the last call was very recent.
+        """Fetch every series and return the state of each series.
 
-        The minimum pause is `MIN_MANUAL_PAUSE_S`.
+        Fetch nothing if the last call was less than `MIN_MANUAL_PAUSE_S` seconds ago.
         """
         now_s = time.monotonic()
         if now_s - self._manual_s >= MIN_MANUAL_PAUSE_S:
@@ -150,7 +151,10 @@ class GridFetcher:
         return self.status()
 
     async def fetch(self, series: FetchedSeries) -> None:
-        """Fetch the missing values of a series. Fetch the values of the last hours again. Log a failure."""
+        """Fetch the missing values of a series, and fetch the values of the last hours again.
+
+        Log a failure.
+        """
         state = self._states.setdefault(series.key, FetchState())
         if state.busy.locked():
             return
@@ -307,7 +311,8 @@ def _series_of(settings: GridSettings) -> list[FetchedSeries]:
 def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float) -> float:
     """Return the start of the recent values to fetch.
 
-    If values are stored, recent values begin shortly before the end of the newest one; otherwise a day ago.
+    If values are stored, recent values begin shortly before the end of the newest stored value; otherwise
+    they begin a day ago.
     """
     first = now - min(series.backfill_s, _DAY_S)
     if newest_end is not None:
@@ -316,7 +321,7 @@ def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float)
 
 
 def _windows(start_s: float, end_s: float, length_s: float) -> list[tuple[float, float]]:
-    """Split the time between two times into consecutive windows of at most `length_s`."""
+    """Split a time range into consecutive ranges of at most `length_s` seconds."""
     windows = []
     while start_s < end_s:
         until_s = min(end_s, start_s + length_s)

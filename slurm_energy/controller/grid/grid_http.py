@@ -22,10 +22,10 @@ class FetchError(UnavailableError):
     """A provider did not give a usable response.
 
     Args:
-        what: provider and zone.
-        why: the cause, without the token.
-        todo: the remedy; empty if none is known.
-        retry_after_s: seconds for which the provider asks to wait; None: it does not state a time.
+        what: provider and zone of the request.
+        why: cause of the failure; the text must not contain the token.
+        todo: remedy for the user; empty if no remedy is known.
+        retry_after_s: seconds that the provider asks to wait; None: the provider does not state a time.
         rejected: whether the provider rejected the token.
     """
 
@@ -46,8 +46,8 @@ class FetchError(UnavailableError):
 async def fetch_body(request: FetchRequest, subject: str, secret: str = "") -> bytes:
     """Return the body of a successful response, at most `MAX_BODY_BYTES` long.
 
-    Redirects are refused, because the token would go to another server. The proxy that the environment names
-    in https_proxy is used for https.
+    Redirects are refused, because the token would go to another server. Requests with https use the proxy
+    that the environment variable https_proxy names.
 
     Args:
         request: request to send.

@@ -1,4 +1,4 @@
-"""Holding of pending jobs whose quota has exceeded its hold level. The module needs numpy."""
+"""Holding of pending jobs under quotas whose use exceeds the hold level. The module needs numpy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_energy.slurm.queue.job_update import JobUpdater
 
 
 class QuotaHolds:
-    """Holder of pending jobs whose quota has exceeded its hold level.
+    """Holds on pending jobs under quotas whose use exceeds the hold level.
 
     Calls wait for Slurm's commands: make them in a thread.
 
@@ -35,12 +35,12 @@ class QuotaHolds:
         return len(self._holds.jobs)
 
     def apply(self, standings: QuotaStandings, now_unix_s: float) -> tuple[str, ...]:
-        """Hold the pending jobs whose quota has exceeded its hold level, and release the others.
+        """Hold the pending jobs under quotas whose use exceeds the hold level, and release the others.
 
-        The queue is read only if a quota has exceeded its hold level, or if jobs are held.
+        The queue is read only if the use of a quota exceeds its hold level, or if jobs are held.
 
         Args:
-            standings: use of the quotas.
+            standings: present use of each quota.
             now_unix_s: the time now.
 
         Returns:
@@ -69,5 +69,5 @@ class QuotaHolds:
         return self._holds.hold(over, begin_s, now_unix_s)
 
     def release_all(self, now_unix_s: float) -> tuple[str, ...]:
-        """Release every job that this object holds, and return the failures, one line each."""
+        """Release every job that a quota holds, and return the failures, one line each."""
         return self._holds.release(None, now_unix_s)

@@ -37,8 +37,8 @@ class QuotaRoutes:
     Args:
         config: returns the configuration.
         store: the database.
-        watch: use of the quotas.
-        names: check of the names of accounts.
+        watch: periodic task that computes the use of the quotas.
+        names: refuses unknown names of accounts.
         clock: returns Unix time.
     """
 
@@ -148,7 +148,10 @@ class QuotaRoutes:
         return {"text": f"{quota.subject}: {why}"}
 
     async def _accounts(self, rights: Rights) -> dict[str, bool] | None:
-        """Return the caller's accounts; the value says if the caller coordinates one. None: all accounts."""
+        """Return the accounts that the caller may see; None: all accounts.
+
+        The value of each account says whether the caller coordinates the account.
+        """
         if rights.everything:
             return None
         name = rights.name or ""
@@ -158,7 +161,10 @@ class QuotaRoutes:
         return dict.fromkeys(own, False) | dict.fromkeys(rights.accounts, True)
 
     async def _without_use(self, accounts: Mapping[str, bool] | None, user: str) -> list[dict[str, Any]]:
-        """Return the quotas without a known use: outside their custom period, or not computable."""
+        """Return the quotas without a known use.
+
+        Their custom period has not begun or is over, or the use cannot be computed.
+        """
         stored = await self._store.read(quotas.read_quotas, self._config().cluster.name)
         current = {use.quota for use in self._watch.standings.uses}
         return [

@@ -59,12 +59,13 @@ class QuotaWatch:
         failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix time.
-        holds: holder of jobs; None: create one with squeue and scontrol when it is needed.
+        holds: holds and releases pending jobs; None: create such an object, which uses squeue and scontrol,
+            when it is needed.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
             None: no other part delays jobs.
 
     Attributes:
-        standings: use of all quotas, as last computed.
+        standings: use of all quotas at the last computation.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class QuotaWatch:
         }
 
     def accounts_of(self, user: str) -> set[str]:
-        """Return the accounts in which a user has an association; empty: unknown."""
+        """Return the accounts in which a user has an association; empty: the associations are unknown."""
         return {account for account, name in self._tree.users if name == user}
 
     async def use_of(self, quota: Quota, now: float) -> QuotaUse | None:
@@ -173,8 +174,8 @@ class QuotaWatch:
     async def _priced(self, quota: Quota, parts: list[Any], start: float, now: float) -> UsedAmount:
         """Return the emissions or the cost of the energy used under a quota.
 
-        If the factor is unknown for a part of the energy, only the rest is counted. The amount is then a
-        lower bound, and the basis says so.
+        If the price or carbon intensity is unknown for a part of the energy, only the other parts are
+        counted. The amount is then a lower bound, and the basis says so.
         """
         factors = await self._source.factors(start, now)
         result = await asyncio.to_thread(factors.footprint, parts)
@@ -221,7 +222,7 @@ def visible_uses(standings: QuotaStandings, accounts: Mapping[str, bool] | None,
     """Return the quotas that a user may see.
 
     Args:
-        standings: use of the quotas.
+        standings: use of each quota.
         accounts: accounts of the user; the value says whether the user coordinates the account. None: the
             user may see all quotas.
         user: login name.

@@ -23,8 +23,8 @@ class GridRoutes:
 
     Args:
         config: returns the configuration.
-        source: the factors in force.
-        fetcher: fetches series of providers.
+        source: reads the carbon intensities and prices in force.
+        fetcher: fetches carbon intensities and prices from providers.
     """
 
     def __init__(self, config: Callable[[], Config], source: GridFactorSource, fetcher: GridFetcher) -> None:
@@ -36,7 +36,7 @@ class GridRoutes:
         return RouteGroup(costly={GRID_PATH: self.factors}, changes={FETCH_PATH: self.fetch})
 
     async def factors(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/grid`. It has no data about jobs, so everyone may request it.
+        """Return the response to `GET /v1/grid`. Everyone may request it, because it has no data about jobs.
 
         Raises:
             UsageError: a parameter is unknown or malformed.

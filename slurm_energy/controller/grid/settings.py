@@ -22,11 +22,12 @@ class GridSettings:
         quantity: carbon intensity or price.
         cluster: Slurm's ClusterName.
         provider_name: name of the source in the configuration.
-        zone: zone in the provider's notation; empty: none is configured, and the provider has no default.
+        zone: zone in the provider's notation; empty: no zone is configured, and the provider has no default
+            zone.
         other_zones: further zones to fetch.
         unit: unit of the values, `g/kWh` or a currency per kWh.
         constant: configured constant value per kWh; None: no constant is configured.
-        file: CSV file.
+        file: path of a CSV file with values over time.
         max_age_s: time for which a value of the file applies if no newer value follows; None: twice the
             usual step between values.
         base_url: base URL of the provider without a slash at the end.

@@ -1,6 +1,6 @@
 """Present and past values of carbon intensity, price, PUE and embodied emissions.
 
-They come from configuration, files and database.
+The values come from configuration, files and database.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class GridFactorSource:
         """Return the factors of emissions and cost between two times.
 
         Args:
-            start_s: first time, in Unix seconds.
-            end_s: second time, in Unix seconds.
+            start_s: start of the time range, in Unix seconds.
+            end_s: end of the time range, in Unix seconds.
             zone: another configured zone for the carbon intensity; empty: the site's zone.
 
         Raises:

@@ -33,7 +33,8 @@ class Rights:
         uid: the user.
         name: login name; None: this host does not know it.
         everything: whether the user may see records and jobs of all users.
-        accounts: Slurm accounts that the user coordinates. Records and jobs of their users are visible too.
+        accounts: Slurm accounts that the user coordinates. The user may also see records and jobs of these
+            accounts.
     """
 
     uid: int
@@ -43,7 +44,7 @@ class Rights:
 
     @property
     def scope(self) -> str:
-        """Name of the visible set of records and jobs in the HTTP interface: `all`, `accounts` or `own`."""
+        """Records and jobs that the user may see: `all`, those of coordinated `accounts`, or `own`."""
         return "all" if self.everything else "accounts" if self.accounts else "own"
 
     @property
@@ -62,7 +63,7 @@ class PrivilegedUsers:
     """Users with rights beyond their own jobs.
 
     Attributes:
-        agents: uids under which agents run. Agents deliver records.
+        agents: uids under which agents (senergyd) run, which deliver records.
         operators: uids of users who may see everything.
         operator_groups: gids whose members are operators.
     """
@@ -117,7 +118,7 @@ class RoleCache:
 
     @property
     def current(self) -> Roles:
-        """The roles of users.
+        """The roles of users in Slurm's database, at the last successful read.
 
         There are no roles if the last successful read is too old, because roles may have been revoked since.
         """

@@ -2,8 +2,8 @@
 
 A connection carries one request. Until the credential of its request is decoded, the connection counts
 against the client's address. If an address has too many connections, the oldest one that has sent no request
-for a while is closed. A client that sends its request at once is therefore served while others hold
-connections open.
+for a while is closed. A client that sends its request at once is therefore served while other clients keep
+idle connections open.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class RequestHandler(Protocol):
 
 
 class ConnectionAdmission:
-    """All connections of the server. Connections whose user is not yet identified are counted by address.
+    """All connections of the server. Connections without an identified user are counted by client address.
 
     Args:
         clock: returns monotonic seconds.
         limit: maximum number of connections without an identified user. Above it, connections that have not
             sent a request are closed.
-        limit_per_address: the same maximum for the connections of one address.
+        limit_per_address: maximum number of connections without an identified user from one client address.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ConnectionAdmission:
         return self._count
 
     def admit(self, connection: GuardedConnection) -> None:
-        """Count a new connection. If there are too many, close the oldest one that has sent no request."""
+        """Count a new connection. If there are too many, close the oldest connection without a request."""
         of_address = self._unidentified.setdefault(connection.address, {})
         of_address[connection] = None
         self._count += 1
@@ -131,7 +131,7 @@ class ConnectionAdmission:
             connection.resume_reading(ConnectionPhase.REFUSAL)
 
     def set_handler(self, connection: GuardedConnection, handler: Any) -> None:
-        """Record the handler that serves a connection."""
+        """Record which handler serves a connection."""
         self._by_handler[handler] = connection
 
     def remove(self, connection: GuardedConnection, handler: Any) -> None:
@@ -157,7 +157,7 @@ class ConnectionAdmission:
         yield from self._identified
 
     def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
-        """Close the oldest connection of an address that has sent no request for a while.
+        """Close the oldest connection of an address among those that have sent no request for a while.
 
         If there is no such connection, close `newest` instead, unless it is None.
         """
@@ -182,7 +182,7 @@ class ConnectionAdmission:
 class GuardedConnection(asyncio.BufferedProtocol):
     """A connection that passes its request on to the HTTP server after a check of the request head.
 
-    It reads a request head of bounded size in bounded time. A connection carries one request.
+    The size of the request head and the time to receive it are limited. A connection carries one request.
     """
 
     _shared_buffer: Final = memoryview(bytearray(_READ_BYTES))
@@ -249,7 +249,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Notify the handler that the client reads again."""
+        """Notify the handler that the client reads again, so that the handler continues to write."""
         if self._handler is not None:
             self._handler.resume_writing()
 

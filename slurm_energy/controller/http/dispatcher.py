@@ -58,8 +58,8 @@ class Route:
     """A route of the HTTP interface.
 
     Attributes:
-        handler: returns the content of the response: an object, or pieces of the JSON text of an object
-            without its last brace.
+        handler: returns the content of the response: an object, or an object's JSON text in pieces, without
+            the closing brace at its end.
         limiter: limits the concurrent requests of this route.
         max_body_bytes: maximum length of the request body.
         for_agents: whether only agents may use the route.
@@ -79,10 +79,10 @@ class RequestDispatcher:
         rights: takes a uid and returns the rights of this user; may block.
         failures: log of failures; a repeated failure is logged once.
         admission: the connections; it is notified of identified users and refusals.
-        permit: raises an error while this process must not answer, because another controller is active.
+        permit: raises an error while this process must not answer because another controller is active.
 
     Attributes:
-        errors: log of unexpected errors, each of which is logged once, so that no user can fill the log.
+        errors: log of unexpected errors. A repeated error is logged once, so that no user can fill the log.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ def _aborted_response(request: web.Request, error: ConnectionError) -> web.Respo
 def explain_errors(errors: UnexpectedErrorLog) -> Middleware:
     """Return a middleware that converts errors to one line of unsigned JSON.
 
-    It is for errors that occur before the user is identified.
+    The middleware converts errors that occur before the user is identified.
 
     Args:
         errors: log of unexpected errors.

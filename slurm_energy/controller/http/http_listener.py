@@ -1,4 +1,4 @@
-"""HTTP listener of senergyctld: its address, the limit on open files, and log lines about requests."""
+"""HTTP listener of senergyctld, the process's limit on open files, and log messages about requests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def is_not_about_bad_requests(record: logging.LogRecord) -> bool:
 
 
 class RequestLogger(AbstractAccessLogger):
-    """Writer of a log line for each answered request, at level debug."""
+    """Logger of each answered request, at level debug."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log method, path, status and duration in seconds.

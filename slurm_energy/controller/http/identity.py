@@ -21,7 +21,7 @@ class Caller:
 
     Attributes:
         uid: uid of the user, certified by munged.
-        body_sha256: digest of the body according to the credential, hex digits.
+        body_sha256: SHA-256 digest of the request body according to the credential, in hex digits.
         credential: the munge credential. The signature of the response refers to it.
         origin: address of the host where the credential was made, see `munge.Credential`; None: unknown.
         rights: data that the user may see; only the user's own data until the rights are looked up.

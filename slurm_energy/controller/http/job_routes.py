@@ -55,7 +55,7 @@ class RecordReader:
     async def records(
         self, caller: Caller, ids: Sequence[int], head: str, chunk: int, with_traces: bool
     ) -> Pieces:
-        """Yield the pieces of a JSON object without its last brace. Its last field is a list of records.
+        """Yield a JSON object in pieces, without its closing brace. Its last field is a list of records.
 
         Args:
             caller: the user who made the request.
@@ -72,7 +72,7 @@ class RecordReader:
             yield piece
 
     async def observations(self, caller: Caller, ids: Sequence[int], head: str) -> Pieces:
-        """Yield the pieces of a JSON object without its last brace. Its last field is a list of observations.
+        """Yield a JSON object in pieces, without its closing brace. Its last field is a list of observations.
 
         Args:
             caller: the user who made the request.
@@ -139,7 +139,10 @@ class JobRoutes:
         return self._reader.observations(caller, ids, head)
 
     async def _find(self, request: web.Request, caller: Caller, *, steps: bool) -> Sequence[int]:
-        """Return the ids of those records of the job named in a request that the caller may see."""
+        """Return the database ids of the records of the requested job.
+
+        Records hidden from the caller are left out.
+        """
         job = JobSelector.parse(request.match_info["id"])
         duplicates = RecordSelection.from_query(dict(request.query)).duplicates
         requested = RecordSelection(jobs=(job,), steps=steps, duplicates=duplicates)

@@ -1,7 +1,7 @@
 """Refusal of queries that name an account or partition which is most likely misspelt.
 
-A name is refused if neither Slurm nor an energy record knows it. Slurm is queried at most once a minute,
-whatever users request. It is queried only for partitions, and for accounts without records.
+A name is refused if neither Slurm nor an energy record knows it. Slurm is queried only for partitions, and
+for accounts without records, and at most once a minute.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NameCheck:
     async def refuse_unknown(self, accounts: Collection[str], partitions: Collection[str]) -> None:
         """Raise an error if a query names an unknown account or partition.
 
-        While Slurm does not answer, no name is refused, because none is certain to be unknown.
+        While Slurm does not answer, no name is refused, because Slurm may know the name.
 
         Raises:
             NotFoundError: an account or partition is unknown. The error names the first one.

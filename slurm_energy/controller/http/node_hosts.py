@@ -1,7 +1,7 @@
 """Check that a node's records come from a host of that node.
 
-The addresses of the host are looked up by the node's name in Slurm and the name service. Several nodes may
-share a host, as in a test cluster. While Slurm does not answer, no sender is refused, except in mode
+The addresses of the host are looked up in Slurm and in the name service, by the node's name. Several nodes
+may share a host, as in a test cluster. While Slurm does not answer, no sender is refused, except in mode
 `strict`.
 """
 

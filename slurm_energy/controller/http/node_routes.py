@@ -44,7 +44,10 @@ class SlurmNodeCache:
         self._lock = asyncio.Lock()
 
     async def read(self) -> tuple[Mapping[str, NodeInSlurm], str]:
-        """Return the nodes by name, and the reason why Slurm did not answer (empty: Slurm answered)."""
+        """Return the nodes by name, and the reason why Slurm did not answer.
+
+        The reason is empty if it answered.
+        """
         async with self._lock:
             if self._clock() - self._tried_s >= MIN_AGE_S:
                 await self._refresh()
@@ -65,7 +68,7 @@ class NodeRoutes:
 
     Args:
         config: returns the current configuration.
-        live: the last live report of each node.
+        live: receiver that keeps the last live report of each node.
         run: runs sinfo.
     """
 
@@ -76,13 +79,14 @@ class NodeRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes by path."""
+        """The HTTP route that this object handles."""
         return RouteGroup(costly={NODES_PATH: self.nodes})
 
     async def nodes(self, query: dict[str, str], rights: Rights) -> Mapping[str, Any]:
         """Return the state of all nodes.
 
-        Users who are not operators see only the states in Slurm, which agents report, and with which release.
+        Users who are not operators see only the state of each node in Slurm, whether its agent reports, and
+        the agent's release.
 
         Raises:
             UsageError: the request has parameters.

@@ -1,4 +1,4 @@
-"""Restriction of selections of records, and of the status page, to data that the caller may see."""
+"""Restriction of record selections and of the status page to data that the caller may see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_energy.user_lookup import uid_of
 def restricted_selection(caller: Caller, selection: RecordSelection) -> RecordSelection:
     """Return a copy of a selection that is restricted to the records that the caller may see.
 
-    The copy has uids instead of user names. Their lookup may query a directory service.
+    The copy has uids instead of user names. The lookup of the uids may query a directory service.
 
     Raises:
         ForbiddenError: the selection names other users.

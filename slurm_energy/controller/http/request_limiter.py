@@ -32,12 +32,12 @@ class RequestLimiter:
     """Limiter of concurrent requests. The requests of one user are admitted in the order of arrival.
 
     Args:
-        concurrent: maximum number of requests of one user in progress.
-        waiting: maximum number of further requests of one user that wait.
-        shared: maximum number of requests in progress of all users together; requests of trusted users
+        concurrent: maximum number of requests in progress of one ordinary user.
+        waiting: maximum number of further requests of one ordinary user that wait for their turn.
+        shared: maximum number of requests in progress of all users together. Requests of trusted users
             (operators and agents) do not count.
-        trusted_concurrent: as `concurrent`, for trusted users.
-        trusted_waiting: as `waiting`, for trusted users.
+        trusted_concurrent: maximum number of requests in progress of one trusted user.
+        trusted_waiting: maximum number of further requests of one trusted user that wait for their turn.
         rest_factor: pause between two requests of an ordinary user, as a multiple of the duration of the
             first request. One user thus gets only a fraction of the processor.
     """
@@ -58,7 +58,9 @@ class RequestLimiter:
 
     @contextlib.asynccontextmanager
     async def user_slot(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
-        """Context manager that waits for one of the user's slots and holds it during the `with` block.
+        """Context manager that waits until the user may have another request in progress.
+
+        It occupies one of the user's slots for requests during the `with` block.
 
         `trusted` marks operators and agents. Separate limits apply to them.
 
@@ -96,7 +98,9 @@ class RequestLimiter:
 
     @contextlib.asynccontextmanager
     async def shared_slot(self, *, trusted: bool) -> AsyncIterator[None]:
-        """Context manager that waits for a slot shared by all users and holds it during the `with` block.
+        """Context manager that waits for a request slot shared by all users.
+
+        It occupies the slot during the `with` block.
 
         `trusted` marks operators and agents, whose requests need no shared slot.
 
@@ -126,7 +130,7 @@ class ByteBudget:
 
     @contextlib.asynccontextmanager
     async def reserve(self, body_bytes: int) -> AsyncIterator[None]:
-        """Context manager that waits for `body_bytes` free bytes and holds them during the `with` block.
+        """Context manager that waits for `body_bytes` free bytes. It reserves them during the `with` block.
 
         Raises:
             BusyError: the bytes did not become free in time.

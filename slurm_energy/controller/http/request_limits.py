@@ -16,11 +16,11 @@ class RequestLimits:
         costly: inquiries that read many rows or need much computation. Together, such requests of ordinary
             users occupy only a part of the threads for requests and for reading.
         light: inquiries that are answered from memory, and changes.
-        ingest: deliveries of records and periods. Many deliveries wait for one transaction; `ByteBudget`
-            limits the memory for them.
+        ingest: deliveries of records and periods. Many deliveries wait for one database transaction;
+            `ByteBudget` limits the memory for waiting deliveries.
         advice: inquiries of agents about settings and values of a starting job.
-        groups: polls of agents for jobs on several nodes.
-        power: polls of agents under power budgets.
+        groups: polls of agents that tune jobs on several nodes.
+        power: polls of agents for the power limits that budgets set.
         live: reports of agents about running jobs.
     """
 

@@ -77,7 +77,7 @@ class SignedResponder:
         return await self.send_object(status, error_object(error))
 
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
-        """Send a JSON object in pieces and sign it. `pieces` yields its text without the last brace.
+        """Send a JSON object in pieces and sign it. `pieces` yields its text without the closing brace.
 
         The first piece is computed before the status is sent, so that an error in this piece can set the
         status.
@@ -136,7 +136,8 @@ def _unread_bytes(request: web.Request) -> int:
 def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return an error response without a signature.
 
-    It is for clients that are not identified, and for errors for which a signature would cost too much.
+    Such a response is for clients that are not identified, and for errors for which a signature would cost
+    too much.
     """
     return web.json_response(error_object(error), status=status, headers={**_RELEASE, **(headers or {})})
 
@@ -153,7 +154,7 @@ def error_object(error: EnergyError) -> dict[str, Any]:
 
 
 async def _encoded(piece: str, seal: ResponseSeal) -> bytes:
-    """Return a piece of a response as bytes and add it to the signature.
+    """Return a piece of a response as bytes, and add the bytes to the digest that is signed.
 
     Large pieces are encoded in a thread.
     """

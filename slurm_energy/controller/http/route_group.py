@@ -1,4 +1,4 @@
-"""Routes about one subject. Their handlers need only the parameters and the rights of the caller."""
+"""HTTP routes about one subject. The handlers need only the parameters and the rights of the caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """Routes by path.
+    """HTTP handlers by path, in groups by the cost and the effect of a request.
 
     Attributes:
         light: inquiries that cost little.

@@ -12,11 +12,11 @@ from slurm_energy.quantities import shown
 
 @dataclass(frozen=True, slots=True)
 class ItemSource:
-    """Origin of an item of a delivery.
+    """Origin of an item (record or period) of a delivery.
 
     Attributes:
-        index: position in the request.
-        item_id: id of the item.
+        index: position of the item in the request.
+        item_id: id of the record or period.
         node: node that the item describes.
     """
 
@@ -28,14 +28,14 @@ class ItemSource:
 async def refuse_foreign(
     hosts: NodeHosts | None, mode: str, sources: Iterable[ItemSource], sender: Sender, subject: str
 ) -> list[Refusal]:
-    """Return refusals of the items that the sender may not deliver.
+    """Return a refusal for each item that the sender may not deliver.
 
     A sender may deliver the items of a node if it runs on a host of that node.
 
     Args:
         hosts: addresses of nodes; None: any sender may deliver for any node.
         mode: value of `controller.record_hosts`.
-        sources: the items.
+        sources: origins of the items.
         sender: addresses of the sender.
         subject: noun for an item, for messages, such as `energy record`.
     """

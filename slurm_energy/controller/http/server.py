@@ -85,7 +85,7 @@ class ControllerServer:
 
     Attributes:
         config: configuration. A reload replaces the object; it is never changed in place.
-        access: privileged users; a reload replaces the object.
+        access: privileged users. A reload replaces the object.
 
     The argument `status` is a function that returns additional entries for the status page. The argument
     `permit` is a function that raises an error while no request may be answered.
@@ -212,7 +212,7 @@ class ControllerServer:
         return {path: Route(*report, for_agents=True) for path, report in reports.items()}
 
     def follow_roles(self, follow: bool) -> None:
-        """Set whether user roles in Slurm's database grant rights, and let the roles be read at once."""
+        """Set whether user roles in Slurm's database grant rights. The roles are then read at once."""
         self.roles.read = read_roles if follow else None
         self.roles.refresh()
 

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _BootWait:
-    """A job that waits for its nodes."""
+    """A wait of a job for the boot of its nodes."""
 
     names: frozenset[str]
     until_s: float
@@ -53,20 +53,24 @@ class _BootWait:
 
 
 class BootWaitServer:
-    """Server of the boot socket. It replies when all nodes of a job respond, or when waiting is pointless.
+    """Server of the socket on which PrologSlurmctld waits for the boots of a job's nodes.
+
+    The server replies when all nodes of the job respond to slurmctld, or when a further wait is pointless.
 
     Args:
         path: returns the path of the socket; None: there is no socket.
         read: reads the power states of all nodes; it is called in a thread.
-        boots: last known states of the nodes.
+        boots: last known power states of the nodes.
         failures: log of failures.
         clock: returns Unix seconds.
         poll_s: seconds between two readings of the nodes while a job waits.
 
     Attributes:
         timeout_s: maximum wait in seconds.
-        slurm_uid: uid of SlurmUser; None: unknown. This user, root and the user of this process may wait.
-        max_age_s: maximum age of the known states for a release without a new reading, if the nodes are on.
+        slurm_uid: uid of SlurmUser; None: unknown. Only this user, root and the user of this process may
+            wait.
+        max_age_s: maximum age of known node states. If such states show that all nodes are ready, a job is
+            released without a new reading.
     """
 
     def __init__(
@@ -186,7 +190,7 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _names(line: bytes) -> frozenset[str]:
-    """Return the nodes named in a request `JOB NODES`; empty: the request is malformed."""
+    """Return the nodes named in a request line `JOB NODES`; empty: the request is malformed."""
     try:
         job_id, hostlist = line.decode().split()
         return frozenset(expand_hostlist(hostlist)) if job_id else frozenset()

@@ -55,9 +55,9 @@ class CycleReport:
     Attributes:
         plan: the nodes to power down or up.
         problems: reasons why Slurm would not power nodes down or up.
-        nodes: number of nodes by activity.
+        nodes: number of nodes by their activity, such as busy, idle or off.
         warnings: facts about the configuration that the site may not intend.
-        energy: power and durations by kind of node on which the decision is based.
+        energy: power and durations of boots and shutdowns on which the decision is based, by kind of node.
     """
 
     plan: ClusterPlan = field(default_factory=ClusterPlan)
@@ -73,7 +73,7 @@ class PowerSavingEngine:
     Args:
         run: runs Slurm's commands.
         clock: returns Unix seconds.
-        boots: states of the nodes and boots in progress, shared with the boot socket.
+        boots: power states of the nodes and boots in progress, shared with the server of the boot socket.
         away: learned power of nodes that are off, booting or shutting down.
         run_times: returns the expected run times of jobs in seconds, by job id.
     """
@@ -111,8 +111,8 @@ class PowerSavingEngine:
 
         Args:
             arrivals: node, start and end of each job on each node, in order of the start.
-            since: Unix time from which the history is complete.
-            until: Unix time until which the history is complete.
+            since: Unix time from which on `arrivals` is complete.
+            until: Unix time until which `arrivals` is complete.
         """
         self._arrivals, self._known_until = arrivals, until
         self._since = max(since, arrivals[0][1]) if arrivals else until
@@ -121,7 +121,7 @@ class PowerSavingEngine:
     def cycle(
         self, config: PowerSavingConfig, idle_watts: Mapping[str, float], headroom_watts: float
     ) -> CycleReport:
-        """Decide once, and carry the decision out in mode `on`.
+        """Decide once which nodes to power down or up, and do it in mode `on`.
 
         Args:
             config: the configuration.
@@ -250,12 +250,12 @@ class PowerSavingEngine:
 
 
 def fold(changes: Sequence[str] | Sequence[NodeChange]) -> str:
-    """Return names of nodes as a host list."""
+    """Return the names of nodes as one host list."""
     return fold_hostlist(one if isinstance(one, str) else one.name for one in changes)
 
 
 def rules_of(config: PowerSavingConfig) -> PowerSavingRules:
-    """Return the parameters of the power saving rule. `wake_probability` is raised to `risk` if lower."""
+    """Return the parameters of the power saving rule. `wake_probability` is at least `risk`."""
     return PowerSavingRules(
         risk=config.risk,
         wake_probability=max(config.risk, config.wake_probability),

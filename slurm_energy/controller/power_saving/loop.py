@@ -1,4 +1,4 @@
-"""Periodic power saving in senergyctld. While senergyctld is absent, Slurm itself boots nodes for jobs."""
+"""Periodic power saving in senergyctld. While senergyctld does not run, Slurm boots nodes for jobs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.cycle_s)
 
     async def _measure(self) -> None:
-        """Read the power of nodes that are off, booting or shutting down, and learn from it."""
+        """Read the power of nodes that are off, booting or shutting down, and learn from the readings."""
         while True:
             settings = self._config().power_saving
             if settings.mode != "off":
@@ -154,7 +154,7 @@ class PowerSavingLoop:
         return None if settings.mode == "off" else settings.boot_socket
 
     async def update(self) -> None:
-        """Run one cycle. If it fails, nothing is changed."""
+        """Run one cycle of power saving. A failed cycle leaves the results of the previous cycle in force."""
         try:
             await self._cycle()
         except EnergyError as error:

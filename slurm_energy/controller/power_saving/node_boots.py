@@ -20,7 +20,7 @@ _CLOSE_S: Final = 3.0
 
 
 class PowerPhase(Enum):
-    """Power state of a node, with the distinctions that matter for its readiness for jobs."""
+    """Power state of a node, as far as the node's readiness for jobs depends on it."""
 
     READY, STOPPING, OFF, BOOTING, DOWN = range(5)
 
@@ -33,7 +33,7 @@ class PowerTransition:
         node: name of the node.
         kind: kind of the node, see `NodePowerStatus.kind`.
         is_boot: whether the node booted; otherwise it shut down.
-        begin_s, end_s: Unix seconds.
+        begin_s, end_s: begin and end of the shutdown or boot in Unix seconds.
     """
 
     node: str
@@ -49,7 +49,7 @@ class PowerTransition:
 
 
 class NodeBoots:
-    """Power states of the nodes at the last reading, and boots in progress. Its methods are thread-safe.
+    """Power states of the nodes at the last reading, and boots in progress. The methods are thread-safe.
 
     A boot begins with the request, made by senergyctld or by Slurm for a job. It ends when the node responds
     to slurmctld.
@@ -128,7 +128,7 @@ class NodeBoots:
             return all(phase in (PowerPhase.READY, PowerPhase.DOWN) for phase in phases)
 
     def away(self) -> dict[str, tuple[PowerPhase, str]]:
-        """Return phase and kind of each node that is off, booting or shutting down, by name."""
+        """Return the power state and the kind of each node that is off, booting or shutting down, by name."""
         with self._lock:
             away = (PowerPhase.STOPPING, PowerPhase.OFF, PowerPhase.BOOTING)
             return {name: state for name, state in self._states.items() if state[0] in away}

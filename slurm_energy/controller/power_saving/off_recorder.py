@@ -17,10 +17,10 @@ _MIN_SHARE: Final = 0.5
 
 @dataclass(slots=True)
 class _OpenPeriod:
-    """A period of a node that is off and whose end is not known yet.
+    """A period for which a node is off, and whose end is not known yet.
 
     Attributes:
-        since_s: start in Unix seconds.
+        since_s: start of the period in Unix seconds.
         readings: time and power in watts of each reading.
     """
 

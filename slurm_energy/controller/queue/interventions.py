@@ -1,7 +1,7 @@
 """Interventions on jobs in Slurm: assignment of GPU shapes before jobs start, and preemptions.
 
-The package `priority` decides which jobs are changed. This module queries and changes these jobs in Slurm, a
-limited number per cycle, and records each decision.
+The package `priority` decides which jobs are changed. This module queries and changes these jobs in Slurm,
+and records each decision. It changes a limited number of jobs per cycle.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Interventions:
         config: mode, permission to preempt, interval.
         changer: changes jobs in Slurm.
         run: runs Slurm commands for queries.
-        state: earlier interventions; updated by each call.
+        state: record of earlier interventions. Each call updates it.
         clock: returns Unix seconds.
     """
 
@@ -97,7 +97,7 @@ class Interventions:
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
     def begin_cycle(self) -> None:
-        """Start a cycle: discard the cached node resources. They are read again when they are needed."""
+        """Start a cycle: discard the cached node resources, so that they are read again when needed."""
         self._nodes, self._nodes_read = None, False
 
     def nodes(self) -> list[NodeResources] | None:
@@ -214,7 +214,7 @@ class Interventions:
         self._state.unsaved.append(Decision(job_id, assigned.submit_s, assigned.since_s, SHAPE, why, details))
 
     def _fields(self, request: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
-        """Return the job fields to set in Slurm for the chosen shape; empty if the job already has it.
+        """Return the job fields to set in Slurm for the chosen shape; empty: the job already has this shape.
 
         Args:
             request: slurmctld's current data of the job.
@@ -294,7 +294,7 @@ class Interventions:
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
         """Return whether the urgent job is still pending in slurmctld and may use all nodes of the plan.
 
-        The job may have started although `queue.table` does not show it yet.
+        The urgent job may have started, although the file `queue.table` does not show its start yet.
         """
         request = self._query_job(snapshot.queue.scontrol_name(self._row(snapshot, plan.job_id)))
         try:

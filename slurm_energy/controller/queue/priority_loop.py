@@ -54,7 +54,7 @@ def make_pipeline(
     Args:
         config: configuration with a mode other than off.
         history: history of measured runs; None: there is no history.
-        state: engine state of the previous pipeline; None: there was none.
+        state: state of the priority engine in the previous pipeline; None: there was no previous pipeline.
 
     Raises:
         ConfigError: numpy is missing, or the scheduling policy is unavailable.
@@ -81,10 +81,10 @@ class PriorityLoop:
         make: creates the priority pipeline.
 
     Attributes:
-        snapshot: result of the last cycle; None: there was none.
+        snapshot: result of the last cycle; None: no cycle has been completed.
         quotas: returns the use of quotas, which the order takes into account.
-        deferral: deferral of jobs. Time for which it holds a job does not count as waiting. None: jobs are
-            not deferred.
+        deferral: loop that defers jobs. Time for which a job is deferred does not count as waiting. None:
+            jobs are not deferred.
         permit: raises an error while the order must not be published.
         config: the configuration.
 
@@ -118,7 +118,9 @@ class PriorityLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
-        """Return a configuration with its pipeline (None: mode off), for `adopt`. Change nothing.
+        """Return the argument of `adopt`: a configuration with its priority pipeline. Change nothing.
+
+        Instead of the pipeline, the result contains None if the mode of the priority engine is off.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -149,8 +151,8 @@ class PriorityLoop:
     async def _wait_for_history(self) -> None:
         """Wait at the start until the history is loaded, for a limited time.
 
-        If the queue were ranked without the history, the order of jobs would change, and change back soon
-        after.
+        If the queue were ranked without the history, the order of jobs would change, and would change back as
+        soon as the history is loaded.
         """
         latest = time.monotonic() + _HISTORY_TIMEOUT_S
         while self._history is not None and not self._history.loaded and time.monotonic() < latest:
@@ -256,7 +258,9 @@ class PriorityLoop:
         return problem
 
     def _check_clock(self, state: EngineState) -> None:
-        """Discard the decayed usage if the system clock was set. It is then computed again from records.
+        """Discard the decayed usage if the system clock was set.
+
+        The usage is then computed again from records.
 
         Otherwise the usage would have decayed for a time that has not passed.
         """
@@ -297,7 +301,10 @@ class PriorityLoop:
                 del interventions.unsaved[: len(made)]
 
     async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
-        """Compare the order in a snapshot with Slurm's own order. Log the result from time to time."""
+        """Compare the order of jobs in a snapshot with Slurm's own order.
+
+        Log the result from time to time.
+        """
         correlation = await asyncio.get_running_loop().run_in_executor(
             self._thread, snapshot.correlation_with_slurm
         )

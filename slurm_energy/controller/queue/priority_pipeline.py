@@ -42,17 +42,17 @@ _QUEUE_AGE_S: Final = 900.0  # three times Slurm's default PriorityCalcPeriod
 class PriorityPipeline:
     """The stages of a priority cycle for one configuration.
 
-    Only one thread may use the members, except `signature` and `stop`.
+    Only one thread may use the members. Any thread may use `signature` and `stop`.
 
     Attributes:
         engine: ranks the queue.
         source: reads the queue.
         publisher: publishes the order.
         state: state of the engine, which the pipelines before and after a reload share.
-        read_shares: reads the shares of all associations.
+        read_shares: reads the Slurm shares of all associations.
         interventions: assigns GPU shapes before jobs start, and preempts jobs.
         changes: whether interventions may change jobs in Slurm; not in mode `shadow`.
-        stops: functions that `stop` calls.
+        stops: functions that `stop` calls; each one stops running Slurm commands.
         share_error: reason why the last attempt to read the shares failed, in one line; None: it succeeded.
     """
 
@@ -96,7 +96,7 @@ class PriorityPipeline:
     def publish(self, snapshot: Snapshot) -> str | None:
         """Publish the order of a snapshot. Return the failures in one line; None: there were no failures.
 
-        A queue.table that is missing or old also counts as a failure.
+        If the queue is read from the file queue.table, a missing or old file also counts as a failure.
         """
         problem, age_s = self.publisher.publish(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
         if problem is not None or not isinstance(self.source, FallbackQueueSource):
@@ -137,10 +137,10 @@ def build_pipeline(
     Args:
         config: configuration with a mode other than off.
         history: history of measured runs; None: predictions do not use it.
-        state: state of the previous pipeline; None: there was none.
+        state: state of the priority engine in the previous pipeline; None: there was no previous pipeline.
 
     Raises:
-        ConfigError: the policy is unknown or cannot be loaded, or settings contradict each other.
+        ConfigError: the scheduling policy is unknown or cannot be loaded, or settings contradict each other.
     """
     settings = config.priority
     if state is None:

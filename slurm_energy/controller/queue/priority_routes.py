@@ -24,12 +24,12 @@ _CHUNK: Final = 200
 
 
 def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
-    """Yield the response to `GET /v1/priority` in pieces, without its last brace.
+    """Yield the response to `GET /v1/priority` in pieces, without the closing brace.
 
     If the query is invalid, the call itself raises the error, before the first piece is requested.
 
     Raises:
-        UsageError: unknown parameter or bad value.
+        UsageError: a parameter is unknown or malformed.
         ForbiddenError: the query names jobs of other users.
         NotFoundError: the query names an unknown user.
     """
@@ -87,8 +87,8 @@ def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: Engin
 def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
     """Return the response to `GET /v1/shares`.
 
-    Operators see all users. Other users see all accounts and themselves. Coordinators also see the users of
-    their accounts.
+    Operators see the values of all users. Other users see the values of all accounts and their own.
+    Coordinators also see the values of the users in the accounts that they coordinate.
     """
     snapshot, state = priority.snapshot, priority.engine_state
     answer: dict[str, Any] = {
@@ -129,9 +129,9 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
 
 
 def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
-    """Yield a JSON object in pieces, without its last brace. Its last field is a list of jobs.
+    """Yield a JSON object in pieces, without the closing brace. Its last field is a list of jobs.
 
-    A long queue is never held in memory as a whole.
+    The text of a long queue is never in memory as a whole.
 
     Args:
         head: the first fields of the object.

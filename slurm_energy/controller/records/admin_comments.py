@@ -1,7 +1,7 @@
 """Periodic task that writes the energy of ended jobs as JSON into their AdminComment in Slurm's accounting.
 
-Comments of other tools are not changed. A comment is written only if the job has none, or if the present
-comment consists of the energy flags that the job_submit module has written.
+Comments of other tools are not changed. A comment is written only if the job has no comment, or if its
+present comment consists of the energy flags that the job_submit module has written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdminCommentWriter:
     """Writer of the AdminComments with the energy of jobs.
 
     Args:
-        enabled: returns whether the site wants the comments.
+        enabled: returns whether the configuration requests the comments.
         store: the database.
         run: executes Slurm's commands.
         factors: returns the factors of emissions and cost between two Unix times.

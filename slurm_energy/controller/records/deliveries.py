@@ -50,7 +50,7 @@ class _Delivery:
 
 
 class DeliveryReceiver:
-    """Receiver of agents' deliveries. It stores the records in them.
+    """Receiver of deliveries from agents, which stores the delivered records.
 
     Args:
         config: returns the current configuration.
@@ -166,8 +166,8 @@ def delivery_response(
 
     Args:
         accepted: ids of the items that are in the database.
-        refusals: the other items.
-        schema: newest schema version of the items that this release reads.
+        refusals: items that were refused, each with the reason.
+        schema: newest schema version of items that this release of senergyctld reads.
     """
     lists: dict[str, list[dict[str, Any]]] = {str(outcome): [] for outcome in RefusalOutcome}
     for refusal in refusals:

@@ -1,4 +1,4 @@
-"""Queries to Slurm's accounting about jobs with new records: schedule, queries, storage of the answers."""
+"""Queries to Slurm's accounting about jobs with new energy records: schedule, queries, storage of answers."""
 
 from __future__ import annotations
 

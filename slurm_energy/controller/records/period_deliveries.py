@@ -1,4 +1,4 @@
-"""Deliveries of periods, each with the energy of one node: parsing, check of the sender, storage, results."""
+"""Deliveries of periods: parsing, check of the sender, storage, results. A period is energy of one node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READERS: Final = 2
 
 
 class PeriodReceiver:
-    """Receiver of agents' deliveries of periods. It stores the periods.
+    """Receiver of deliveries from agents, which stores the delivered periods.
 
     Args:
         config: returns the current configuration.

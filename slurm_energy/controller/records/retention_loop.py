@@ -24,7 +24,7 @@ _DAY_S: Final = 86400.0
 async def drop_old_data(
     config: Callable[[], Config], store: Store, grid: GridFetcher, failures: RepeatedFailureLog
 ) -> None:
-    """Delete old data every hour until the task is cancelled. The current configuration states the ages.
+    """Delete old data every hour until cancelled. The current configuration states the maximum ages.
 
     Args:
         config: returns the current configuration.

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Store:
-    """The database with its threads. They run functions of the package `accounting` on their connections.
+    """The database with its threads, which run functions of the package `accounting` on their connections.
 
     Only one controller writes to a database. For a SQLite file, a lock file beside it ensures this. On a
     database server, the connection of the writing thread holds a lock; each new connection takes the lock
@@ -51,7 +51,7 @@ class Store:
 
     Raises:
         UnavailableError: the database cannot be used, see `migrations.prepare`.
-        AlreadyRunningError: another controller has locked it.
+        AlreadyRunningError: another controller has locked the database.
         LostLeaseError: another controller has the lease.
     """
 
@@ -138,7 +138,7 @@ class Store:
         The database queries of the function are aborted after `limit_s` seconds.
 
         Raises:
-            UnavailableError: the database refused, or the time is over.
+            UnavailableError: the database refused, or `limit_s` is over.
         """
 
         def bounded(connection: Connection) -> R:
@@ -231,7 +231,7 @@ class Store:
 
 
 class _NoAbsence:
-    """Counterpart of `_Absence` for a SQLite file. There is no server that could fail to answer."""
+    """Counterpart of `_Absence` for a SQLite file, which has no server that could fail to answer."""
 
     def noted(self) -> AbstractContextManager[None]:
         """Context manager without effect."""

@@ -58,7 +58,10 @@ class GridRates:
     def footprint(
         self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
     ) -> tuple[float | None, float | None]:
-        """Return emissions in grams and cost of the energy that groups used in an interval; None: unknown."""
+        """Return emissions in grams and cost of energy used in an interval; None: unknown.
+
+        The energy is that of the given groups of users, accounts or other dimensions.
+        """
         members = sorted(groups)
         grams, cost = (self._amount(factor, energy_uj, members, interval) for factor in self._factors)
         return grams, cost
@@ -98,9 +101,9 @@ def usage_rows(
     """Return the rows of the response, sorted by cluster, interval, kind and dimensions.
 
     Args:
-        usage: the sums in the requested time window.
-        groups: the groups that the caller may see.
-        by: dimensions by which the energy is summed.
+        usage: energy sums of the requested time range.
+        groups: groups of energy that the caller may see. A group has one combination of dimensions.
+        by: dimensions by which the energy is summed, such as user or account.
         rates: emissions and cost per microjoule.
 
     Raises:
@@ -151,7 +154,7 @@ def _sums_by_key(
 
 
 def _value(group: GroupKey, name: str) -> str | int | None:
-    """Return the value of a dimension in a group; None: the group has none, or it is unknown."""
+    """Return the value of a dimension in a group; None: the group has no such value, or it is unknown."""
     if group.kind != JOB:
         return None
     if name == "cpus":

@@ -1,4 +1,4 @@
-"""Summation of energy, CPU time and GPU time for `senergy report`, soon after the data have arrived."""
+"""Summation of energy, CPU time and GPU time for `senergy report`, soon after records have arrived."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_CATCH_UP_S: Final = 2.0
 class UsageLoop:
     """Periodic task that adds newly arrived data to the sums.
 
-    It adds the data in pieces, and pauses between pieces so that others can write.
+    The task adds the data in pieces. It pauses between pieces so that other tasks can write to the database.
 
     Args:
         store: the database.

@@ -22,11 +22,11 @@ ResultT = TypeVar("ResultT")
 
 
 class WriteBatches(Generic[ItemT, ResultT]):
-    """Collector of deliveries that arrive while a transaction runs. It stores them together in the next one.
+    """Collector of the deliveries that arrive during a transaction, to store them in the next transaction.
 
     Args:
-        write: stores several deliveries in one transaction and returns a result for each; it raises an error
-            if nothing was stored.
+        write: stores several deliveries in one transaction and returns a result for each delivery. It raises
+            an error if nothing was stored.
     """
 
     def __init__(self, write: Callable[[Sequence[Sequence[ItemT]]], Awaitable[Sequence[ResultT]]]) -> None:
@@ -36,7 +36,7 @@ class WriteBatches(Generic[ItemT, ResultT]):
         self._began_s = -math.inf
 
     async def add(self, items: Sequence[ItemT]) -> ResultT:
-        """Store the items of a delivery. Return their result when the items are on the disk.
+        """Store the items of a delivery. Return the result of the delivery when its items are on the disk.
 
         Raises:
             UnavailableError: the database refused; nothing is stored.

@@ -44,7 +44,7 @@ class TuningRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes that users may use."""
+        """The HTTP routes that users may use."""
         changes = {"forget": self.forget, "pin": self.pin, "unpin": self.unpin}
         return RouteGroup(
             costly={"/v1/tuning": self.show},
