@@ -1,6 +1,6 @@
 """The worker thread, in which all code that uses hardware or disk runs.
 
-It runs tasks in order, and takes periodic samples.
+The thread runs tasks in order, and takes periodic samples.
 
 The thread itself waits for the time of the next sample. If an event loop waited instead, each sample would
 wake up two threads, which costs more than the sample.

@@ -21,8 +21,8 @@ class RestoreResult:
     Attributes:
         key: key of the knob.
         done: whether nothing remains to be restored for this job.
-        note: reason why the original was not restored. If `done`, the note states the value that claims of
-            other jobs keep in force, or is empty.
+        note: reason why the original was not restored. If `done` is True, the note states the value that
+            other jobs claim, or is empty.
     """
 
     key: str

@@ -55,8 +55,8 @@ class SettingsManager:
     ) -> list[SettingOutcome]:
         """Apply the settings of a job as far as the claims of the other jobs permit.
 
-        Call it for jobs without settings too. If such a job shares a knob, a setting that another job
-        requested for this knob may have to be withdrawn.
+        Call this method for jobs without settings too. If such a job shares a knob, a setting that another
+        job requested for this knob may have to be withdrawn.
 
         Args:
             owner: job that requests the settings, as `JOBID.RESTART`.

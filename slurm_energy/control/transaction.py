@@ -24,12 +24,13 @@ class SettingOutcome:
 
     Attributes:
         key: key of the knob.
-        original: value before the first job changed it; None if it could not be read.
+        original: value before the first job changed the knob; None if this value could not be read.
         requested: value that the job requests.
         applied: value read back after the write; None if the write was refused.
         failed: whether the write failed, so that the hardware does not hold the written value.
         restored: whether the original was restored; None before the first attempt to restore it.
-        note: reason of a failure or of a difference from the requested value; empty if there is none.
+        note: reason of a failure or of a difference from the requested value; empty if there is no failure or
+            difference.
     """
 
     key: str
@@ -70,14 +71,14 @@ class SettingsTransaction:
     def entry(self, key: str) -> JournalEntry | None:
         """Return the journal entry of a knob as it will be after the transaction.
 
-        None if no job has set the knob.
+        Return None if no job has set the knob.
         """
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
         """Return the value that results from the claims on a knob and from the knob's ceiling.
 
-        None if no running job requests a value and there is no ceiling.
+        Return None if no running job requests a value and there is no ceiling.
         """
         value = self.arbiter.merged_value(entry.key, entry.original, entry.claims)
         if entry.ceiling is None:
@@ -94,7 +95,7 @@ class SettingsTransaction:
     def read(self, key: str) -> str | None:
         """Return the current value of a knob, read from the hardware once per transaction.
 
-        None if the knob is unreadable.
+        Return None if the knob is unreadable.
         """
         if key not in self.current:
             self.current |= self.devices.read([key])

@@ -36,7 +36,7 @@ class ValuesRequest:
         job_id, restart_count: job id and restart count, which identify the run of the job.
         requested: kinds of values that the program has requested on this node.
         fingerprint: digest of the batch script; None if this node does not know it.
-        model: value of `--energy-model`; None if the job gave none.
+        model: value of `--energy-model`; None if the job was submitted without this flag.
     """
 
     node: str

@@ -36,7 +36,8 @@ class StatusQuery:
     """Query of `GET /v1/budget`.
 
     Attributes:
-        plan_hours: number of hours from now for which coming changes of the limits are returned.
+        plan_hours: number of hours, from now on. Changes of the limits that will occur in these hours are
+            returned.
         nodes: whether to return the power of each node.
         jobs: whether to return the power of each running job.
     """
@@ -72,7 +73,7 @@ class HistoryQuery:
     Attributes:
         begin_unix_s, end_unix_s: time range; the end is not included.
         budget: name of the budget; None for all budgets.
-        points: maximum number of points per budget.
+        points: maximum number of time spans per budget in the response.
     """
 
     begin_unix_s: float

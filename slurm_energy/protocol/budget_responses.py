@@ -11,7 +11,7 @@ from typing import TypedDict
 class LimitStepObject(TypedDict):
     """A change of a limit over time: `watts` applies from `unix_s` on.
 
-    `watts` is None if there is no limit from then on.
+    `watts` is None if no limit applies from `unix_s` on.
     """
 
     unix_s: float
@@ -49,11 +49,11 @@ class BudgetObject(TypedDict):
         fixed_watts: part of `committed_watts` that no limit controls.
         capped_watts: power that the limits take from devices.
         headroom_watts: power that new jobs may add now; None if there is no limit.
-        idle_watts: power of the nodes under the budget without any job. No limit can be lower.
-        floor_watts: lowest committed power at which every running job keeps its floor.
+        idle_watts: power of the nodes under the budget without any job. The limit cannot be set to less.
+        floor_watts: lowest committed power at which every running job keeps its floor (minimum power limit).
         shortfall_watts: power by which the limit is exceeded although every device is at its floor.
-        nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of the silent and of the
-            distrusted ones, see `BudgetNodeObject.state`.
+        nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of silent nodes and of
+            distrusted nodes, see `BudgetNodeObject.state`.
         held_jobs: pending jobs that wait for power under this budget.
         plan: coming changes of the limit, in the order of time.
     """
@@ -166,8 +166,8 @@ class BudgetSetResponse(TypedDict):
         limit_watts: limit in force after the change; None if there is no limit.
         previous_watts: limit before the change; None if there was no limit.
         until_unix_s: end of the live limit; None if it has no end.
-        warning: consequence that the administrator should know; empty if there is none. For example, no job
-            starts while the limit is below the floors of running jobs.
+        warning: consequence that the administrator should know; may be empty. For example, no job starts
+            while the limit is below the floors of running jobs.
     """
 
     budget: str
@@ -238,7 +238,7 @@ class BudgetExplanationResponse(TypedDict):
         wanted_watts: expected power of the job without limits; for a pending job the upper quantile of the
             prediction.
         committed_watts: power that the limits permit; None for a pending job.
-        license_watts: watts that the job requests as licenses; None if it requests none.
+        license_watts: watts that the job requests as licenses; None if the job requests no such licenses.
         keeps_slowdown: whether the job's slowdown limit is kept under the power limits; None if the job has
             no slowdown limit.
         decided_unix_s: time of the decision.

@@ -53,7 +53,7 @@ class NotListeningError(UnavailableError):
 
 
 class ActiveControllerError(UnavailableError):
-    """The active senergyctld has answered that it cannot process the request now."""
+    """The active senergyctld has answered that it cannot process the request at present."""
 
 
 class RefusedCredentialError(ForbiddenError):

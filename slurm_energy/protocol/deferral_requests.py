@@ -20,7 +20,7 @@ class SavingsRequest:
     """Query of `GET /v1/deferral/savings`.
 
     Attributes:
-        start, end: Unix seconds; deferred jobs that ended in this window are counted.
+        start, end: start and end, in Unix seconds, of the time in which the counted jobs have ended.
         accounts, users, partitions: names that restrict the counted jobs; an empty list sets no restriction.
     """
 

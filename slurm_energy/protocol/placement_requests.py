@@ -33,7 +33,7 @@ class ClusterPrediction:
 
 @dataclass(frozen=True, slots=True)
 class PlacementQuery:
-    """A job for which a cluster is to be chosen.
+    """A query for the cluster on which a job should run.
 
     Attributes:
         cpus, gpus: total numbers of CPUs and GPUs on all nodes of the job.

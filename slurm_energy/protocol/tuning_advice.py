@@ -32,13 +32,14 @@ class AdviceRequest:
         node: Slurm's name of the requesting node. The job must run on this node.
         job_id, restart_count: job id and restart count, which identify the run of the job.
         hardware: kind of hardware, see `tuning.response_curve.hardware_kind`.
-        objective: `edp`, `ed2p` or `energy`; None if unknown; the answer then has no starting point.
+        objective: `edp`, `ed2p` or `energy`; None if unknown. Without an objective the response has no
+            starting point.
         slowdown_limit: maximum increase of the job's time relative to the untuned job, as a fraction; None
             for no limit.
         mode: tuning mode of the job, `advise` or `on`; None for the site's configured mode. In mode `advise`
             the job does not explore.
         fingerprint: digest of the batch script; None if this node does not know it.
-        model: value of `--energy-model`; None if the job gave none.
+        model: value of `--energy-model`; None if the job was submitted without this flag.
         watts: measured power of the untuned job in watts; None if not measured yet.
         gpu_watts: highest mean power of one GPU of the untuned job; None if unknown or without GPUs.
     """

@@ -95,6 +95,9 @@ def read_programs(body: Mapping[str, Any]) -> list[ComparableProgram]:
 
 
 def read_response(response: Mapping[str, Any]) -> list[UntunedRuns | None]:
-    """Return the untuned runs of each program in a response; None for a program without such runs."""
+    """Return the statistics of untuned runs in a response, one per program.
+
+    A program without untuned runs has None.
+    """
     items = response.get("untuned_runs")
     return [None if item is None else UntunedRuns(**item) for item in items or []]

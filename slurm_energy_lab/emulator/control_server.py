@@ -1,7 +1,7 @@
-"""Server of an emulated node's control socket: clients run kernels and read exact energies.
+"""Server of an emulated node's control socket: clients run compute kernels and read exact energies.
 
 Clients also register jobs and inject faults. One thread serves all connections. This thread also reports the
-end of kernels, and periodically runs the CPU throttle and ends the power meter's intervals.
+end of compute kernels, and periodically runs the CPU throttle and ends the power meter's intervals.
 docs/reference/protocol.md describes the protocol.
 """
 
@@ -37,11 +37,12 @@ class _Connection:
 
     Attributes:
         peer: the socket.
-        pid, uid: process id and uid of the client, as reported by the kernel.
+        pid, uid: process id and uid of the client, as reported by Linux.
         buffer: received bytes that are not processed yet.
-        run_id: run id of the kernel whose end the client awaits; None if there is none.
-        reported_units: number of whole progress units reported to the client; None if the client does not
-            request progress.
+        run_id: run id of the compute kernel whose end the client awaits; None if the client waits for no
+            compute kernel.
+        reported_units: number of whole units of progress that were last reported to the client; None if the
+            client does not request progress reports.
     """
 
     def __init__(self, peer: socket.socket) -> None:
@@ -162,7 +163,7 @@ class ControlServer:
             self._receive(self._connections[key.fd])
 
     def _run_due_work(self) -> float:
-        """Send the results of finished kernels and run the timers that are due.
+        """Send the results of finished compute kernels and run the timers that are due.
 
         Returns:
             Seconds until the next work is due.
@@ -178,7 +179,7 @@ class ControlServer:
         return min(waits)
 
     def _report_kernels(self, waiting: list[_Connection]) -> None:
-        """Send the results of finished kernels, and progress to clients that request it."""
+        """Send the results of finished compute kernels, and progress reports to clients that request them."""
         for connection in waiting:
             if connection.run_id is None:
                 continue
@@ -223,9 +224,9 @@ class ControlServer:
         self._serve_lines(connection)
 
     def _serve_lines(self, connection: _Connection) -> None:
-        """Process the complete lines of a connection.
+        """Process the complete lines (messages) that a client has sent.
 
-        While a kernel of the client runs, further lines of the client are not processed.
+        While a compute kernel of the client runs, further lines of the client are not processed.
         """
         while connection.run_id is None and connection.peer.fileno() >= 0:
             try:
@@ -269,7 +270,10 @@ class ControlServer:
             self._hang_up(connection)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """Close a connection, and cancel the kernel that the client awaits, as if the client had died."""
+        """Close a connection, and cancel the compute kernel that the client awaits.
+
+        The same happens if a client dies.
+        """
         if connection.run_id is not None:
             self._requests.cancel_kernel(connection.run_id)
             connection.run_id = None

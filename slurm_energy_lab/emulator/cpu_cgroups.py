@@ -1,4 +1,4 @@
-"""Control groups (version 1 or 2) that limit and count CPU time on this machine.
+"""Control groups (cgroup version 1 or 2) that limit and count CPU time on this machine.
 
 The module handles files and paths; `cpu_throttle` sets the quotas.
 """
@@ -14,7 +14,7 @@ _ATTEMPTS = 1000
 
 
 class CpuCgroups(Protocol):
-    """Control groups for the real programs of jobs: one group per job.
+    """Control groups (cgroups) for the real programs of jobs: one control group per job.
 
     Attributes:
         kind: `v1` or `v2`.
@@ -23,13 +23,13 @@ class CpuCgroups(Protocol):
     kind: str
 
     def create(self, name: str) -> list[Path]:
-        """Create a group. Return its `cgroup.procs` files, to which process ids must be written."""
+        """Create a control group. Return its `cgroup.procs` files, to which process ids must be written."""
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Limit a group to `quota_us` microseconds of CPU time in every `period_us` microseconds."""
+        """Limit a control group to `quota_us` microseconds of CPU time in every `period_us` microseconds."""
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU seconds that a group has used since its creation."""
+        """Return the CPU seconds that the processes of a control group have used since its creation."""
 
     def remove(self, name: str) -> bool:
         """Remove a group if it has no process.
@@ -42,7 +42,7 @@ class CpuCgroups(Protocol):
 
 
 class CpuCgroupsV1:
-    """Control groups of the version 1 controllers `cpu` and `cpuacct`, which may share one mount.
+    """Control groups of the cgroup version 1 controllers `cpu` and `cpuacct`, which may share one mount.
 
     The constructor removes groups that an earlier emulator left behind.
     """
@@ -66,8 +66,7 @@ class CpuCgroupsV1:
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
         """Set the period and the quota of a group in microseconds.
 
-        The old quota is removed first, because the kernel would reject some combinations of old and new
-        values.
+        The old quota is removed first, because Linux would reject some combinations of old and new values.
         """
         group = self._cpu / name
         _write(group / "cpu.cfs_quota_us", _UNLIMITED)
@@ -93,7 +92,7 @@ class CpuCgroupsV1:
 
 
 class CpuCgroupsV2:
-    """Control groups of the unified hierarchy with its `cpu` controller.
+    """Control groups of the unified cgroup hierarchy (version 2) with its `cpu` controller.
 
     The constructor removes groups that an earlier emulator left behind.
     """
@@ -137,7 +136,7 @@ class CpuCgroupsV2:
 
 
 def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
-    """Find a usable CPU controller, and create the base group of a node below its root.
+    """Find a usable cgroup CPU controller, and create the base group of a node below its root.
 
     Args:
         base: path of the base group below the controller's root, for example `senergy-lab/n1`.
@@ -158,7 +157,7 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
-    """Return the mount points of version 1 by controller, and the mount point of version 2.
+    """Return the mount points of cgroup version 1 by controller, and the mount point of version 2.
 
     The mount point of version 2 is None if version 2 is not mounted.
     """
@@ -184,7 +183,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make(path: Path) -> None:
-    """Create a group and its parents.
+    """Create a control group and its parents.
 
     The creation is retried, because emulators of other nodes may remove empty parents at the same time.
     """
@@ -211,7 +210,7 @@ def _rmdir(path: Path) -> bool:
 
 
 def _clear(base: Path, refuge: Path, top: Path) -> None:
-    """Remove the group `base` with its subgroups, and the empty parents of `base` up to `top`.
+    """Remove the control group `base` with its subgroups, and the empty parents of `base` up to `top`.
 
     Processes in these groups are moved by writing their process ids to the file `refuge`.
     """

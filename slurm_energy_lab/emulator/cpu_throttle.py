@@ -1,7 +1,8 @@
 """Throttling of real programs with CPU quotas that follow the effective frequency of the emulated CPUs.
 
 The utilisation of a job is the fraction of its quota that it uses. This utilisation is passed to the node
-model. An emulated core is a fixed fraction of a real core. Kernels of `senergy lab run` are not throttled.
+model. An emulated core is a fixed fraction of a real core. Compute kernels of `senergy lab run` are not
+throttled.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _RELATIVE_CHANGE = 0.01
 def quota_us(real_cores: float) -> tuple[int, int]:
     """Return the CPU quota and the period in microseconds that limit programs to a share of real CPU time.
 
-    The kernel rejects quotas below a millisecond, so a small share needs a long period. A program that has
-    waited may use the whole quota of one period at full speed, so long periods give it too much CPU time.
-    Measured with bursts of 50 ms of CPU time at a share of 0.24: the real share was 0.272 with periods of 20
-    ms, and 0.247 with periods of 5 ms.
+    Linux rejects quotas below a millisecond, so a small share needs a long period. A program that has waited
+    may use the whole quota of one period at full speed, so long periods give it too much CPU time. Measured
+    with bursts of 50 ms of CPU time at a share of 0.24: the real share was 0.272 with periods of 20 ms, and
+    0.247 with periods of 5 ms.
 
     Args:
         real_cores: number of real cores, that is CPU seconds per second; at least 0.001.
@@ -42,7 +43,7 @@ def quota_us(real_cores: float) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Job:
-    """Job whose real programs have a control group.
+    """Job whose real programs have a control group (cgroup).
 
     Attributes:
         cpus: logical CPUs of the job.
@@ -50,7 +51,7 @@ class _Job:
         registered_s: time of the job's last registration in seconds.
         allowed_cores: current quota in real cores.
         sampled_s: time of the last measurement in seconds.
-        used_s: CPU seconds that the group had used at the last measurement.
+        used_s: CPU seconds that the job's control group had used at the last measurement.
         measured: utilisation at the last measurement, 0 to 1.
         reported: utilisation that was last passed to the node model. None if the CPUs of the job have changed
             since then, so that the utilisation must be passed again.
@@ -84,8 +85,8 @@ class CpuThrottle:
 
         Args:
             realtime_model: real-time model of the node.
-            groups: control groups of jobs; None if programs are not throttled and run at the speed of the
-                host.
+            groups: control groups (cgroups) of jobs; None if programs are not throttled and run at the speed
+                of the host.
             reason: reason why control groups are not available; empty if they are available.
             share_cores: number of real cores that all emulated CPUs share at full frequency.
             clock: monotonic clock in seconds.
@@ -153,7 +154,7 @@ class CpuThrottle:
         return [str(path) for path in files]
 
     def tick(self) -> None:
-        """Measure all jobs, pass their load to the node model, update quotas and remove empty groups."""
+        """Measure all jobs, pass their load to the node model, update quotas and remove empty cgroups."""
         measured = [job_id for job_id in list(self._jobs) if self._try(self._measure, job_id)]
         if measured:
             with self._realtime_model.modify() as model:

@@ -68,7 +68,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         self._next_handle = 1
 
     def init_with_config(self, conn_info: Any, config_3: Any) -> None:
-        """Set the kernel's cache times for entries, and report that the tree is mounted."""
+        """Set the times for which Linux caches entries, and report that the tree is mounted."""
         if config_3 is not None:
             config_3.attr_timeout = ATTRIBUTE_CACHE_S
             config_3.entry_timeout = ATTRIBUTE_CACHE_S

@@ -1,7 +1,7 @@
 """Process of one emulated node: mount the file tree, open the control socket, print `ready`, serve.
 
 The module contains only wiring and life cycle. `python -m slurm_energy_lab.emulator.main` starts the process.
-It ends on SIGTERM and leaves no mount, socket or control group behind.
+The process ends on SIGTERM and leaves no mount, socket or control group behind.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ def free_mountpoint(path: Path) -> None:
 
 
 def _override(text: str) -> tuple[str, Any]:
-    """Return key and value of a text KEY=VALUE. The value is parsed as TOML, or else is plain text."""
+    """Return key and value of a text KEY=VALUE.
+
+    The value is parsed as TOML. A value that is not TOML is plain text.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--set {text[:40]}: not KEY=VALUE")

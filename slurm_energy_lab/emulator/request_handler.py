@@ -76,10 +76,10 @@ class EmulatorRequestHandler:
         raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
 
     def start_kernel(self, message: Message, pid: int) -> int:
-        """Start the computation kernel requested in a message of process `pid`, and return the run id.
+        """Start the compute kernel that a message of process `pid` requests, and return the run id.
 
         Raises:
-            UsageError: the kernel or device is unknown, or a number is invalid.
+            UsageError: the compute kernel or device is unknown, or a number is invalid.
         """
         request, stated = _kernel_request(message), _stated_signals(message)
         with self._realtime_model.modify() as model:
@@ -93,9 +93,9 @@ class EmulatorRequestHandler:
         return run_id
 
     def finished_kernel(self, run_id: int) -> Message | None:
-        """Return the response for a finished kernel; None while the kernel runs.
+        """Return the response for a finished compute kernel; None while the compute kernel runs.
 
-        The stored result is deleted, so a finished kernel is reported only once.
+        The stored result is deleted, so the end of a compute kernel is reported only once.
         """
         with self._realtime_model.now() as model:
             result = model.result(run_id)
@@ -107,19 +107,19 @@ class EmulatorRequestHandler:
         return _kernel_answer(result, unix_s)
 
     def progress_units(self, run_id: int) -> float:
-        """Return the progress that a running kernel can report now, in the kernel's own units."""
+        """Return the progress that a running compute kernel can report now, in its own units."""
         with self._realtime_model.now() as model:
             report = model.progress_report(run_id)
         return report[0] if report else 0.0
 
     def cancel_kernel(self, run_id: int) -> None:
-        """Cancel a kernel whose client has disconnected."""
+        """Cancel a compute kernel whose client has disconnected."""
         with self._realtime_model.modify() as model:
             model.forget(run_id)
         self._end_task(run_id)
 
     def _state_signals(self, run_id: int, request: KernelRequest, values: dict[str, float]) -> None:
-        """Make the GPUs and the control group of a kernel show the signals stated in its message."""
+        """Make GPUs and the job's cgroup show the signals that a message about a compute kernel states."""
         of_gpus = {name: value for name, value in values.items() if name in gpu_signals.STATED}
         of_job = {name: value for name, value in values.items() if name in stated_signals.STATED}
         for index in request.gpus or range(MAX_GPUS) if of_gpus else ():
@@ -142,7 +142,7 @@ class EmulatorRequestHandler:
                 counters.forget(run_id)
 
     def remove_stale_groups(self) -> None:
-        """Remove the emulated control groups of jobs that ended at least a minute ago."""
+        """Remove the emulated control groups (cgroups) of jobs that ended at least a minute ago."""
         if self._groups.has_groups:
             self._groups.remove_stale(self._throttle.has_job)
 
@@ -193,7 +193,7 @@ class EmulatorRequestHandler:
         return {"ok": True, "procs": procs}
 
     def _fault(self, message: Message) -> Message:
-        """Make a file fail with an error number, or show another text.
+        """Inject a fault into an emulated file: an error number for each access, or another text.
 
         A message with neither an error number nor a text ends the fault.
         """
@@ -216,7 +216,7 @@ class EmulatorRequestHandler:
 
 
 def _pids(path: str) -> list[int]:
-    """Return the processes of a control group. Return none if the group has been removed."""
+    """Return the process ids in a file `cgroup.procs`; an empty list if the control group was removed."""
     try:
         return [int(word) for word in Path(path).read_text().split()]
     except OSError:
@@ -239,7 +239,7 @@ def _kernel_request(message: Message) -> KernelRequest:
 
 
 def _stated_signals(message: Message) -> dict[str, float]:
-    """Return the signals of GPUs and job that are stated in a message about a kernel.
+    """Return the signals of GPUs and job that a message about a compute kernel states.
 
     Raises:
         UsageError: a name is unknown, or a value is not a number of at least 0.

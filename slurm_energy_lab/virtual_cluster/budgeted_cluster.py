@@ -69,13 +69,13 @@ class NodeLink:
 
 
 class BudgetController:
-    """Controller: the engine, the limits over time, the jobs in Slurm, and the stored state.
+    """Simulated controller: the budget engine, the limits over time, the jobs in Slurm, and the stored state.
 
     Args:
         limit_watts: limit of the cluster as a function of time.
         nodes: names of the nodes.
-        settings: settings of the engine.
-        announced: whether steps of the limit are known in advance, like the steps of a schedule.
+        settings: settings of the budget engine.
+        announced: whether changes of the limit are known in advance, like the changes in a schedule.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class BudgetController:
 
         The number of free licenses is updated with a delay.
 
-        It does not change while the controller is not running.
+        The number does not change while the controller is not running.
         """
         offered = min(self._offers, default=0.0)
         if len(self._offers) < OFFER_DELAY_CYCLES or offered == float("inf"):
@@ -172,7 +172,8 @@ class BudgetedCluster:
         nodes: nodes by name.
         clock: clock of all nodes.
         controller: the controller.
-        history: what the site knows about the programs from earlier runs; None if it knows nothing.
+        history: power and response curves of the programs from earlier runs; None if no earlier runs are
+            known.
         admission: whether a job starts only if its power fits in the headroom.
     """
 
@@ -289,7 +290,7 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
     Args:
         profile: hardware of the nodes.
         job: the pending job.
-        known: what the controller knows about the job.
+        known: power and response curve of the program that the controller knows.
     """
     cpu, gpu = profile.cpu, profile.gpu if job.partition == "gpu" else None
     count = np.array([cpu.packages, gpu.count] if gpu else [cpu.packages], np.int64) * job.nodes

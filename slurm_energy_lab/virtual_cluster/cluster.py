@@ -18,7 +18,7 @@ TICK_S = 0.1
 
 
 class ClusterNode(Protocol):
-    """A node on which kernels run."""
+    """A node on which compute kernels run."""
 
     model: RealtimeModel
 
@@ -67,7 +67,7 @@ class PlacedJob:
         job: the job.
         nodes: names of the job's nodes.
         start_s: time of the job's start.
-        runs: run id of the job's kernel on each node, by name of the node.
+        runs: run id of the job's compute kernel on each node, by name of the node.
     """
 
     job: ClusterJob
@@ -247,5 +247,5 @@ class VirtualCluster:
 
 
 def seconds_above(watts: Sequence[float], limits: Sequence[float]) -> float:
-    """Return for how many seconds the power was above the limit at that time."""
+    """Return the number of seconds in which the power was above the limit in force."""
     return TICK_S * sum(power > limit for power, limit in zip(watts, limits, strict=True))

@@ -1,4 +1,4 @@
-"""What a site knows about programs from earlier runs: their power and response curves.
+"""Power and response curves of programs, as a site knows them from earlier runs.
 
 Power and response are measured on the node model, once per program and hardware, as `SteadyState` does for
 tuning.

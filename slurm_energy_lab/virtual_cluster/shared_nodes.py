@@ -1,4 +1,4 @@
-"""Virtual nodes that jobs share, with arrays, cancelled and requeued jobs, dead agents, failed nodes.
+"""Virtual nodes that jobs share, with job arrays, cancelled and requeued jobs, killed agents, failed nodes.
 
 The nodes have agents. The true energy of the emulator's components is recorded every second, for comparison
 with the periods and records of the agents.
@@ -33,7 +33,7 @@ class SharedJob:
     Attributes:
         job_id: Slurm's job id.
         blocks: number of blocks of CPUs that the job gets.
-        kernel, seconds: kernel that the job runs, and the kernel's run time in seconds at full speed.
+        kernel, seconds: compute kernel that the job runs, and its run time in seconds at full speed.
         stop_s: seconds after which the job is cancelled or requeued. None: the job runs to its end.
         requeues: number of times that the job is requeued instead of cancelled.
         restart_count: number of earlier requeues.
@@ -58,7 +58,7 @@ class SharedNodeJob:
         job: the job.
         start_s: time of the job's start.
         blocks: indices of the blocks of CPUs that the job has.
-        run_id: run id of the job's kernel.
+        run_id: run id of the job's compute kernel.
     """
 
     job: SharedJob
@@ -135,7 +135,7 @@ class SharedNode:
         return again
 
     def _check(self, running: SharedNodeJob) -> SharedJob | None:
-        """End a job whose time has come. Return the job if it is requeued."""
+        """End a job that has finished or is to be stopped. Return the job if it is requeued."""
         job = running.job
         stopped = job.stop_s is not None and self.clock.now_s - running.start_s >= job.stop_s
         if not stopped and not self.node.finished(running.run_id):
@@ -323,7 +323,7 @@ def draw_shared_jobs(count: int, seed: int, longest_s: float = 500.0) -> list[Sh
     Args:
         count: number of jobs.
         seed: seed of the random numbers.
-        longest_s: maximum run time in seconds of a kernel at full speed.
+        longest_s: maximum run time of a compute kernel at full speed, in seconds.
     """
     numbers = random.Random(seed)
     jobs: list[SharedJob] = []

@@ -22,7 +22,7 @@ class ClusterJob:
         job_id: number of the job.
         submit_s: time of the submission in seconds since the start of the run.
         partition: `cpu` or `gpu`. The program runs on this kind of device.
-        program: name of the kernel or program.
+        program: name of the compute kernel or program.
         nodes: number of nodes.
         seconds: run time at full speed without a power limit.
         limit_s: time limit that the user requests.
@@ -74,7 +74,7 @@ def nameplate_watts(profile: NodeProfile) -> float:
 
 
 def max_other_watts(profile: NodeProfile) -> float:
-    """Return the highest power of all components without a limit: memory, board, fans and losses."""
+    """Return the maximum total power of components without a power limit: memory, board, fans and losses."""
     memory, cpu, other = profile.memory, profile.cpu, profile.other
     dram = cpu.packages * (memory.idle_watts + memory.joules_per_byte * cpu.package_bytes_per_s)
     return other.base_watts + dram + other.loss_share * (nameplate_watts(profile) + dram)

@@ -38,7 +38,7 @@ class NodeFileCopy:
         return dict(self._settings)
 
     def refresh(self) -> None:
-        """Rewrite the contents that change with time, and write the files of new control groups."""
+        """Rewrite the contents that change with time, and add the files of new control groups (cgroups)."""
         if len(self._tree) != self._entry_count:
             self._entry_count = len(self._tree)
             for path, entry in self._tree.entries():

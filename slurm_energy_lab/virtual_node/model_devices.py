@@ -1,4 +1,4 @@
-"""GPU counters and knobs, and the meter of a node, on the model instead of a vendor's library."""
+"""Energy counters and knobs that access the node model instead of the GPU vendor's library."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ GPU_KNOBS = (ModelGpuPersistence, ModelGpuLimit, ModelGpuClocks)
 
 
 def describe_gpu(model: RealtimeModel, index: int) -> GpuInfo:
-    """Return the description of a GPU of the model that the agent gets."""
+    """Return the agent's description of one of the model's GPUs."""
     gpu = model.profile.gpu
     assert gpu is not None
     limits = gpu.default_limit_watts, gpu.min_limit_watts, gpu.max_limit_watts

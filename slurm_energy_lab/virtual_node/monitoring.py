@@ -46,7 +46,7 @@ class ModelMonitoring(MonitoringFiles):
         above.discard(name)
 
     def write_tasks(self, group: str, tids: Iterable[int]) -> None:
-        """Move tasks to a group."""
+        """Move tasks to a monitoring group."""
         entry = self._tree.get(f"{RESCTRL_ROOT}/{group}/tasks")
         assert isinstance(entry, File)
         assert entry.store is not None

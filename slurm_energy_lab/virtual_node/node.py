@@ -40,7 +40,7 @@ class VirtualNode:
         folder: folder for the copied files and the agent's state.
         profile: name or path of the emulated node's profile.
         sampling_hz: samples per second.
-        agent: other settings of the agent.
+        agent: values of the section `agent` of the configuration other than `sampling_hz`, by key.
         node_meter: whether the node has a meter for the power of the whole node.
         budget_mode: mode of power budgets: `off`, `observe` or `enforce`. The caller sends the polls that
             `manager.poll_budget` returns to a controller, and applies decisions with `manager.budget.apply`.
@@ -106,7 +106,7 @@ class VirtualNode:
     def reboot(self) -> None:
         """Boot the node after `kill_agent`, and start its agent.
 
-        Unlike those of a real node, the energy counters continue.
+        The energy counters continue, while those of a real node would start again from 0.
         """
         self._boots += 1
         self.start_agent()
@@ -146,7 +146,7 @@ class VirtualNode:
         return ModelMonitoring(self.root, found.quantities, self._tree.tree)
 
     def refresh_files(self) -> None:
-        """Rewrite the copied files that change with time, and write the files of new control groups."""
+        """Rewrite the copied files that change with time, and add the files of new cgroups."""
         self._file_copy.refresh()
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class VirtualNode:
         return self._last_job
 
     def begin_step(self, job_id: int) -> None:
-        """Begin the batch step of a job. The step has a process that runs the job's kernels."""
+        """Begin the batch step of a job. The step has a process that runs the job's compute kernels."""
         self.refresh_files()
         pid = _FIRST_PID + job_id
         folder = self.root / f"proc/{pid}"
@@ -214,9 +214,9 @@ class VirtualNode:
     def submit(
         self, kernel: str, device: str, seconds: float | None, job_id: int | None, **where: Any
     ) -> int:
-        """Start a kernel that takes `seconds` at full speed, and return its run id.
+        """Start a compute kernel that takes `seconds` at full speed, and return its run id.
 
-        With `job_id` None, the kernel belongs to no job.
+        With `job_id` None, the compute kernel belongs to no job.
         """
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
         with self.model.modify() as model:
@@ -228,14 +228,14 @@ class VirtualNode:
         return run_id
 
     def run(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> KernelResult:
-        """Run a kernel until it ends."""
+        """Run a compute kernel until it ends."""
         run_id = self.submit(kernel, device, seconds, job_id, **where)
         while (result := self._model().result(run_id)) is None:
             self.wait(self._interval_s)
         return result
 
     def finished(self, run_id: int) -> bool:
-        """Return whether a kernel has ended."""
+        """Return whether a compute kernel has ended."""
         return self._model().result(run_id) is not None
 
     def wait(self, seconds: float) -> None:
@@ -272,15 +272,15 @@ class VirtualNode:
         size: float | None = None,
         on_sample: Callable[[float, float], None] = lambda *_: None,
     ) -> KernelResult:
-        """Run a kernel until it ends. The job reports its progress at every sample.
+        """Run a compute kernel until it ends. The job reports its progress at every sample.
 
         Args:
-            kernel: name of the kernel.
+            kernel: name of the compute kernel.
             device: `cpu` or `gpu`.
-            seconds: run time in seconds at full speed. It determines the problem size if `size` is None.
+            seconds: run time in seconds at full speed. It determines the problem size unless `size` is given.
             job_id: id of the job.
             variation: relative standard deviation of the progress per second that the job reports.
-            numbers: source of random numbers for this deviation.
+            numbers: generator of random numbers, used for the variation of the reported progress.
             size: problem size; None to use `seconds`.
             on_sample: function called at every sample with the time and the exact progress in units.
         """

@@ -27,7 +27,8 @@ class Advice:
     """The controller's knowledge about a job's program on this kind of hardware.
 
     Attributes:
-        curve: responses measured in earlier runs, or predicted by the oracle; None if there are none.
+        curve: response curve of the program, measured in earlier runs or predicted by the oracle; None if the
+            controller has no curve.
         site_curves: the site's characterisation of this hardware, by class of program.
         start: operating point to start from; None if unknown.
         start_source: source of `start`, or `pinned`.
@@ -65,7 +66,7 @@ class Advice:
         )
 
     def without_controller(self) -> Advice:
-        """Return the advice for a later run of which the controller does not know.
+        """Return the part of this advice that applies to a later run without contact to the controller.
 
         Such a run never explores.
         """
@@ -87,7 +88,7 @@ class AdviceCache:
     def store(self, key: tuple[str, ...], data: Mapping[str, Any]) -> None:
         """Store a response of the controller.
 
-        The oldest files are removed. A failure is logged.
+        If there are too many files, the oldest files are deleted. A failure is logged.
         """
         content = json.dumps(data).encode()
         if len(content) > _MAX_FILE_BYTES:
@@ -102,7 +103,7 @@ class AdviceCache:
             log.warning("tuning advice is not cached: %s", error)
 
     def load(self, key: tuple[str, ...]) -> Advice | None:
-        """Return the stored advice for a run that the controller does not know; None if none is stored."""
+        """Return the stored advice for a run without contact to the controller; None if absent."""
         try:
             data = json.loads(atomic_file.read(self._path(key), _MAX_FILE_BYTES))
             return Advice.from_json(data).without_controller()

@@ -1,4 +1,4 @@
-"""Client for jobs on several nodes: polls their coordinators and changes points at the agreed times."""
+"""Client for tuned jobs on several nodes: polls coordinators, and changes operating points when agreed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUBJECT: Final = "tuning of jobs on several nodes"
 
 
 class GroupClient:
-    """Polls the controller's coordinators of those jobs of this node that run on several nodes.
+    """Polls the controller's coordinator of each tuned job that runs on this node and on other nodes.
 
     Each job has one task that polls, and a second task that changes the operating point at the agreed time. A
     change therefore does not wait for a response of the controller.
@@ -72,7 +72,7 @@ class GroupClient:
                 task.cancel()
 
     async def _serve(self, key: Key) -> None:
-        """Poll the coordinator of one job and change the job's points until the job ends on this node."""
+        """Poll the coordinator of one job and change its operating points until it ends on this node."""
         wake, decided = asyncio.Event(), asyncio.Event()
         changing = asyncio.create_task(self._change(key, decided, wake))
         retry_s = _RETRY_S

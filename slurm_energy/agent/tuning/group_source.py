@@ -19,7 +19,8 @@ class GroupSource:
     Args:
         identity: a poll without state. Every poll of this node is a copy with the present state.
         offer: operating points that the node can apply.
-        knows_point: False after a restart of the agent, when the point in force is not known.
+        knows_point: whether the operating point in force is known. It is unknown after a restart of the
+            agent.
     """
 
     def __init__(self, identity: GroupPoll, offer: NodeOffer, *, knows_point: bool = True) -> None:
@@ -44,11 +45,11 @@ class GroupSource:
         return self._member.poll_s
 
     def observe(self, window: ProgressWindow) -> None:
-        """Store a window for the next poll."""
+        """Store a measured window for the next poll."""
         self._window = window
 
     def summary(self) -> dict[str, Any]:
-        """Return the result of the group's search with keys of the record's key `tuning`."""
+        """Return the result of the group's search in the format of the record's key `tuning`."""
         return dict(self._member.summary)
 
     def refuse(self, fields: Iterable[str]) -> None:
@@ -90,11 +91,11 @@ class GroupSource:
         self._member.take(decision, sent_s, received_s)
 
     def change_at_s(self) -> float:
-        """Return the time in seconds since boot at which a change may be due; infinity if none is agreed."""
+        """Return the time in seconds since boot at which a change may be due; infinity without one."""
         return self._member.change_at_s()
 
     def due_change(self, now_s: float) -> PointChange | None:
-        """Return the change that the node has to make now; None if there is none."""
+        """Return the change of the operating point that is due on this node; None if no change is due."""
         return self._member.due_change(now_s)
 
     def applied(self, change: PointChange, now_s: float) -> None:

@@ -52,7 +52,7 @@ class JobSignals:
         return {**_merged(activities), "instructions": self._counter(session).read()}
 
     def forget(self, key: Key) -> None:
-        """Close the counters of a job that has ended."""
+        """Close the hardware counters of a job that has ended."""
         self._read_s.pop(key, None)
         if (counter := self._counters.pop(key, None)) is not None:
             counter.close()

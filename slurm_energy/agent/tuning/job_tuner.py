@@ -50,20 +50,22 @@ class JobTuner:
     the worker thread.
 
     Args:
-        session: the job. Its `tuning` has the keys `mode`, `objective` and `slowdown_limit`.
+        session: the job. The session's `tuning` has the keys `mode`, `objective` and `slowdown_limit`.
         applier: applies operating points.
         create_source: creates the source of operating points.
         now_s: current time in seconds since boot, at which the warm-up starts.
         warm_up_s: seconds of the warm-up, in which nothing is measured.
-        lengths: lengths of the measured intervals.
+        lengths: minimum and maximum lengths of the measured windows.
 
     Attributes:
         session: the job.
         tracker: progress of the job.
-        advice: advice of the controller; None if there is none yet.
+        advice: advice of the controller; None if no advice has been received yet.
         point: operating point in force.
-        gpu_draw_watts: the highest mean power over one second of any GPU of the untuned job; None if unknown.
-        known_points: responses that were measured before the search was started again.
+        gpu_draw_watts: the highest power of a GPU while the job is untuned, as a mean over one second; None
+            if unknown.
+        known_points: operating points with their effects on the job, measured before the search was
+            restarted.
         remaining_s: expected seconds to the end of the job's work; None if the job has not reported the
             amount of its work.
     """
@@ -133,7 +135,8 @@ class JobTuner:
 
         Args:
             now_s: time of the sample in seconds since boot.
-            signals: other readings of the sample for the progress tracker; None if there are none.
+            signals: other readings of the sample for the progress tracker; None if no other readings were
+                made.
 
         Returns:
             True if the operating point or the result changed, so that the session should be written to disk.
@@ -156,8 +159,8 @@ class JobTuner:
     def _wait_for_power(self, now_s: float) -> bool:
         """Measure nothing while a power budget limits the job.
 
-        A job without a source of points gets the advised point, which may need less power than the budget
-        permits.
+        A job that has no source of operating points yet gets the advised point. This point may need less
+        power than the budget permits.
         """
         self.session.note(LIMITED_NOTE)
         self._collector.restart(self.point, now_s)
@@ -172,7 +175,7 @@ class JobTuner:
         return True
 
     def _may_become_cycle(self, now_s: float) -> bool:
-        """Return whether a young job has paused, so that a search should wait for its next pauses.
+        """Return whether a young job has paused, so that a search should wait for the job's next pauses.
 
         Regular pauses are a cycle of the job, for example checkpoints.
         """
@@ -193,7 +196,7 @@ class JobTuner:
         return is_tuned
 
     def needs_fast_samples(self, now_s: float) -> bool:
-        """Return whether the agent must sample fast, because it detects the job's progress in its power.
+        """Return whether the agent must sample fast, to detect the job's progress from its power.
 
         Args:
             now_s: time of the last sample in seconds since boot.
@@ -332,7 +335,7 @@ class JobTuner:
             self._block(refused, now_s)
 
     def _report_refused(self, group: GroupSource, refused: Mapping[str, str]) -> None:
-        """Report knobs without effect to the group. The group then no longer changes them on any node."""
+        """Report knobs without effect to the group, which then stops changing these knobs on all nodes."""
         for field in refused.keys() - self._blocked:
             self.session.note(f"tuning: not moved any more on any node of the job: {refused[field]}")
         self._blocked |= refused.keys()
@@ -360,7 +363,7 @@ class JobTuner:
         self._collector.restart(UNTUNED, now_s)
 
     def _measured_points(self) -> tuple[ResponsePoint, ...]:
-        """Return the points measured so far that set no excluded knob."""
+        """Return the operating points measured so far that set no excluded knob."""
         points = (ResponsePoint.from_json(item) for item in self.record.get("points", ()))
         return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))
 

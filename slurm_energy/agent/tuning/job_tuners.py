@@ -217,7 +217,7 @@ class JobTuners:
 
     @property
     def awaits_advice(self) -> bool:
-        """Whether a request for advice will become due. Any thread may call it."""
+        """Whether a request for advice will become due. Any thread may use this property."""
         return bool(self._unasked)
 
     def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None) -> None:

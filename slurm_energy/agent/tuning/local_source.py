@@ -52,7 +52,7 @@ class LocalSources:
     """Creates the sources of operating points of the jobs on this node.
 
     The search needs numpy, which takes a tenth of a second to load. A separate thread loads numpy when the
-    first tuned job starts. An agent without tuned jobs therefore never loads it, and no hook waits for it.
+    first tuned job starts. An agent without tuned jobs therefore never loads numpy, and no hook waits for it.
 
     Args:
         config: returns the current configuration.
@@ -86,11 +86,11 @@ class LocalSources:
             log.warning("jobs are tuned without a search: %s", error)
 
     def create(self, tuner: JobTuner, interval: MeasuredInterval) -> PointSource | None:
-        """Return the source for a job whose untuned power was measured; None while the search is loaded.
+        """Return the source for a job whose untuned power was measured; None until the search is loaded.
 
         Args:
             tuner: tuner of the job.
-            interval: the untuned interval.
+            interval: speed and power of the job, measured at the untuned settings.
         """
         self.prepare()
         if self._search is None and not self._is_missing:
@@ -222,7 +222,7 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return the source of what is known about an operating point before the search."""
+    """Return the source of the knowledge about an operating point that exists before the search."""
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}
     return known.get(point, CurveSource.GENERIC_PRIOR)

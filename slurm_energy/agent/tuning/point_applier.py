@@ -202,7 +202,7 @@ class PointApplier:
         )
 
     def _is_bounded(self, key: str, requested: str, actual: str) -> bool:
-        """Return whether a knob holds the requested value, or its ceiling if that is lower."""
+        """Return whether a knob holds the lower of the requested value and the ceiling of the knob."""
         entry = self._settings.journal.entries.get(key)
         if entry is None or entry.ceiling is None:
             return False

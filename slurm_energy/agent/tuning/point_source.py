@@ -30,7 +30,7 @@ class PointSource(Protocol):
         """Take a measured window into account. `requested` may change."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the result so far with keys of the record's key `tuning`."""
+        """Return the result so far in the format of the record's key `tuning`."""
 
 
 class ConstantPoint:
