@@ -1,6 +1,6 @@
 """The lab: emulated power hardware and a real Slurm cluster on one machine.
 
-No module of the product imports it. `senergy lab` is the entry point `slurm_energy_lab.cli` of the group
+No module of the product imports the lab. `senergy lab` is the entry point `slurm_energy_lab.cli` of the group
 `slurm_energy.subcommands`.
 
 Packages: `model` (physics of a node), `tree` (its emulated files), `emulator` (the process that serves them)

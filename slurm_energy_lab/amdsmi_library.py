@@ -1,4 +1,4 @@
-"""Stub of the library libamd_smi.so for the lab, and the GPU state that it shows.
+"""Stub of the library libamd_smi.so for the lab, and the GPU state that the stub shows.
 
 The stub is generated from the installed `amdsmi` package, which binds every symbol of the library when it is
 imported. The generator takes the symbols from the package's source and the layout of structures from its
@@ -108,7 +108,7 @@ print(json.dumps(layout))
 class SharedGpus:
     """The state file of the stub.
 
-    It holds values that the stub shows, and values that processes set.
+    The file holds values that the stub shows, and values that processes set through the stub.
     """
 
     def __init__(self, path: Path) -> None:

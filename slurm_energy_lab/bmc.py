@@ -1,8 +1,8 @@
 """Emulated management controller (BMC) of a node: IPMI over LAN with DCMI power readings, and Redfish.
 
-The IPMI service is the server of `pyghmi` with Get Power Reading added, so it works with any client. The
-Redfish service has the few resources that contain a node's power. Both show whole watts, as BMCs do. The BMC
-is a separate process.
+The IPMI service is the server of `pyghmi` with the command Get Power Reading added, so that any IPMI client
+can use it. The Redfish service has the few resources that contain a node's power. Both show whole watts, as
+BMCs do. The BMC is a separate process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Watts = Callable[[], float]
 
 @dataclass(slots=True)
 class DcmiPowerStatistics:
-    """Power in watts as DCMI reports it: current value, and minimum, maximum and mean since the start."""
+    """Power in watts as reported by DCMI: current value, and minimum, maximum and mean since the start."""
 
     watts: Watts
     active: bool = True

@@ -1,4 +1,4 @@
-"""Client of an emulated node's control socket: run a kernel, read the exact energies, register a job.
+"""Client of an emulated node's control socket: run a compute kernel, read the exact energies, register a job.
 
 Every job imports this module. The module therefore imports little itself.
 """
@@ -30,22 +30,22 @@ def run_kernel(
     on_progress: Callable[[float], None] | None = None,
     signals: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Execute a kernel on the emulated device and wait for its end.
+    """Execute a compute kernel on the emulated device and wait until the kernel has ended.
 
     Args:
         socket_path: the node's control socket; `DEFAULT_SOCKET` inside the node.
-        kernel: name of a kernel or program.
+        kernel: name of a compute kernel or program of the node model.
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit; None if `full_speed_s` determines it.
         cpus: logical CPUs that share the problem or feed the GPUs; empty for all CPUs of the node.
         gpus: GPUs, each of which runs the whole problem; empty for all GPUs of the node.
-        full_speed_s: seconds that the kernel takes at full speed. It determines the size if `size` is None.
-            If both are None, it is 10 seconds.
+        full_speed_s: seconds that the kernel takes at full speed. This time determines the size if `size`
+            is None. If both are None, the time is 10 seconds.
         job_id: Slurm's id of the job to which the kernel belongs; None for no job.
         on_progress: function that is called with the whole units that the kernel has completed, whenever
             their number changes.
-        signals: signals that GPUs and control group show while the kernel runs, by name; None means
-            the signals of the model.
+        signals: signals that the GPUs and the cgroup of the job show while the kernel runs, by name; None
+            means the signals of the model.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
@@ -72,7 +72,7 @@ def run_kernel(
 
 
 def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = False) -> dict[str, Any]:
-    """Return the model's exact energy and power of an emulated node.
+    """Return the exact energy and power of an emulated node, as the node model computes them.
 
     Args:
         socket_path: the node's control socket.
@@ -102,8 +102,8 @@ def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | N
         cpus: CPU list such as `0-3`; None for all CPUs of the node.
 
     Returns:
-        `cgroup.procs` files to which the ids of the job's processes must be written; empty without
-        throttling.
+        `cgroup.procs` files to which the ids of the job's processes must be written; empty if
+            the emulator does not throttle processes.
     """
     return list(ask(socket_path, {"op": "job", "job_id": job_id, "cpus": cpus})["procs"])
 
@@ -135,7 +135,7 @@ def ask(
             if the message requests no progress reports.
 
     Raises:
-        UnavailableError: no response, or none within the timeout.
+        UnavailableError: no response arrived, or not within the timeout.
         EnergyError: the emulator rejected the request.
     """
     path = os.fspath(socket_path)

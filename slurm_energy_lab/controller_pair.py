@@ -1,4 +1,4 @@
-"""Two senergyctld on this machine with a common database and their own munged. One of them is active."""
+"""Two senergyctld on this machine with a common database and a munged for both. One of them is active."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUNS_AS: Final = str(os.getuid())
 
 
 class PairedController:
-    """One of two controllers.
+    """One of the two senergyctld of a pair.
 
     Args:
         directory: directory for the controller's files. It is created.
@@ -157,7 +157,7 @@ class ControllerPair:
         return self.controllers[1 - self.controllers.index(controller)]
 
     def active(self) -> PairedController | None:
-        """Return the active controller; None if there is none."""
+        """Return the active controller; None if no controller is active."""
         return next((one for one in self.controllers if one.is_running and one.role() == "active"), None)
 
     def wait_active(self, expected: PairedController | None = None) -> PairedController:
@@ -206,7 +206,7 @@ class ControllerPair:
 
 @contextlib.contextmanager
 def running_pair(*databases: str) -> Iterator[ControllerPair]:
-    """Run a munged and two controllers with a database. It must be empty or have the schema of this release.
+    """Run a munged and two controllers. A database must be empty or have the schema of this release.
 
     Args:
         databases: URL of the database for both controllers, or for each of them.

@@ -1,8 +1,8 @@
 """Private MariaDB and PostgreSQL servers for tests and benchmarks, each in a directory of its own.
 
-A server listens on a Unix socket in its directory, and on a loopback port if requested. It ends with the
-process that started it, because the kernel then kills it (PR_SET_PDEATHSIG). A cleaner process removes the
-server's directory even if the starting process is killed.
+A server listens on a Unix socket in its directory, and on a loopback port if requested. When the
+process that started the server ends, the Linux kernel kills the server (PR_SET_PDEATHSIG). A cleaner process
+removes the server's directory even if the starting process is killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _POSTGRESQL_BINARIES: Final = Path("/usr/lib/postgresql")
 class DatabaseServer(ABC):
     """A database server that belongs to the calling process.
 
-    Start it in the main thread: the kernel kills the server when the thread that started it ends.
+    Start the server in the main thread: Linux kills the server when the thread that started it ends.
 
     Args:
         durable: whether each commit is written to the disk, as on a production server. Otherwise commits are

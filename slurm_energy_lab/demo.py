@@ -1,7 +1,7 @@
 """Demonstration on a lab: thirteen jobs under different energy policies, a power budget, and a report.
 
-It uses only commands that are available to users and operators: `senergy template`, `sbatch`, `squeue`,
-`senergy acct`, `senergy job` and `senergy budget`.
+The demonstration uses only commands that are available to users and operators: `senergy template`, `sbatch`,
+`squeue`, `senergy acct`, `senergy job` and `senergy budget`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def run_demo(
     Args:
         environment: environment variables of the lab's login node.
         page: HTML file to write.
-        enforce: function that lets senergyctld enforce the budget. Until then, senergyctld only observes it.
+        enforce: function that lets senergyctld enforce the budget. Until then, senergyctld only observes the
+            budget.
         say: function that is called with each line of output.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Last step of the demonstration: a power budget that drops while jobs run, and rises again."""
+"""Last part of the demonstration: a power budget that drops while jobs run, and rises again."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def run_budget_step(
 
 
 def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: float, over_s: float) -> str:
-    """Return the result of the step in one line.
+    """Return the result of this last part of the demonstration in one line.
 
     Args:
         before: state of the budget before the limit was lowered.

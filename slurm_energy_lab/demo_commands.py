@@ -18,20 +18,20 @@ JOB_TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One job of the demonstration: a kernel on a node under an energy policy.
+    """One job of the demonstration: a compute kernel on a node under an energy policy.
 
     Attributes:
-        kernel: name of the lab's kernel.
+        kernel: name of the emulated compute kernel.
         device: `cpu` or `gpu`.
         node: name of the node.
         machine: readable name of the node's hardware.
         policy: energy policy.
-        gpu_cap_watts: power cap per GPU; None if there is none.
+        gpu_cap_watts: power cap per GPU in watts; None if the job requests no cap.
         gpus: number of GPUs.
         size_s: run time of the kernel at full speed in seconds.
         reports: whether the kernel reports its progress to the agent.
-        purpose: text that replaces the policy in the name of a job that is not compared; empty if the name
-            contains the policy.
+        purpose: text that replaces the policy in the job name, for jobs outside the comparison of policies;
+            empty if the name contains the policy.
     """
 
     kernel: str

@@ -1,4 +1,4 @@
-"""Execution of a kernel on the CPUs and GPUs of the calling job.
+"""Execution of an emulated compute kernel on the CPUs and GPUs of the calling job.
 
 The module imports little to start quickly.
 """
@@ -27,16 +27,16 @@ def run_in_job(
     report_progress: bool = False,
     signals: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Run a kernel on the CPUs or GPUs of the calling job; outside a job, on all CPUs or GPUs of the node.
+    """Run a compute kernel on the CPUs or GPUs of the calling job; outside a job, on those of the node.
 
     Args:
-        kernel: name of a kernel or program.
+        kernel: name of a compute kernel or program of the node model.
         device: `cpu` or `gpu`.
         size: problem size; None if `full_speed_s` determines it.
         full_speed_s: seconds that the kernel takes at full speed; None for the default.
         report_progress: whether to report the completed units to the node's agent.
-        signals: signals that GPUs and control group show while the kernel runs, by name; None means
-            the signals of the model.
+        signals: signals that the GPUs and the cgroup of the job show while the kernel runs, by name; None
+            means the signals of the model.
 
     Returns:
         The result as `client.run_kernel` returns it.
@@ -55,7 +55,7 @@ def run_in_job(
 
 
 def _progress_reporter() -> Callable[[float], None]:
-    """Return a function that reports the units of this process to the node's agent."""
+    """Return a function that reports the completed units of work to the node's agent."""
     from slurm_energy.profiling.progress import progress
 
     reported = 0.0

@@ -82,7 +82,7 @@ def configure_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 def _signals(text: str) -> dict[str, float]:
-    """Return the signals of an option by name. The emulator checks names and values."""
+    """Return the signals in the value of an option, by name. The emulator checks names and values."""
     try:
         pairs = (pair.split("=") for pair in text.split(","))
         return {name: float(value) for name, value in pairs}
@@ -138,7 +138,7 @@ def policies(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a kernel inside a job and print its result."""
+    """Run a compute kernel inside a job and print the result."""
     from slurm_energy_lab.job import run_in_job
 
     result = run_in_job(

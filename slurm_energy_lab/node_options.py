@@ -1,4 +1,4 @@
-"""Options of `senergy lab up` for nodes of unlike speed and for the network between them."""
+"""Options of `senergy lab up` for nodes of unequal speed, and for the network between nodes."""
 
 from __future__ import annotations
 

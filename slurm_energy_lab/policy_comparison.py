@@ -24,10 +24,10 @@ BASELINE = "monitor"
 
 @dataclass(frozen=True, slots=True)
 class ComparedProgram:
-    """A program on a node.
+    """A program to compare, and the node on which it runs.
 
     Attributes:
-        kernel: name of the kernel or program.
+        kernel: name of the compute kernel or program.
         device: `cpu` or `gpu`.
         profile: name of the node's profile.
         machine: readable name of the hardware.
@@ -60,7 +60,8 @@ class PolicyRun:
         policy: the energy policy.
         seconds: run time.
         joules: energy of the whole node.
-        tuning: the key `tuning` of the job's record; None if the policy has no objective.
+        tuning: value of the key `tuning` in the job's energy record: what the tuner did; None if the policy
+            has no objective.
     """
 
     kernel: str

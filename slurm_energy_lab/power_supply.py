@@ -1,4 +1,4 @@
-"""Emulated power supplies of nodes: programs that switch them for Slurm, and the energy that they delivered.
+"""Emulated power supplies of nodes: programs that switch nodes for Slurm, and the delivered energy.
 
 Slurm calls the programs as SuspendProgram and ResumeProgram, prolog and epilog. They write each change of a
 node's state to a log. From the log follows the energy that a meter at the wall outlet would measure, also

@@ -1,4 +1,4 @@
-"""Thread that reads a value of a lab, such as its true power, at a fixed rate while a block runs."""
+"""Thread that reads a value of a lab, such as true power, at a fixed rate while a block runs."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ class Figures:
     """Results of a simulation.
 
     Attributes:
-        handed_over: ids of all items, by path of their route.
-        confirmed: ids of the items that the controller accepted, by path of their route.
-        lags_s: seconds from the time at which items were ready to their confirmation, by path.
+        handed_over: ids of all items to deliver, by path of the route.
+        confirmed: ids of the items that the controller accepted, by path of the route.
+        lags_s: by path, the seconds from the time at which an item was ready until it was confirmed.
         requests: number of requests by path.
         body_bytes: bytes of request bodies by path.
         errors: failed requests by path and error.
-        rejected: reasons of the controller for items that it did not accept.
-        durations_s: seconds of each live report.
+        rejected: reasons that the controller gave for items that it did not accept.
+        durations_s: seconds that each live report took.
     """
 
     handed_over: dict[str, list[str]] = field(default_factory=dict)
@@ -96,7 +96,8 @@ class SimulatedAgents:
     Args:
         cluster: address of the controller, and munge's socket.
         nodes: simulated nodes.
-        live_report_s: interval of live reports, which the controller may lengthen; 0: none.
+        live_report_s: seconds between live reports of a node; 0 means no live reports. The controller may
+            lengthen the interval.
         threads: maximum number of requests in progress.
         seed: seed of the random pauses.
     """
@@ -152,7 +153,7 @@ class SimulatedAgents:
         return self._outstanding
 
     def close_period(self, start: int, end: int, spread_s: float | None = None) -> None:
-        """Hand over the energy period of each node now, as agents do at a full hour.
+        """Deliver each node's energy in a period now, as agents do at a full hour.
 
         Args:
             start: start of the period in Unix seconds.

@@ -1,7 +1,7 @@
 """Simulated nodes: live reports, records, traces and periods that agents of a large cluster would send.
 
-Each job runs on several nodes. The nodes run jobs without pause. Energies are plausible, but not those of
-real hardware.
+Each job runs on several nodes. The nodes run jobs without pause. Energies are plausible, but not
+measured on real hardware.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SimulatedNode:
         return items
 
     def period(self, start: int, end: int) -> NodePeriod:
-        """Return the energy of the node in a period of time. All of it belongs to one job."""
+        """Return the energy of the node in a period of time. One job is charged with all of this energy."""
         energies = {name: int(watts * (end - start)) * _UJ for name, watts in self.model.watts.items()}
         components = {
             name: PeriodEnergy(energy, energy - energy // 100, energy // 100, 0)

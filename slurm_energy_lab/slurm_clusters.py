@@ -82,10 +82,10 @@ def missing_programs() -> list[str]:
 
 
 class SlurmCluster:
-    """One of the clusters.
+    """One of the Slurm clusters.
 
     Args:
-        group: group of clusters to which this cluster belongs.
+        group: all clusters that run together, including this one.
         name: Slurm's name of the cluster.
         cpus: number of CPUs of the cluster's node.
         ports: ports of slurmctld, slurmd and senergyctld.
@@ -231,7 +231,7 @@ class SlurmCluster:
 
 
 class SlurmClusters:
-    """The clusters and their common services. Use it in a `with` statement.
+    """The clusters and their common services. Use this object in a `with` statement.
 
     Args:
         cpus: CPUs of the node of each cluster, by name of the cluster.
@@ -364,7 +364,7 @@ def _search_path() -> str:
 
 
 def _kill_steps(directory: Path) -> None:
-    """Kill the job steps of these clusters. They are recognized by a SLURM_CONF that names the directory."""
+    """Kill the job steps of these clusters, recognized by a SLURM_CONF that names the directory."""
     mark = f"SLURM_CONF={directory}/".encode()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

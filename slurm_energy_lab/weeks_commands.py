@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticks(study: Path) -> Callable[[datetime], None]:
-    """Return the function that sets the arm of a switchback at midnight, as a timer of a site does."""
+    """Return the function that sets the arm of a switchback study at midnight, as a timer would."""
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment
 

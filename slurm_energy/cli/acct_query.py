@@ -43,7 +43,7 @@ _RUNNING_KEYS: Final = ("job", "user", "partition", "node")
 
 
 def installed_release() -> Release | None:
-    """Return the release of the installed sacct; None if there is none."""
+    """Return the release of the installed sacct; None if sacct is not installed."""
     try:
         return sacct.read_sacct_release()
     except UnavailableError:
@@ -56,7 +56,7 @@ def read_rows(
     """Return the selected rows with their energy, and the release of the sacct that supplied them.
 
     The release is None if the rows come from energy records, because Slurm's accounting is not in use or does
-    not answer. In the second case a note says so.
+    not answer. If Slurm's accounting does not answer, a note is printed.
 
     Raises:
         EnergyError: bad options, or the controller does not answer.

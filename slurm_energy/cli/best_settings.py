@@ -43,9 +43,10 @@ class BestSettings:
     """The best known settings of a job.
 
     Attributes:
-        objective: the objective with its slowdown limit.
+        objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         curve: the response curve from which the settings come.
-        point: the best point; None if no setting is better than the untuned job.
+        point: operating point with the lowest value of the objective; None if no setting is better than the
+            untuned job.
         time_limit_s: time limit with which the job ends in 95 of 100 cases, a multiple of 60; None if
             unknown.
     """
@@ -57,7 +58,7 @@ class BestSettings:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Values by flag, `--time` included."""
+        """Values of the job flags by flag, `--time` included."""
         point = OperatingPoint() if self.point is None else self.point.point
         values = {flag: getattr(point, knob) for knob, (flag, _) in _FLAGS.items()}
         flags = {
@@ -132,7 +133,7 @@ def known_curve(
     Args:
         args: command line, with the options of the connection.
         request: prediction request for the job.
-        notes: list to which the reason is added why a source was not used.
+        notes: list to which the function adds its reason for not using a source.
     """
     try:
         return _learned(args, request) or _modelled(args, request)
@@ -148,7 +149,7 @@ def best_settings(
 
     Args:
         curve: response curve of the job.
-        objective: the objective with its slowdown limit.
+        objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         bounds: bounds of the site.
         untuned: prediction of the job without caps; None if its time is unknown.
     """

@@ -25,7 +25,7 @@ def best_values(
 
     Args:
         args: command line. Its attribute `gpu` is the kind of the GPUs; None if it is not given.
-        objective: the objective with its slowdown limit.
+        objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         template: template to be rendered.
         text: the script that the template yields without these values.
         given: values of --set.

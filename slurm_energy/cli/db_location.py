@@ -28,7 +28,7 @@ def opened(args: argparse.Namespace, *, read_only: bool = False, new: bool = Fal
     Raises:
         ConfigError: the configuration is invalid.
         UsageError: --database is neither a path nor a URL of a database.
-        UnavailableError: there is no such SQLite file.
+        UnavailableError: the SQLite file does not exist.
         ForbiddenError: the user may not open the SQLite file.
     """
     database = Database(_location(args), read_only=read_only)
@@ -53,7 +53,7 @@ def _require_access(path: Path, *, new: bool) -> None:
 
 
 def refuse_own_file(database: Database, *files: Path | None) -> None:
-    """Refuse to read or write the database itself as a backup or export of it.
+    """Refuse a backup or export file that is the database or one of the files of the database.
 
     Raises:
         UsageError: one of the files is the database, or belongs to the database.

@@ -99,6 +99,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pattern_options(args: argparse.Namespace) -> list[str]:
-    """Return the options of --patterns that were given."""
+    """Return those given options that belong to --patterns."""
     names = ("starttime", "endtime", "user", "accounts", "allusers", "by")
     return [f"--{name}" for name in names if getattr(args, name)]

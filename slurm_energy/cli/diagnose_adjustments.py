@@ -179,7 +179,7 @@ def _submission_values(trial: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _options(values: dict[str, int]) -> list[str]:
-    """Return the options of sbatch for values by kind. This command checks each value as well."""
+    """Return sbatch options for the given value of each kind of adjustment, after a check of each value."""
     from slurm_energy.adjustment import Adjustment
 
     items = (Adjustment.from_json({"kind": kind, "new": new}) for kind, new in sorted(values.items()))

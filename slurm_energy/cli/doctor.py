@@ -85,7 +85,7 @@ def wait_seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Inspect the host or the cluster and print the report. The exit code states whether it is healthy."""
+    """Inspect the host or the cluster and print the report. The exit code states the result."""
     if args.cluster:
         return run_cluster(args)
     for option, value in (("--nodelist", args.nodelist), ("--wait", args.wait), ("--no-job", args.no_job)):

@@ -63,7 +63,7 @@ def _wait(client: ControllerClient, url: str, only: Collection[str], wait_s: flo
     """Return the findings, at the latest `wait_s` seconds later; earlier if all expected agents report.
 
     Raises:
-        UnavailableError: the controller does not answer, with `wait_s` until the time is over.
+        UnavailableError: the controller did not answer within `wait_s` seconds.
     """
     if wait_s is None:
         return _read(client, url, only)

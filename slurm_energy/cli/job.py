@@ -223,7 +223,7 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
 def _deferred(args: argparse.Namespace, job_id: str) -> bool:
     """Print until when and why a pending job is deferred.
 
-    Return False, without output, if it is not deferred.
+    Return False, without output, if the job is not deferred.
     """
     from slurm_energy.reports.acct.fields import Style
     from slurm_energy.reports.queue.deferral_text import deferral_lines
@@ -245,7 +245,7 @@ def _deferred(args: argparse.Namespace, job_id: str) -> bool:
 def _budget_clause(args: argparse.Namespace, job_id: str) -> str:
     """Return the budget decision about a job as the end of a sentence.
 
-    Empty if no decision concerns the job.
+    The text is empty if no decision concerns the job.
     """
     sentence = _budget_sentence(args, job_id)
     return f"; {sentence.removesuffix('.')}" if sentence else ""

@@ -167,7 +167,7 @@ def _tag(action: argparse.Action) -> str:
 
 
 def _fields() -> Iterator[str]:
-    """Yield the fields of this product. The fields of sacct are in sacct(1)."""
+    """Yield the section on fields of `senergy acct` that sacct lacks."""
     from slurm_energy.reports.acct.acct_fields import catalogue
     from slurm_energy.slurm.sacct_fields import NEWEST
 
@@ -204,10 +204,10 @@ def _configuration() -> Iterator[str]:
 
 
 def _closing(see: Sequence[str], epilog: str = "") -> Iterator[str]:
-    """Yield the last sections.
+    """Yield the last sections of a page.
 
     Args:
-        see: other pages.
+        see: other man pages to refer to.
         epilog: text that may list exit codes of its own.
     """
     yield roff.section("Exit status")

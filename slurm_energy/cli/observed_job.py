@@ -107,7 +107,7 @@ def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = Fals
     Args:
         client: client of the controller.
         job_id: id of the job.
-        quiet: print no note if there are none.
+        quiet: print no note if there are no observations.
     """
     from slurm_energy.protocol.observation_requests import node_documents, observation_path
 
@@ -136,7 +136,7 @@ def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobU
 
 
 def _ask_for_observation(args: argparse.Namespace, job_id: int) -> dict[str, Any]:
-    """Return the answer of this node's senergyd about a running job; empty if none responds."""
+    """Return the answer of this node's senergyd about a running job; empty without an answer."""
     from slurm_energy.cli import connection
     from slurm_energy.protocol.agent_socket import ask_agent
 

@@ -212,7 +212,7 @@ def _traced(text: str) -> WorkloadProfile:
 
 
 def _users(path: str, call: Callable[[], Any]) -> Any:
-    """Run the user's code and return its result. An error in that code is reported as one line.
+    """Call code of the user and return the result. An error in that code is reported as one line.
 
     Args:
         path: file that contains the code.

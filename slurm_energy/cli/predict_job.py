@@ -189,7 +189,7 @@ def predict(
     Args:
         args: command line; `calibration` names a file that takes precedence over all sources.
         request: prediction request for the job.
-        notes: list to which the reason is added why a source was not used.
+        notes: list to which the function adds its reason for not using a source.
         total_timeout_s: maximum duration of the request to senergyctld; None means that only each step is
             limited.
     """
@@ -270,7 +270,7 @@ class _Controller:
         self._args, self._notes, self._total_timeout_s = args, notes, total_timeout_s
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Request a prediction from the controller; None if it has no similar runs or does not answer.
+        """Request a prediction from the controller; None if it knows no similar runs or does not answer.
 
         Raises:
             ForbiddenError: the job belongs to another user.

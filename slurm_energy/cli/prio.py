@@ -168,7 +168,7 @@ def _require(job_id: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str
 def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows of a job id: array `12` matches the row `12_[*]` and tasks such as `12_3`.
 
-    `12_4` matches `12_[*]` if it has no row of its own.
+    `12_4` matches `12_[*]` if task 12_4 has no row of its own.
     """
     ids = job_ids(job_id)
     arrays = {f"{base}_[*]" for base, task, _ in (item.partition("_") for item in ids) if task}

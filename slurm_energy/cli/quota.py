@@ -1,4 +1,4 @@
-"""`senergy quota`: allowances of energy, cost or carbon by account, their use, and changes."""
+"""`senergy quota`: quotas of energy, cost or carbon by Slurm account, their use, and changes of quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`senergy report --html`: the page of an account, or a static site of the cluster."""
+"""`senergy report --html`: the page of an account, or a static web site about the cluster."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def check_words(words: Sequence[str]) -> None:
 def write_pages(
     args: argparse.Namespace, asked: UsageRequest, accounts: Sequence[str], users: Sequence[str]
 ) -> int:
-    """Write one page if exactly one account or user is named. Otherwise write a site into a directory.
+    """Write one page if exactly one account or user is named. Otherwise write a web site.
 
     Args:
         args: options of the command.
-        asked: window and intervals.
+        asked: time window of the report and its division into intervals.
         accounts: accounts that the user named.
         users: users that the user named.
     """

@@ -124,7 +124,7 @@ def _set_up(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue)
 
 
 def _use_slurm_of(site: SlurmSite) -> None:
-    """Let all commands of this process use the Slurm of the site."""
+    """Make all commands of this process use the site's installation of Slurm."""
     if site.installation is not None:
         folders = [str(site.installation.prefix / name) for name in ("bin", "sbin")]
         os.environ["PATH"] = os.pathsep.join([*folders, os.environ.get("PATH", "/usr/sbin:/usr/bin")])
@@ -264,7 +264,7 @@ def _doctor(args: argparse.Namespace, site: SlurmSite | None) -> None:
 
 
 def _controller_refuses(config: Path | None) -> bool:
-    """Return whether every address of senergyctld refuses connections: it is not set up or does not run."""
+    """Return whether every address of senergyctld refuses connections, so that no senergyctld runs."""
     from slurm_energy.config.addresses import parse_url
     from slurm_energy.config.loader import load
 

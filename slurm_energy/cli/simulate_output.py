@@ -23,7 +23,7 @@ MAX_TABLES = 6
 
 
 def needs_one_table(results: list[tuple[Scenario, list[RunResult]]]) -> bool:
-    """Return whether one table shows all variants of a sweep: there are many variants, or several keys."""
+    """Return whether one table shows all variants of a sweep: if variants are many, or keys are several."""
     return len(results) > MAX_TABLES or len(results[0][0].point) > 1
 
 
@@ -39,7 +39,7 @@ def write_all(
     variants only the totals are written.
 
     Returns:
-        The simulation result of each policy, by variant; empty if they were not needed.
+        The simulation result of each policy, by variant; empty if no output needs them.
     """
     if not (args.out or args.html or args.plots):
         return []

@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> tuple[SweepPoint, ...]:
 def _characterise(
     args: argparse.Namespace, study: StudyDirectory, sweeps: Mapping[str, Path], settings: int
 ) -> dict[str, Any]:
-    """Run the step with all curves that are known now, and return its result."""
+    """Run the study step with all response curves known now, and return its result."""
     from slurm_energy.study.characterisation.characterise import SETTINGS, run_characterise
     from slurm_energy.study.characterisation.curve_sources import read_curves, read_sweep_curve
     from slurm_energy.study.characterisation.planned_sweeps import stored_sweeps
@@ -149,7 +149,7 @@ def _measure(
     scripts: Mapping[str, Path],
     plan: Sequence[Mapping[str, Any]],
 ) -> list[SweepOutcome]:
-    """Run, or continue, those sweeps of the plan that have a script."""
+    """Run, or continue, the planned sweeps for which a batch script is given."""
     from slurm_energy.cli import sweep
     from slurm_energy.cli.sweep_output import ProgressBar
     from slurm_energy.study.characterisation.planned_sweeps import PlannedSweeps, stored_sweeps, sweep_orders
@@ -176,7 +176,7 @@ def _measure(
 
 
 def _learned(args: argparse.Namespace) -> list[CurveProgram]:
-    """Return the programs that senergyctld has learned; none if it does not answer."""
+    """Return the programs with curves learned by senergyctld; none if it does not answer."""
     from slurm_energy.study.characterisation.curve_sources import curve_programs
 
     try:

@@ -1,4 +1,4 @@
-"""The command line of a step, as its manifest stores it."""
+"""Command line of a study step, in the form that the manifest of the step stores."""
 
 from __future__ import annotations
 

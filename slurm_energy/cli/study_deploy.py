@@ -113,7 +113,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _draws(args: argparse.Namespace) -> bool:
-    """Return whether the stage draws arms at random."""
+    """Return whether the stage assigns the arms of the study at random."""
     return args.design in ("switchback", "users") or (args.design == "partition" and not args.partition)
 
 

@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser, start: str = "now-35days") -> N
 
     Args:
         parser: parser of a subcommand.
-        start: default of --starttime, for the help.
+        start: default of --starttime, as the help states it.
     """
     data = parser.add_argument_group("data (default: senergyctld and sacct)")
     data.add_argument(

@@ -31,7 +31,7 @@ class ProgressBar:
 
     Args:
         state: state of the sweep.
-        limits: limits of the extent of the sweep.
+        limits: maximum numbers of repetitions and of jobs at a time.
     """
 
     def __init__(self, state: SweepState, limits: SweepLimits) -> None:

@@ -23,8 +23,9 @@ class SweepDesign:
     """Factors and configurations that a sweep varies.
 
     Attributes:
-        factors: the factors that are combined with each other and with the configurations.
-        preset: the preset; None if there is none.
+        factors: variables, sbatch options and knobs whose values are combined with each other and with the
+            configurations.
+        preset: the preset that the user named; None without a preset.
         configurations: the configurations of the preset; None means no preset.
     """
 
@@ -105,7 +106,7 @@ def refused_lines(refused: Mapping[str, int]) -> list[str]:
 
 
 def _machine(args: argparse.Namespace, content: bytes) -> dict[str, int]:
-    """Return the core count and threads per core of the machine, by the names that expressions use."""
+    """Return the core count and threads per core of the machine, by the names that presets use."""
     from slurm_energy.slurm.batch_script import effective_options
     from slurm_energy.slurm.node_topology import parse_topology, read_topology
 

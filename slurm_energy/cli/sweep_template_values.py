@@ -31,7 +31,7 @@ class SavedSweep:
     Attributes:
         path: state file of the sweep.
         state: state of the sweep.
-        result: result of the sweep so far; the reference is measured.
+        result: result of the sweep so far. The reference point has been measured.
     """
 
     path: Path
@@ -98,7 +98,8 @@ def sweep_values(sweep: SavedSweep, objective: Objective, template: Template) ->
 
     Args:
         sweep: saved sweep of the program.
-        objective: the objective with its slowdown limit relative to the reference of the sweep.
+        objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum
+            slowdown relative to the reference point of the sweep.
         template: template to be rendered.
     """
     from slurm_energy.tuning.sweep.requested_settings import requested_settings

@@ -134,7 +134,7 @@ def _table(block: Sequence[str], spans: Sequence[Span], columns: int) -> Iterato
 
 
 def _is_right_justified(cells: Sequence[str], span: Span) -> bool:
-    """Return whether all texts of a column end at its end.
+    """Return whether all texts of a column end at its right edge.
 
     In other columns the indent of the texts is kept, because the texts may form a tree.
     """

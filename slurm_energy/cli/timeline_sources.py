@@ -208,7 +208,7 @@ def note_skipped(sources: CollectedSources, limit: int) -> None:
 
 
 def job_facts(sources: CollectedSources) -> dict[str, Any]:
-    """Return the facts about the job that the trace carries."""
+    """Return the facts about the job that the written trace file contains."""
     usage = sources.usage
     return {
         "start_unix_s": sources.start_s,

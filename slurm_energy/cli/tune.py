@@ -1,4 +1,4 @@
-"""`senergy tune`: the knowledge of the controller about programs, and operating points fixed by hand."""
+"""`senergy tune`: response curves that the controller learned for programs, and fixed operating points."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _show(answer: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def _program(args: argparse.Namespace) -> str | None:
-    """Return the name of the program; None if none is given.
+    """Return the name of the program; None if no program is given.
 
     Raises:
         UsageError: a program and a script are given, or the script cannot be read.

@@ -118,7 +118,7 @@ def data_bytes(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A submitted job: the job id, and the name of the cluster. A name of None stands for this cluster."""
+    """A submitted job: the job id, and the name of the cluster. None stands for the local cluster."""
 
     job_id: int
     cluster: str | None
@@ -167,7 +167,7 @@ def _print(choice: Mapping[str, Any], notes: Sequence[str], submitted: Submitted
 
 
 def _no_choice(config: Config, wanted: Sequence[str], why: str) -> dict[str, Any]:
-    """Return the order of attempts if senergyctld cannot choose: this cluster, then the others."""
+    """Return the order in which to try clusters if senergyctld cannot choose: the local one first."""
     home = config.cluster.name
     order = sorted(wanted, key=lambda name: name != home)
     return {"cluster": None, "reason": why, "order": order, "clusters": [], "left_out": [], "home": home}
@@ -301,7 +301,7 @@ def _predictions(
 
 
 def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Prediction | None:
-    """Return the prediction of another cluster's senergyctld; None if it has no similar runs.
+    """Return the prediction of another cluster's senergyctld; None without similar runs.
 
     Raises:
         EnergyError: senergyctld did not answer, or its response was invalid.

@@ -42,7 +42,7 @@ def choose(when: str) -> None:
 
 
 def is_enabled(stream: Any = None) -> bool:
-    """Return whether a stream, by default standard output, gets colour."""
+    """Return whether output on a stream, by default standard output, is coloured."""
     if _Choice.when != AUTO:
         return _Choice.when == ALWAYS
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":

@@ -23,7 +23,7 @@ def guarded(program: str, body: Callable[[], int], *, is_daemon: bool = False) -
     Args:
         program: name of the program, for the error message.
         body: function that returns the exit code.
-        is_daemon: whether the program is a daemon. Its errors of the operating system are raised, because
+        is_daemon: whether the program is a daemon. Operating system errors of a daemon are raised, because
             they may have causes other than standard output.
     """
     try:

@@ -117,7 +117,7 @@ def render_rows(rows: Sequence[HelpRow], width: int, *, commands: bool) -> Itera
     Args:
         rows: terms with their explanations.
         width: columns of the terminal.
-        commands: the terms are shell commands; a long one continues with a backslash.
+        commands: whether the terms are shell commands, of which long ones continue after a backslash.
     """
     short = [len(row.term) for row in rows if row.explanation and len(row.term) <= _MAX_TERM]
     column = min(max(short, default=0), max(8, width - _MIN_EXPLANATION - 4)) + 4

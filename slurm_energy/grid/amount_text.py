@@ -36,7 +36,7 @@ def cost_text(amount: float | None, currency: str) -> str:
 
 
 def resource_text(resource: str, amount: float | None, unit: str) -> str:
-    """Return an amount of a quota for people: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty if unknown.
+    """Return an amount of a quota as text: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty if unknown.
 
     Args:
         resource: `energy` in joules, `carbon` in grams, or `cost`.
@@ -52,7 +52,7 @@ def resource_text(resource: str, amount: float | None, unit: str) -> str:
 
 
 def percent_text(percent: float | None) -> str:
-    """Return the used part of a quota for people, rounded down, so that 100 % means all; empty if unknown."""
+    """Return the used percentage of a quota as text. Rounded down: 100 % means all. Empty if unknown."""
     return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"
 
 

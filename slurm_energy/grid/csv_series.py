@@ -31,10 +31,11 @@ def read_csv(
         name: name of the file, for errors.
         quantity: carbon intensity or price.
         currency: currency of a price.
-        max_age_s: time for which a value holds if no other follows; None means twice the usual step.
+        max_age_s: seconds for which the last value before a gap holds; None means twice the usual distance of
+            two times.
 
     Raises:
-        UsageError: the header, a time or a value is wrong; names file and line.
+        UsageError: the header, a time or a value is wrong. The message names file and line.
     """
     reader = csv.reader(lines, strict=True)
     try:
@@ -65,7 +66,7 @@ def write_csv(series: GridSeries, quantity: GridQuantity, currency: str) -> Iter
 
 
 def iso_time(time_s: float) -> str:
-    """Return a Unix time as ISO 8601 in UTC, with a fraction only if it has one."""
+    """Return a Unix time as ISO 8601 in UTC, with a fraction only if the time has one."""
     text = datetime.fromtimestamp(time_s, UTC).isoformat()
     return text.replace("+00:00", "Z")
 

@@ -1,4 +1,4 @@
-"""A carbon intensity or price with a fallback for the times at which its series is unknown."""
+"""A carbon intensity or price, with a fallback for the times at which the series has no value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GridAmount:
 
 @dataclass(frozen=True, slots=True)
 class GridFactor:
-    """A factor of the grid per kWh: the values of a series, or of the fallback where the series is unknown.
+    """Emissions or price per kWh over time: a series, and a fallback for times without a value.
 
     Attributes:
         series: the series; None means only the fallback.
@@ -51,7 +51,7 @@ class GridFactor:
             raise ValueError("the fallback must be constant")
 
     def at(self, time_s: float) -> float | None:
-        """Return the factor at a time, or None if it is unknown."""
+        """Return the factor at a time, or None if the factor is unknown at that time."""
         value = self.series.at(time_s) if self.series else None
         return value if value is not None or self.fallback is None else self.fallback.at(time_s)
 
@@ -59,7 +59,7 @@ class GridFactor:
         """Return the emissions or cost of energy. Power counts as constant within each part.
 
         Args:
-            parts: the energy. A part without duration takes the factor at its time.
+            parts: energy by time span. A part without duration takes the factor at its time.
         """
         total = known = primary = amount = 0.0
         complete = True

@@ -27,7 +27,7 @@ class Reservation:
     Attributes:
         node_seconds: node-seconds. The job may have reserved only some of the CPUs of a node.
         gpu_seconds: GPU-seconds.
-        cpu_seconds: CPU-seconds; None: unknown, and the nodes count as whole.
+        cpu_seconds: CPU-seconds; None if unknown. Each node then counts as wholly reserved.
     """
 
     node_seconds: float
@@ -42,8 +42,8 @@ class EmbodiedCarbon:
     Attributes:
         node_kg: kg of CO2 equivalents per node without its GPUs.
         gpu_kg: kg of CO2 equivalents per GPU.
-        lifetime_years: years in use.
-        node_cpus: CPUs of a node as Slurm counts them; None means that nodes count as whole.
+        lifetime_years: years for which the hardware is in use.
+        node_cpus: CPUs of a node as Slurm counts them. None means that each node counts as wholly reserved.
     """
 
     node_kg: float
@@ -69,7 +69,7 @@ class Footprint:
         facility_joules: `energy_joules` times the PUE, which is the energy that the site draws for the
             computers.
         start_s: start of the time in which the energy was used, in Unix time; None if there is no energy.
-        end_s: end of this time.
+        end_s: end of the time in which the energy was used, in Unix time.
         carbon: emissions of `facility_joules` in grams; None if no carbon intensity is configured.
         cost: cost of `facility_joules` in units of the currency; None if no price is configured.
         embodied_grams: embodied emissions of the reserved hardware; None if not configured or not asked for.
@@ -117,7 +117,7 @@ class Footprint:
 
     @property
     def total_grams(self) -> float | None:
-        """Emissions of the energy plus the embodied ones, E x I + M; None if one of them is unknown."""
+        """Emissions of the energy plus embodied emissions (E x I + M); None if one term is unknown."""
         if self.grams is None or self.embodied_grams is None:
             return None
         return self.grams + self.embodied_grams

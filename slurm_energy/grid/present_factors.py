@@ -1,4 +1,4 @@
-"""Present carbon intensity and price as plain numbers, for the output line of ended jobs."""
+"""Present carbon intensity and price as plain numbers, for the line that ended jobs print."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PresentFactors:
         grams_per_kwh: carbon intensity; None if unknown.
         cost_per_kwh: price in `currency`; None if unknown.
         currency: currency of the price.
-        pue: power usage effectiveness; None: unknown, 1 is used.
+        pue: power usage effectiveness; None if unknown. Calculations then use 1.
         basis: provider and zone of the carbon intensity; empty if unknown.
     """
 

@@ -1,4 +1,4 @@
-"""A step function of time with gaps: carbon intensity or price of electricity, with its exact integral."""
+"""A step function of time with gaps: carbon intensity or price of electricity, and its exact integral."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SeriesIntegral:
 
 
 class GridSeries:
-    """A value of the grid over time. Each sample holds until its end or the next sample, whichever is first.
+    """Carbon intensity or price over time. Each sample holds until its end, at most until the next sample.
 
     Times without a sample are unknown: the last value does not hold for ever.
 
@@ -85,7 +85,7 @@ class GridSeries:
 
     @classmethod
     def constant(cls, source: SeriesSource, value: float) -> GridSeries:
-        """Return a series with the same value at all times; it has no resolution."""
+        """Return a series with the same value at all times, and without a time resolution."""
         return cls(source, [(-math.inf, math.inf, value)])
 
     @property
@@ -141,7 +141,7 @@ class GridSeries:
         return GridSeries(self.source, self._means(step_s), step_s)
 
     def _means(self, step_s: float) -> Iterator[Sample]:
-        """Yield the mean of each step that is known as a whole, and the samples of the other steps."""
+        """Yield one mean sample per step without gaps, and the original samples of the other steps."""
         spans = zip(self._starts, self._ends, strict=True)
         rows = {row for start, end in spans for row in range(int(start // step_s), int(end // step_s) + 1)}
         for row in sorted(rows):
@@ -176,9 +176,8 @@ def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | N
     """Return samples for ascending times and values, with an end for each sample.
 
     Args:
-        points: ascending times with their values. None if unknown from this time on.
-        max_age_s: time for which a value holds if no other follows; None means twice the usual distance of
-            two times.
+        points: ascending times with their values. A value of None means unknown from that time on.
+        max_age_s: maximum seconds for which a value holds; None means twice the usual distance of two times.
     """
     if max_age_s is None:
         max_age_s = _AGE_STEPS * usual_step_s([time_s for time_s, _ in points])

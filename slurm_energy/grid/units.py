@@ -72,7 +72,7 @@ def price_unit_factor(unit: str, currency: str) -> float:
 
 
 def check_value(quantity: GridQuantity, value: float) -> str | None:
-    """Return why a value in internal units is implausible; None if it is plausible.
+    """Return why a value in internal units is implausible; None for a plausible value.
 
     Carbon intensities are not negative. Prices may be.
     """

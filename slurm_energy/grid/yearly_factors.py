@@ -1,4 +1,4 @@
-"""Yearly carbon intensities by country, shipped with the package. `yearly_factors.csv` names their source."""
+"""Yearly carbon intensities by country, shipped with the package. Source: see `yearly_factors.csv`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class YearlyFactor:
 
     @property
     def series(self) -> GridSeries:
-        """The factor as a constant series."""
+        """The carbon intensity as a constant series."""
         source = SeriesSource(PROVIDER, self.country, f"{self.year}, {PUBLISHER}")
         return GridSeries.constant(source, self.grams_per_kwh)
 
 
 def yearly_factor(country: str) -> YearlyFactor | None:
-    """Return the factor of a country; None if there is none.
+    """Return the yearly carbon intensity of a country; None if the package has no value for the country.
 
     Args:
         country: ISO 3166-1 code of two or three letters, in upper or lower case.
@@ -47,7 +47,7 @@ def yearly_factor(country: str) -> YearlyFactor | None:
 
 
 def known_countries() -> list[YearlyFactor]:
-    """Return the factors of all countries by code."""
+    """Return the yearly carbon intensities of all known countries by country code."""
     return sorted(set(_factors().values()), key=lambda factor: factor.country)
 
 

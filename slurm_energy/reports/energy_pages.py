@@ -1,6 +1,6 @@
-"""HTML pages about the energy of a cluster, an account or a user in a window of time.
+"""HTML pages about the energy of a cluster, an account or a user in a time window.
 
-The pages of a site are linked by relative names, so that the site works from a directory without a server.
+Several pages form a static web site. Their links are relative, so that the web site works without a server.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PageSubject:
-    """Subject of a page.
+    """Subject of a page: the whole cluster, an account or a user.
 
     Attributes:
         dimension: `account` or `user`; empty means the whole cluster.
@@ -81,7 +81,7 @@ class PageSubject:
 
 
 def subjects(document: UsageDocument) -> list[PageSubject]:
-    """Return the subjects of a site: the cluster, its accounts and its users, by name."""
+    """Return the subjects of all pages: the cluster, its accounts and its users, by name."""
     found = [PageSubject()]
     for dimension in ("account", "user"):
         names = sorted({row.names.get(dimension) or NONE for row in document.rows if row.kind == JOB})
@@ -101,7 +101,7 @@ def energy_page(
     Args:
         subject: cluster, account or user that the page is about.
         document: usage by account, user, policy and partition, in the intervals of the chart.
-        jobs: jobs of the window.
+        jobs: jobs that ran in the time window.
         linked: subjects that have pages of their own in the same directory.
         now: current time for the footer; None omits the date.
     """

@@ -115,7 +115,7 @@ def figure(value: float | None) -> str:
 
 
 def percent(part: float | None, whole: float | None, decimals: int = 1) -> str:
-    """Return `part` as a percentage of `whole`, as text; empty if one of them is unknown."""
+    """Return `part` as a percentage of `whole`, as text; empty if one value is unknown."""
     if part is None or not whole:
         return ""
     return f"{100 * part / whole:.{decimals}f} %"

@@ -21,15 +21,15 @@ _STEPS_S: Final = (3600, 7200, 10800, 21600, 43200, 86400, 7 * 86400, 30 * 86400
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """Carbon intensity and price in a span of time.
+    """Carbon intensity and price of electricity in a span of time.
 
     Attributes:
         start: start in Unix time.
         end: end in Unix time.
         grams_per_kwh: mean carbon intensity; None if unknown in a part of the span.
-        fallback_share: share of the span for which the carbon intensity is the fallback.
+        fallback_share: fraction of the span in which the fallback replaces an unknown carbon intensity.
         price_per_kwh: mean price; None if unknown in a part of the span.
-        price_fallback_share: share of the span for which the price is the fallback.
+        price_fallback_share: fraction of the span in which the fallback replaces an unknown price.
     """
 
     start: float
@@ -41,7 +41,7 @@ class GridRow:
 
 
 def grid_rows(factors: GridFactors, start: float, end: float) -> list[GridRow]:
-    """Return carbon intensity and price in steps of an hour, or in longer steps for a long time window."""
+    """Return carbon intensity and price per hour, or per longer interval if the time window is long."""
     steps = (step for step in _STEPS_S if (end - start) / step <= MAX_ROWS)
     step_s = next(steps, _STEPS_S[-1])
     rows: list[GridRow] = []

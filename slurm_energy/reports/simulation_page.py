@@ -78,7 +78,7 @@ def page(
         policies: the simulated policies.
         seeds: number of simulations from which means are computed.
         variants: variants to show in detail; all have these policies.
-        sweep: totals over the axes of a sweep; None if the scenario has no sweep.
+        sweep: totals for each combination of the swept values; None if the scenario has no sweep.
         notes: remarks on the simulations.
         now: current time for the footer; None omits the date.
     """
@@ -192,7 +192,7 @@ def _completion(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return ascending values. Many values are reduced to some hundred evenly spaced ones.
+    """Return ascending values, reduced to some hundred evenly spaced ones if there are more.
 
     The last value is always kept.
     """

@@ -94,7 +94,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
 
     Args:
         url: address of the controller.
-        answer: response to `GET /v1/status`, or the reason why there is none.
+        answer: response to `GET /v1/status`, or the reason why there is no response.
         now: Unix seconds.
     """
     if isinstance(answer, str):
@@ -227,7 +227,7 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
 
     Args:
         socket: path of senergyd's socket.
-        answer: response to `status`, or the reason why there is none.
+        answer: response to `status`, or the reason why there is no response.
     """
     if isinstance(answer, str):
         return [f"agent       none on this node ({socket}): {answer}"]

@@ -72,12 +72,12 @@ class Summary:
         states: number of jobs by final state.
         energy_joules: energy of all runs of all jobs. Jobs without a known energy are not included.
         unknown_energy: number of jobs without a known energy.
-        lost_joules: energy of runs that were requeued.
+        lost_joules: energy of runs that ended in a requeue.
         users_joules: energy by user.
-        users_jct_s: mean seconds from submission to end by user.
+        users_jct_s: by user, the mean seconds from submission to end of the user's jobs.
         first_submit, last_end: first submission and last end in Unix seconds.
-        jct_s: seconds from submission to end of completed jobs, ascending.
-        wait_s: seconds from submission to the first start of completed jobs, ascending.
+        jct_s: seconds from submission to end, one value per completed job, in ascending order.
+        wait_s: seconds from submission to first start, one value per completed job, in ascending order.
     """
 
     jobs: int
@@ -118,7 +118,7 @@ class Summary:
 
     @property
     def mean_jct_s(self) -> float | None:
-        """Mean completion time (end minus submission) of completed jobs in seconds; None: there are none."""
+        """Mean completion time (end minus submission) of completed jobs, in s; None if no job completed."""
         return _mean(self.jct_s)
 
     @property
@@ -147,7 +147,7 @@ class Summary:
 
     @property
     def edp_js(self) -> float | None:
-        """Energy of all jobs times mean completion time, in J s. The simulator defines it in the same way."""
+        """Energy of all jobs times mean completion time, in J s. Same definition as in the simulator."""
         if self.energy_joules is None or self.mean_jct_s is None:
             return None
         return self.energy_joules * self.mean_jct_s
@@ -252,7 +252,7 @@ GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
 def grouped(jobs: Iterable[WholeJob], by: str) -> dict[str, Summary]:
     """Return the totals by group, sorted by the group's name.
 
-    Jobs without a value come last, under the empty name.
+    Jobs without a value of the criterion come last, under the empty name.
 
     Args:
         jobs: jobs to group.
@@ -284,8 +284,8 @@ def _quantile(values: Sequence[float], part: float) -> float | None:
 def _jain(values: Iterable[float]) -> float | None:
     """Return Jain's fairness index (sum x)^2 / (n sum x^2); None if all values are 0.
 
-    It repeats `scheduling.fairness.jain`, because the base installation has no numpy. Values are divided by
-    the largest value, because their squares could overflow.
+    The function repeats `scheduling.fairness.jain`, because the base installation has no numpy. Values are
+    divided by the largest value, because their squares could overflow.
     """
     all_values = [*values]
     largest = max(map(abs, all_values), default=0.0)

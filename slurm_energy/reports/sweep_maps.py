@@ -17,8 +17,8 @@ class SweepSection:
 
     Attributes:
         table: cells of the table of all variants and policies, header first; empty if there is no sweep.
-        axes: titles of the axes.
-        maps: totals over the axes.
+        axes: titles of the axes, which name the swept keys of the scenario.
+        maps: for each policy and total, the values at all combinations of two swept keys.
     """
 
     table: Sequence[Sequence[str]]

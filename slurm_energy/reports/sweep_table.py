@@ -29,7 +29,7 @@ _HEADER: Final = (
 
 
 def table_lines(result: SweepResult) -> Iterator[str]:
-    """Yield the table: one line per point, with gains in percent relative to the reference, the first line.
+    """Yield the table: one line per point, with gains in percent relative to the first line, the reference.
 
     The last column marks the reference, the Pareto front, dominated points and failed points.
     """
@@ -72,7 +72,7 @@ def csv_text(result: SweepResult) -> str:
 
 
 def _point_texts(result: SweepResult) -> list[str]:
-    """Return the text of each point.
+    """Return the settings of each point as text.
 
     Variables and sbatch options are left out if they are the same at all points, or always equal another
     variable or option.

@@ -65,9 +65,10 @@ class Column(Generic[Row]):
         return text
 
     def raw(self, text: str, delimiter: str) -> str:
-        """Return a text for output for programs.
+        """Return a cell text for output that programs read.
 
-        With a delimiter of CSV files, no spreadsheet takes the text for a formula.
+        If the delimiter is one of CSV files, the text is escaped so that no spreadsheet takes it for a
+        formula.
         """
         if self.field.overflow == "date" and self.width:
             text = text[: self.width]

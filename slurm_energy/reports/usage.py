@@ -1,4 +1,4 @@
-"""Energy and power of jobs and steps, summed over their nodes. All reports are made from them.
+"""Energy and power of jobs and steps, summed over their nodes. All reports are made from these sums.
 
 Pure arithmetic on records and Slurm's accounting data, without text output. A value that is unknown in all
 records is None. A sum is marked partial if some of its terms are unknown.
@@ -283,7 +283,7 @@ class JobUsage:
         """The worst quality of the job's energies; partial if a node or a measurable component is missing.
 
         Components that cannot be measured, often `dram` and mostly `other`, are listed in
-        `unknown_components` and do not make the total partial. None if nothing is known.
+        `unknown_components` and do not make the total partial. None if no quality is known.
         """
         if self.energy_joules is None:
             return None
@@ -317,7 +317,7 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
     """Group the controller's records into jobs with their steps.
 
     Args:
-        answers: records of jobs, nodes and steps, in any order.
+        answers: records of jobs and Slurm steps on nodes, in any order.
         duplicates: whether to return every run of a requeued job; otherwise only the last one.
 
     Returns:
@@ -352,8 +352,8 @@ class _Run(NamedTuple):
     Attributes:
         cluster: name of the cluster.
         job_id: numeric job id.
-        submit: submission in Unix seconds. It distinguishes jobs with the same id, which occur if Slurm's ids
-            restarted.
+        submit: submission in Unix seconds. This time distinguishes jobs with the same id, which occur if
+            Slurm's ids restarted.
         restart_count: how often the job was requeued before.
     """
 

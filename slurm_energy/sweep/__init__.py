@@ -1,1 +1,1 @@
-"""Execution of sweeps as Slurm jobs: submission, records, saved state. `tuning.sweep` decides."""
+"""Execution of sweeps as Slurm jobs: submission, records, saved state. `tuning.sweep` decides on runs."""

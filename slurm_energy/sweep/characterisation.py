@@ -44,7 +44,7 @@ class NodeRequest:
 
     Attributes:
         node: name of the node.
-        gpu: run the kernels on GPUs.
+        gpu: whether the kernels run on GPUs.
         options: further options of sbatch and srun.
     """
 
@@ -56,7 +56,7 @@ class NodeRequest:
         """Return the options of a job that has the whole node.
 
         Args:
-            time_limit_minutes: time limit.
+            time_limit_minutes: time limit of the job in minutes.
             cpus: CPUs of the node.
             gpus: GPUs of the node.
         """
@@ -68,7 +68,7 @@ class NodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClassSweep:
-    """The sweep of one class.
+    """The sweep of one class of reference kernels.
 
     Attributes:
         name: class of the kernel.
@@ -82,7 +82,7 @@ class ClassSweep:
 
     @property
     def tag(self) -> str:
-        """Value of --energy-tag of its jobs."""
+        """Value of --energy-tag of the jobs of this sweep."""
         return CHARACTERISATION_TAG + self.name
 
 
@@ -170,7 +170,7 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
 def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
     """Return the knob to vary: the GPU power limit on GPUs, else the upper bound of the CPU frequency.
 
-    The values are the fractions `SHARES` of the value in force, as far as the hardware allows them.
+    The values to try are the fractions `SHARES` of the value in force, as far as the hardware allows them.
 
     Raises:
         UnavailableError: the node has no such knob.
@@ -196,7 +196,7 @@ def class_sweep(
         gpu: run the kernel on GPUs.
         command: command line of the site's own kernel, in which `{seconds}` is replaced; None means the
             kernel of `reference_kernels`.
-        units_per_s: speed of this kernel; None with a command.
+        units_per_s: measured units per second of the reference kernel; None with `command`.
     """
     if command is None:
         units = max(1, round(seconds * (units_per_s or 0.0)))

@@ -89,7 +89,7 @@ def describe(gpu: bool, seconds: float) -> dict[str, Any]:
 
 
 def measure_speed(kernel: Kernel, seconds: float) -> float:
-    """Return the units per second of a kernel. The measurement of some seconds starts after a first unit."""
+    """Return the units per second of a kernel. The measurement starts after the first unit."""
     kernel()
     start = time.perf_counter()
     units = 0
@@ -100,7 +100,7 @@ def measure_speed(kernel: Kernel, seconds: float) -> float:
 
 
 def make_kernel(name: str, *, gpu: bool) -> Kernel:
-    """Return a function that performs one unit of a class.
+    """Return a function that performs one unit of work of a kernel class.
 
     Raises:
         ImportError: numpy or PyTorch is not installed.

@@ -31,9 +31,9 @@ class SweepCluster:
 
     Attributes:
         submit: function that submits the run of a point under a job name and returns the job id.
-        find: function that returns the job ids of the caller's jobs by job name.
+        find: function that returns a mapping from job name to job ids for the caller's jobs.
         states: function that returns the states of jobs. Jobs that Slurm does not know are missing.
-        records: function that returns the records of jobs.
+        records: function that returns the energy records of jobs.
     """
 
     submit: Callable[[SweepPoint, str], int]
@@ -44,7 +44,7 @@ class SweepCluster:
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """Extent of a sweep.
+    """Limits of the extent of a sweep.
 
     Attributes:
         repetitions: number of repetitions of each point.
@@ -65,8 +65,8 @@ class SweepRunner:
     Args:
         state: state of the sweep, which the runner changes.
         cluster: access to Slurm and to the controller.
-        limits: extent of the sweep.
-        save: function that stores the state durably.
+        limits: limits of the extent of the sweep.
+        save: function that stores the state of the sweep durably.
         report: function that is called with the schedule after each round of the loop.
         sleep: function that waits for some seconds.
         clock: function that returns monotonic time in seconds.
@@ -206,7 +206,7 @@ class SweepRunner:
     def _is_own(self, job: JobUsage) -> bool:
         """Return whether a job has a tag of this sweep.
 
-        Slurm may have used the same id for another job before.
+        Slurm may have used the job id for another job before.
         """
         tag = job.first.tag or ""
         return job.first.step is None and (tag == self._state.tag or tag.startswith(f"{self._state.tag}+"))
@@ -232,9 +232,9 @@ class SweepRunner:
 
 
 def _missing(job: JobUsage | None, status: JobStatus | None) -> str:
-    """Return the missing data without which a job's records are no measurement.
+    """Name the data that a job lacks and without which its records are no measurement.
 
-    Empty if nothing is missing.
+    The text is empty if nothing is missing.
     """
     if job is None:
         return "no energy record arrived: is senergyd running on the node?"

@@ -1,6 +1,6 @@
 """State of a sweep in a JSON file, from which a later call continues.
 
-Only one process at a time may use it.
+Only one process at a time may use the file.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class SweepState:
         arguments: arguments of the batch script.
         points: the points; the first is the reference.
         runs: all runs so far.
-        token: random text in the names of the jobs, which makes them unique.
+        token: random text that makes the names of the jobs unique.
         preset: name of the preset that the points come from; empty means no preset.
         programs: names of the Python files that the batch script runs.
-        repetitions: number of repetitions of each point that the user requested; 0: unknown.
+        repetitions: number of repetitions of each point that the user requested; 0 means unknown.
     """
 
     name: str
@@ -234,8 +234,8 @@ def locked(path: Path) -> Iterator[None]:
 def variant_tag(tag: str, program_settings: Sequence[tuple[str, str | None]]) -> str:
     """Return the --energy-tag of the jobs of a variant of the program.
 
-    Variants differ in environment variables or sbatch options. Their response to settings may differ. Each
-    variant therefore has its own tag.
+    Variants differ in environment variables or sbatch options. The response of variants to power settings may
+    differ. Each variant therefore has its own tag.
 
     Args:
         tag: tag of the sweep.

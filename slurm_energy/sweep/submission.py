@@ -42,7 +42,7 @@ class Submitter:
     Attributes:
         state: state of the sweep.
         script: path of the batch script.
-        given: options of the script's #SBATCH lines and of the user's sbatch options, by long name.
+        given: sbatch options from the script's #SBATCH lines and from the user, by long name.
     """
 
     state: SweepState
@@ -110,8 +110,8 @@ def read_given_options(
         replaced: sbatch options of the script that the sweep replaces.
 
     Raises:
-        UsageError: an option cannot be used in a sweep or is a factor of it, the script assigns a variable
-            that is a factor, or this release of slurm-energy does not know the flag of a factor.
+        UsageError: an option cannot be used in a sweep or is a factor of the sweep, the script assigns a
+            variable that is a factor, or this release of slurm-energy does not know the flag of a factor.
     """
     given = effective_options(script, content, options)
     own = effective_options(script, _EMPTY_SCRIPT, options)

@@ -43,9 +43,10 @@ class TemplateVariable:
         kind: kind of value, one of `value_kinds.names()`.
         doc: meaning, one line.
         default: default value; None if the user must give a value.
-        option: sbatch option that receives the value; empty: the text of the template uses the value.
-        sweep: factor of a sweep whose best value `--best` fills in, such as `env.BATCH_SIZE`; empty if there
-            is none.
+        option: sbatch option that receives the value; empty if the text of the template uses the value
+            instead.
+        sweep: factor of a sweep whose best value `--best` fills in, such as `env.BATCH_SIZE`; empty if the
+            variable has no such factor.
     """
 
     name: str
@@ -62,7 +63,8 @@ class Template:
 
     Attributes:
         name: name of the template.
-        group: `batch` or `site` (configuration and unit files) for shipped templates, `own` for the site's.
+        group: `batch` or `site` (configuration and unit files) for shipped templates, `own` for templates of
+            the site.
         summary: purpose of the template in one line.
         variables: variables that only this template has, then the shared ones.
         source: text of the template file, including the head.

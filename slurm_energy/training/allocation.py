@@ -1,4 +1,4 @@
-"""Ranks and nodes of a training program, from the environment. Checks that the ranks can share a batch."""
+"""Ranks and nodes of a training program, read from its environment, and a check of the allocation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_HOST = re.compile(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>\d+)[^\]]*\](?P<su
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Number of a rank, and the address by which the ranks find each other.
+    """Number of a rank, and the address at which all ranks of the program meet.
 
     Attributes:
         rank: number of this rank.
@@ -83,7 +83,7 @@ def check(facts: Sequence[RankFacts], global_batch: int, *, is_restart: bool = F
 
     Args:
         facts: facts of all ranks.
-        global_batch: samples of a step on all ranks together.
+        global_batch: samples of a training step on all ranks together.
         is_restart: whether the job has lost a node before. If so, it may continue on one node.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Data-parallel training with PyTorch in which each rank gets the share of the batch that suits its node.
+"""Data-parallel training with PyTorch in which faster nodes get more samples of each batch.
 
     from slurm_energy.training import balanced
     model, loader = balanced.distribute(model, dataset, global_batch=256, goal="edp")
 
-replaces `DistributedDataParallel`, `DistributedSampler` and `DataLoader` of a script under srun. The
-gradients are those of the mean loss over the global batch, as in one process.
+This code replaces `DistributedDataParallel`, `DistributedSampler` and `DataLoader` in a script under srun.
+The gradients are those of the mean loss over the global batch, as in one process.
 docs/training-balanced.md is the guide.
 """
 
@@ -41,11 +41,11 @@ def distribute(
     Args:
         model: a `torch.nn.Module` on the device on which it trains.
         dataset: a map-style data set.
-        global_batch: samples of a step on all ranks together.
-        goal: `time`, `energy` or `edp`.
+        global_batch: samples of a training step on all ranks together.
+        goal: quantity to minimise: `time`, `energy` or `edp` (energy-delay product).
         state: objects with `state_dict` and `load_state_dict` to save and restore, such as the optimizer.
-        checkpoint: file on a shared file system; training continues from it if it exists.
-        options: further attributes of `BalancedOptions`, which describes them.
+        checkpoint: file on a shared file system. If the file exists, training continues from it.
+        options: further options. `BalancedOptions` describes them.
 
     Returns:
         The model and the loader. Iterate `for epoch in loader.epochs(n): for batch in loader:`.

@@ -1,8 +1,8 @@
-"""Shares of a global batch that follow the measured time and power of each rank. Pure.
+"""Division of a global batch among ranks, adapted to the measured time and power of each rank.
 
-The training program passes the measurements of all ranks at the end of each window of a few steps. All ranks
-compute the same decision from the same measurements with IEEE operations. They therefore need no message to
-agree.
+The module does no I/O. The training program passes the measurements of all ranks at the end of each
+measurement window, which lasts a few training steps. All ranks compute the same decision from the same
+measurements with IEEE operations. They therefore need no message to agree.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _MIN_BUSY_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RankWindow:
-    """Measurements of one rank in a window of steps with constant shares.
+    """Measurements of one rank in a window of training steps with a constant batch division.
 
     Attributes:
         samples: samples of the rank in a step; 0 if it paused.
-        busy_s: median seconds of a step in which the rank computed.
-        step_s: median seconds of a step, including the exchange of gradients.
-        window_s: seconds of the window.
+        busy_s: median, over the steps, of the seconds in which the rank computed.
+        step_s: median duration of a step in seconds, including the exchange of gradients.
+        window_s: duration of the window in seconds.
         steps: steps in the window.
         joules: energy of the rank in the window; None if unknown.
     """
@@ -53,7 +53,7 @@ class RankWindow:
 
 @dataclass(slots=True)
 class _Power:
-    """Power of one rank: idle power, and busy power of the last windows."""
+    """Idle power of one rank, and its power while computing in the last measurement windows."""
 
     idle_watts: float | None
     busy_watts: collections.deque[float] = field(
@@ -61,7 +61,7 @@ class _Power:
     )
 
     def add(self, window: RankWindow) -> None:
-        """Update the power from a window.
+        """Update the power from a measurement window.
 
         If the energy of the window is below that of an idle rank, lower the idle power.
         """
@@ -80,7 +80,7 @@ class _Power:
 
 
 class Balancer:
-    """Shares of the global batch by rank, computed again after each window.
+    """Division of the global batch among the ranks, computed again after each measurement window.
 
     Args:
         ranks: number of ranks.
@@ -89,7 +89,7 @@ class Balancer:
         max_slowdown: accepted relative increase of the time with the goal `energy`.
         exchange: cost of the exchange of gradients, measured at the start.
         idle_watts: power of each waiting rank, measured at the start; None if unknown.
-        may_pause: whether ranks may get no samples.
+        may_pause: whether some ranks may get no samples.
 
     Attributes:
         samples: current samples of each rank in a step.
@@ -126,13 +126,13 @@ class Balancer:
         return sum(fit.changes for fit in self._fits)
 
     def add(self, windows: Sequence[RankWindow]) -> bool:
-        """Add the measurements of all ranks for one window, and decide on the shares.
+        """Add the measurements of all ranks for one window, and decide how to divide the batch.
 
         Args:
-            windows: one window of each rank, with the current shares.
+            windows: measurements of each rank, by rank, taken with the current division.
 
         Returns:
-            Whether the shares have changed.
+            Whether the number of samples of any rank has changed.
         """
         for fit, power, window in zip(self._fits, self._powers, windows, strict=True):
             if window.samples and window.busy_s > 0 and fit.add(window.samples, window.busy_s):
@@ -170,23 +170,23 @@ class Balancer:
 
     @property
     def exchange(self) -> ExchangeCost:
-        """Cost of the exchange that the computation does not hide, scaled to the observed steps."""
+        """Time of the gradient exchange that computation does not hide, scaled to the observed steps."""
         factor = statistics.median(self._exchange_factors) if self._exchange_factors else 1.0
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the shares and fits for a checkpoint. They are valid only for a run with the same ranks."""
+        """Return batch division and fits for a checkpoint, valid only for a run with the same ranks."""
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the shares and fits of a checkpoint if it has the same ranks and batch."""
+        """Continue with division and fits of a checkpoint that has the same ranks and batch size."""
         samples = tuple(int(count) for count in state["samples"])
         if len(samples) == len(self.samples) and sum(samples) == self._global_batch:
             self.samples = samples
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Compare the time of a step in which all ranks wait with the exchange time measured at the start."""
+        """Compare the part of a step in which all ranks wait with the exchange time measured at start."""
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))
         if expected_s < _MIN_EXCHANGE_S:

@@ -35,7 +35,7 @@ class TrainingCheckpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last checkpoint is so old that another one is due."""
+        """Whether `every_s` seconds have passed since the last checkpoint."""
         return self._path is not None and time.monotonic() - self._written_s >= self._every_s
 
     def write(self, content: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class TrainingCheckpoint:
         self._written_s = time.monotonic()
 
     def read(self) -> Mapping[str, Any] | None:
-        """Return the content of the file; None if there is none.
+        """Return the content of the file; None if there is no file.
 
         A checkpoint may contain code. A checkpoint that another user could have written is therefore not
         read.

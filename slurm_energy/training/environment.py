@@ -26,7 +26,7 @@ class TrainingSettings:
     """Settings that the environment of a training program names.
 
     Attributes:
-        batch_size: images per batch of one process; None if the environment names none.
+        batch_size: images per batch of one process; None if the environment sets no batch size.
         processes: number of processes that share the batch.
         precision: `fp32`, `fp64`, `bf16` or `fp16`.
         inter_op_threads: threads of PyTorch's inter-op pool; None means PyTorch's default.
@@ -80,7 +80,7 @@ def apply(environment: Mapping[str, str] = os.environ) -> TrainingSettings:
     Call it before the first tensor operation.
 
     PyTorch itself reads the number of intra-op threads from OMP_NUM_THREADS. The backend is fixed when
-    PyTorch is built. It is therefore only checked.
+    PyTorch is built. The function therefore only checks the backend.
 
     Raises:
         UsageError: a value is invalid, PyTorch has another backend, or its inter-op pool has started already.

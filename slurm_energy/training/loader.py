@@ -1,4 +1,4 @@
-"""Batches of one rank: its share of each global batch. The order of samples does not depend on the ranks."""
+"""Batches of one rank: its samples of each global batch. The number of ranks does not affect their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepPlan:
         step: number of the step in its epoch.
         samples: samples of each rank.
         active: ranks that take part in the exchange of gradients.
-        is_full: whether the batch has the size of the global batch.
+        is_full: whether the batch is full. The last batch of an epoch may be smaller.
     """
 
     epoch: int
@@ -37,7 +37,7 @@ class StepPlan:
 
 
 class _ShareSampler:
-    """Batch sampler of this rank for one epoch. It takes the shares from the session for each batch.
+    """Batch sampler of this rank for one epoch. For each batch, it asks the session for the division.
 
     With loading processes, the sampler runs ahead of the training by the same number of batches on all ranks.
     All ranks therefore change their shares at the same step.

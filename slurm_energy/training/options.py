@@ -17,20 +17,21 @@ class BalancedOptions:
     """Options of `balanced.distribute`.
 
     Attributes:
-        global_batch: samples of a step on all ranks together.
+        global_batch: samples of a training step on all ranks together.
         goal: `time`: least time. `energy`: least energy within `max_slowdown`. `edp`: least product of energy
             and time.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
         checkpoint: file on a shared file system; None means no checkpoints.
         checkpoint_every_s: seconds between two checkpoints.
-        window_steps: steps between two exchanges of measurements.
+        window_steps: training steps between two exchanges of measurements.
         shuffle: whether each epoch has a different order. The order depends on `seed` only, never on the
             ranks.
         seed: seed of the order.
         workers: processes per rank that load data.
-        collate: function that makes a batch of samples; None for PyTorch's.
+        collate: function that combines samples to a batch; None means PyTorch's default function.
         lost_after_s: seconds after which a rank that does not answer counts as lost.
-        balance: whether shares follow the measurements; False keeps equal shares.
+        balance: whether the division of the batch follows the measurements; False gives all ranks equal
+            numbers of samples.
         may_pause: whether ranks may get no samples where fewer ranks reach the goal better.
         ddp_options: further arguments of `DistributedDataParallel`.
 

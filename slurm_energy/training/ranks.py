@@ -1,4 +1,4 @@
-"""Process groups of a training program: one of all ranks for control, some of the ranks that compute."""
+"""Process groups of a training program: one of all ranks for control, and groups of computing ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _PROBES = 5
 class Ranks:
     """All ranks of the program.
 
-    The control group uses gloo on every node, so that ranks without work wait without using a processor.
+    The process group for control uses gloo on every node, so that ranks without work wait without using a
+    processor.
 
     Args:
         placement: number of this rank, and addresses by which the ranks find each other.
@@ -81,7 +82,7 @@ class Ranks:
         return self._groups[active] if self.rank in active else None
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return the numbers of all ranks."""
+        """Exchange a list of numbers among all ranks, and return the list of each rank."""
         own = torch.tensor(list(numbers), dtype=torch.float64)
         parts = [torch.empty_like(own) for _ in range(self.count)]
         torch.distributed.all_gather(parts, own, group=self.control)
@@ -106,7 +107,7 @@ class Ranks:
         return state if self.rank == source else torch.load(io.BytesIO(data[0]), map_location="cpu")
 
     def probe(self, gradient_bytes: int) -> ExchangeCost:
-        """Measure the exchange of gradients among all ranks: latency, and time at the link bandwidth."""
+        """Measure a gradient exchange among all ranks: latency per message, and transfer time."""
         if self.count < 2:
             return ExchangeCost()
         small_s = self._reduce_seconds(1, _PROBES)

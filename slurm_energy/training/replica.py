@@ -1,4 +1,4 @@
-"""Model of one rank whose gradients are summed over the ranks that compute, weighted by their samples."""
+"""Model on one rank. Its gradients are summed over the computing ranks, weighted by sample counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GradientExchange:
 
     Attributes:
         group: process group of the ranks that compute.
-        weight: samples of this rank in the step, divided by the samples of all ranks.
+        weight: samples of this rank in the training step, divided by the samples of all ranks.
         computed: moment at which the last gradients of the step were computed; None before the first step.
         exchanged: moment at which the last exchange of the step ended.
     """
@@ -66,7 +66,7 @@ class BalancedModel(torch.nn.Module):
         self._replica: list[Any] = []
 
     def join(self, group: Any) -> None:
-        """Sum gradients over a process group from now on. None if this rank computes alone, or pauses."""
+        """Sum gradients over a process group from now on. None: this rank computes alone or pauses."""
         self.exchange = None
         self._replica.clear()
         gc.collect()  # the hooks of the previous replica end with it

@@ -2,8 +2,8 @@
 
     python3 -m slurm_energy.training.restart --checkpoint run.ckpt -- python3 train.py
 
-runs inside a batch script with `#SBATCH --no-kill`. Slurm then keeps the job when a node fails. The program
-starts again on the nodes that still run tasks, and continues from its checkpoint.
+The command is meant for a batch script with `#SBATCH --no-kill`. Slurm then keeps the job when a node fails.
+The program starts again on the nodes that still run tasks, and continues from its checkpoint.
 """
 
 from __future__ import annotations

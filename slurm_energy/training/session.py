@@ -1,4 +1,4 @@
-"""One training run on one rank: steps, windows of measurements, changes of shares, checkpoints."""
+"""One training run on one rank: training steps, measurement windows, batch division, checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(
         model: the model, on its device.
         dataset: a map-style data set.
         options: options of the program.
-        state: objects to save and restore.
+        state: objects to save in checkpoints and to restore, such as the optimizer.
         environment: environment variables of the process.
 
     Raises:
@@ -119,7 +119,7 @@ class TrainingSession:
             exchange.computed = exchange.exchanged = None
 
     def end_step(self, plan: StepPlan) -> None:
-        """Record the times of a step. After the last step of a window, decide on the shares."""
+        """Record the times of a step. At the end of a measurement window, divide the batch again."""
         self.step = plan.step + 1
         if plan.is_full:
             ended = self.model.clock.now()

@@ -27,7 +27,7 @@ _ALL_DEADLINES_UP_TO: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class RankCost:
-    """Cost of a step on one rank.
+    """Cost of a training step on one rank: time and power.
 
     Attributes:
         fixed_s: seconds of a step that do not depend on the number of samples.
@@ -42,13 +42,13 @@ class RankCost:
     idle_watts: float | None = None
 
     def seconds(self, samples: int) -> float:
-        """Return the seconds of a step with this number of samples; 0 without samples."""
+        """Return the seconds of a training step with this number of samples; 0 without samples."""
         return self.fixed_s + self.sample_s * samples if samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCost:
-    """Time of the exchange of gradients that the computation does not hide.
+    """Time of a gradient exchange, as far as computation does not hide the exchange.
 
     Attributes:
         message_s: seconds per message of the ring, mainly latency.
@@ -65,7 +65,7 @@ class ExchangeCost:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A division of the global batch with its predicted step.
+    """A division of the global batch, and the predicted time and energy of a training step.
 
     Attributes:
         samples: samples of each rank in a step; 0 for a rank that pauses.
@@ -145,7 +145,7 @@ def divide(
 
 
 def equal(ranks: int, global_batch: int) -> tuple[int, ...]:
-    """Return equal shares for all ranks. They differ by at most one sample.
+    """Divide the global batch equally. The samples of two ranks differ by at most one.
 
     Args:
         ranks: number of ranks.
@@ -155,7 +155,7 @@ def equal(ranks: int, global_batch: int) -> tuple[int, ...]:
 
 
 def scaled(samples: Sequence[int], total: int) -> tuple[int, ...]:
-    """Return shares of a smaller batch in proportion to the given shares, by the largest-remainder method.
+    """Divide a smaller batch in the proportions of `samples`, by the largest-remainder method.
 
     Args:
         samples: samples of each rank; their sum is above 0.
@@ -186,7 +186,7 @@ def _check(costs: Sequence[RankCost], global_batch: int, goal: str, max_slowdown
 
 
 def _watts(cost: RankCost) -> tuple[float, float] | None:
-    """Return the power above idle while the rank computes, and the idle power. None if one is unknown."""
+    """Return power above idle while the rank computes, and idle power; None if either is unknown."""
     if cost.busy_watts is None or cost.idle_watts is None:
         return None
     return max(0.0, cost.busy_watts - cost.idle_watts), cost.idle_watts
@@ -234,7 +234,7 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
 
 
 def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division whose slowest rank ends first. Each rank has samples, if there are enough."""
+    """Return the division whose slowest rank ends first. If there are enough samples, each rank has some."""
     samples = list(_earliest(range(len(costs)), costs, total, exchange).samples)
     for rank, count in enumerate(samples):
         largest = max(range(len(samples)), key=samples.__getitem__)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class StepClock:
-    """Clock of a device. Events on a GPU are read later, so that the program never waits for the GPU.
+    """Clock of a CPU or GPU. Events on a GPU are read later, so that the program never waits for the GPU.
 
     Args:
         torch: the module PyTorch.

@@ -1,7 +1,8 @@
-"""Seconds of a step as an affine function of its samples, fitted while a program runs. Pure.
+"""Seconds of a training step as an affine function of its samples, fitted while a program runs.
 
-The fit is robust (Theil and Sen: median of the slopes between pairs of observations), because single windows
-are disturbed by other programs. A lasting change, such as a new power cap, discards the older observations.
+The fit is robust (Theil and Sen: median of the slopes between pairs of observations), because other
+programs disturb single measurement windows. A lasting change, such as a new power cap, discards the older
+observations.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class StepTimeFit:
     def _is_predictable(self, samples: int) -> bool:
         """Return whether the fit is valid for a number of samples.
 
-        Two sizes are needed to separate coefficients.
+        Observations with two different numbers of samples are needed to separate the coefficients.
         """
         sizes = [count for count, _ in self._windows]
         return any(not _differ(samples, count) or _differ(sizes[0], count) for count in sizes)
@@ -98,7 +99,7 @@ class StepTimeFit:
         return seconds / expected if expected else 1.0
 
     def _rescale(self, ratio: float) -> None:
-        """Discard the observations before a change. Both coefficients change by the same factor."""
+        """Discard the observations before a change, and multiply both coefficients by `ratio`."""
         self.changes += 1
         self._windows.clear()
         self.fixed_s *= ratio

@@ -1,4 +1,4 @@
-"""Model of a switch whose links have a bandwidth and a latency. Pure.
+"""Model of a network switch whose links have a bandwidth and a latency.
 
 Each node has one link to the switch. A packet waits for the sender's link, and occupies it for the packet's
 size divided by the bandwidth. It then occupies the receiver's link (cut-through), and arrives after the
@@ -26,7 +26,7 @@ class LinkSpec:
     """Latency and bandwidth of the network.
 
     Attributes:
-        latency_s: seconds from one node to another.
+        latency_s: seconds that a packet needs from one node to another.
         bits_per_s: bandwidth of each link in each direction; None means no limit.
     """
 
@@ -67,10 +67,10 @@ def parse_bandwidth(text: str) -> float:
 
 @dataclass(slots=True)
 class Switch:
-    """Packets on their way between nodes.
+    """The switch: packets on their way between nodes.
 
     Attributes:
-        links: latency and bandwidth.
+        links: latency and bandwidth of the links.
     """
 
     links: LinkSpec

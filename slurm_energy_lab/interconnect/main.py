@@ -36,12 +36,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class _NodeLink:
-    """The end of the network at a node.
+    """Connection of one node to the emulated network.
 
     Attributes:
         tun: descriptor of the node's TUN device.
         namespace: descriptor of the node's network namespace.
-        listener: socket that hands out the namespace.
+        listener: socket on which Slurm tasks of the node receive the namespace descriptor.
     """
 
     tun: int
@@ -56,7 +56,7 @@ def _check(result: int, what: str) -> None:
 
 
 def _configure(device: str, number: int | None) -> None:
-    """Activate a device of this namespace.
+    """Activate a network device of this network namespace.
 
     If `number` is not None, give the device the address of that node.
     """
@@ -71,7 +71,7 @@ def _configure(device: str, number: int | None) -> None:
 
 
 def _open_link(number: int, path: Path) -> _NodeLink:
-    """Create the namespace and the device of a node. The process is in its old namespace afterwards."""
+    """Create network namespace and TUN device of a node. The process stays in its own namespace."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     _check(_libc.unshare(_CLONE_NEWNET), "unshare")
     try:
@@ -92,7 +92,7 @@ def _open_link(number: int, path: Path) -> _NodeLink:
 
 
 class SwitchProcess:
-    """The switch and the nodes' devices.
+    """Process that forwards packets between the TUN devices of the nodes through the emulated switch.
 
     Args:
         links: latency and bandwidth.

@@ -1,4 +1,4 @@
-"""Jobs that arrive at a site over weeks, with a daily and a weekly pattern. A seed determines them."""
+"""Jobs that arrive at a site over weeks, with a daily and a weekly pattern. A seed determines the jobs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class WeekJob:
         submit_s: submission in seconds since the start of the weeks.
         partition: `ampere` or `hopper`.
         name: name of the program that the user runs, which is the job's name in Slurm.
-        program: kernel or program of the node model.
+        program: compute kernel or program of the node model.
         nodes: number of nodes.
         seconds: run time without tuning, in seconds.
         limit_s: requested time limit.
         user, account: user and Slurm account of the job.
-        power_factor: power relative to other runs of the program.
+        power_factor: factor by which the job's power differs from the power of the program in the node model.
     """
 
     job_id: int
@@ -58,7 +58,7 @@ class WeekMix:
 
     Attributes:
         load: work that arrives per node and second, in node-seconds at full speed.
-        programs: kernel by name of the program.
+        programs: compute kernel of the node model, by name of the program.
         shapes: pairs of run time in hours and number of nodes, from which jobs are drawn.
     """
 

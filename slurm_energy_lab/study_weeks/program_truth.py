@@ -23,7 +23,7 @@ class ProgramTruth:
     """Behaviour of a program at one setting.
 
     Attributes:
-        time_ratio: run time relative to the untuned program.
+        time_ratio: run time divided by the run time of the untuned program.
         watts: mean power of a node.
         gpu_limit_watts: power limit of each GPU; None if untuned.
     """
@@ -47,7 +47,7 @@ def program_truth(
 
     Args:
         partition: `ampere` or `hopper`.
-        program: kernel or program of the node model.
+        program: compute kernel or program of the node model.
         objective: objective of tuning, `energy`, `edp` or `ed2p`; empty if untuned.
         slowdown_limit: slowdown limit of the objective `energy`, as a fraction of the untuned time.
     """

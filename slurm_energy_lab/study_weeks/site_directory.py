@@ -35,7 +35,7 @@ class SiteDirectory:
         path: an existing site.
 
     Raises:
-        UsageError: there is no site.
+        UsageError: the directory contains no site.
     """
 
     def __init__(self, path: Path) -> None:

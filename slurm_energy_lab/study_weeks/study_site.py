@@ -84,7 +84,7 @@ class PlacedWeekJob:
         nodes: names of the job's nodes.
         start_s, end_s: start of the job, and the end that follows from the job's speed.
         watts: power of each of the job's nodes, before the influence of the room's temperature.
-        time_ratio: run time relative to the untuned job.
+        time_ratio: run time divided by the run time of the untuned job.
         is_tuned: whether the job runs tuned.
     """
 
@@ -265,7 +265,7 @@ class StudySite:
 
 
 def _hours(begin_s: float, end_s: float) -> list[tuple[int, float]]:
-    """Return the hours that a period touches, with the seconds of each."""
+    """Return the number of each hour that a period overlaps, with the seconds of the overlap."""
     parts = []
     at_s = begin_s
     while at_s < end_s:

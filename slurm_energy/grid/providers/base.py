@@ -90,7 +90,7 @@ class GridProvider(ABC):
         """Return the token in the response to `login_request`.
 
         Raises:
-            ProviderResponseError: there is none.
+            ProviderResponseError: the response contains no token.
         """
         raise NotImplementedError
 
@@ -99,16 +99,16 @@ class GridProvider(ABC):
         """Return the request for a part of a series.
 
         Args:
-            query: the part, at most `max_window_s` long.
+            query: part of the series, at most `max_window_s` long.
             token: token of the site; empty if the provider needs none.
-            now_s: time now in Unix time.
+            now_s: current Unix time.
         """
 
     @abstractmethod
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
         """Return the samples of a response in internal units.
 
-        Empty: the provider has no values for that part.
+        The result is empty if the provider has no values for the queried part of the series.
 
         Raises:
             ProviderResponseError: the response is malformed, or its values are implausible.
@@ -176,7 +176,7 @@ def number_of(row: Mapping[str, Any], key: str, name: str) -> float | None:
 
 
 def checked(samples: Iterable[Sample], provider: GridProvider) -> list[Sample]:
-    """Return samples by start after a check of their times and values.
+    """Return the samples, sorted by start, after a check of their times and values.
 
     Raises:
         ProviderResponseError: a time or value is implausible.

@@ -1,9 +1,9 @@
-"""ENTSO-E Transparency Platform: day-ahead prices, carbon intensity from generation by type. Needs a token.
+"""ENTSO-E Transparency Platform: day-ahead prices, and carbon intensity from generation by type.
 
-ENTSO-E publishes no carbon intensity. It is computed here from the actual generation by type (document A75)
-and life-cycle emissions of each type. Exchange with other zones is not included.
-Source of the emissions: IPCC, Fifth Assessment Report, Working Group III (2014), Annex III, Table A.III.2,
-median values.
+Requests need a token. ENTSO-E publishes no carbon intensity. This module computes it from the actual
+generation by type (document A75) and life-cycle emissions of each type. Exchange with other zones is not
+included. Source of the emissions: IPCC, Fifth Assessment Report, Working Group III (2014), Annex III, Table
+A.III.2, median values.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class EntsoePrice(GridProvider):
         return _request(query, token, {"documentType": "A44", **zones})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response per kWh. If there are several auctions, the first one counts.
+        """Return the samples of a response per kWh. Of several auctions, the first one counts.
 
         If there are products of several lengths, the product with the shortest intervals counts.
         """

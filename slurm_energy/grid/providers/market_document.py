@@ -56,7 +56,7 @@ class XmlElement:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A value of a time series.
+    """A value of a time series, and the time for which the value holds.
 
     Attributes:
         start_s: start in Unix time.
@@ -73,7 +73,8 @@ def read_document(body: bytes) -> XmlElement | None:
     """Return the root element of a document; None if the platform has no data for the request.
 
     Raises:
-        ProviderResponseError: not XML in UTF-8, with a DTD, too deep, or an error of the platform.
+        ProviderResponseError: the document is not XML in UTF-8, has a DTD, is too deep, or reports an error
+            of the platform.
     """
     root = _parse(body)
     if root.name == "Acknowledgement_MarketDocument":

@@ -65,7 +65,7 @@ class WattTime(GridProvider):
         return FetchRequest(url, {"Authorization": f"Bearer {token}"})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response in g/kWh. Its meta data name unit and time step."""
+        """Return the samples of a response in g/kWh. The response names their unit and time step."""
         answer = json_object(body, self.name)
         meta = answer.get("meta")
         meta = meta if isinstance(meta, dict) else {}

@@ -138,7 +138,7 @@ def _of_sacct(field: SacctField, of_dates: Overflow) -> Field[AcctRow]:
 
     Args:
         field: field of sacct that the column shows.
-        of_dates: treatment of times that are longer than the column.
+        of_dates: treatment of a time text that does not fit into the column, as in `Field.overflow`.
     """
     return Field(
         field.name,

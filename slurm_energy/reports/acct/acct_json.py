@@ -39,7 +39,7 @@ _VALUES: Final = {
 def job_cells(jobs: Sequence[Any]) -> Iterator[dict[str, str]]:
     """Yield a row for each job and step in the list `jobs` of `sacct --json`. A job precedes its steps.
 
-    Jobs and steps that are not objects are skipped, here and in `add_energy`.
+    Elements of the lists that are not JSON objects are skipped, here and in `add_energy`.
     """
     for number, job in enumerate(jobs):
         if not isinstance(job, dict):
@@ -64,7 +64,7 @@ def add_energy(document: dict[str, Any], rows: Sequence[AcctRow], scope: str, no
     """Add the key `energy` to each job and step of a document of `sacct --json`.
 
     Args:
-        document: the document, which is changed.
+        document: document of `sacct --json`. This function changes it.
         rows: rows of the jobs and steps, in the order in which `job_cells` yields them.
         scope: whose energy the caller may see.
         notes: texts to add to the warnings.
@@ -138,7 +138,7 @@ def _steps(job: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _displayed_id(job: Mapping[str, Any]) -> str:
-    """Return the id as users see it: `12`, array task `12_3`, heterogeneous component `14+0`."""
+    """Return a job id as users see it: `12`, array task `12_3`, heterogeneous component `14+0`."""
     array, het = (value if isinstance(value := job.get(key), dict) else {} for key in ("array", "het"))
     if (base := _number(array.get("job_id"))) and (task := _number(array.get("task_id"))) is not None:
         return f"{base}_{task}"
@@ -158,7 +158,7 @@ def _times(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a number from a document of sacct, or None if it is not set. Newer releases write objects."""
+    """Return a number from a document of sacct, or None if unset. Newer releases write objects."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else None
     return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

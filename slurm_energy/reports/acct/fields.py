@@ -33,8 +33,7 @@ class Style:
         units: decimal prefixes and units of the numbers.
         time_format: format of times, as in `SLURM_TIME_FORMAT`.
         now: current time, for relative times; None if not needed.
-        unknown: text for a value that the row should have but that is unknown. It is empty in output for
-            programs.
+        unknown: text for an unknown value that the row should have. The text is empty in output for programs.
     """
 
     units: DisplayUnits = DisplayUnits()
@@ -68,7 +67,8 @@ class Field(Generic[Row]):
         name: name in CamelCase, which is also the header.
         width: default number of characters.
         value_format: how the value is written. `scaled` values get a decimal prefix in tables; `number` and
-            `figure` values never do. A `slurm_time` is a text of Unix seconds or a word of sacct.
+            `figure` values never do. A `slurm_time` is a text of Unix seconds or a word of sacct such as
+            `Unknown`.
         value: function that returns the value of a row (a job or Slurm step); None if unknown.
         doc: meaning, for users.
         left: whether the column is left-justified by default.
@@ -138,7 +138,7 @@ def _requested_watts(key: str) -> Callable[[JobUsage], Value]:
 
 
 def requested_cap(usage: JobUsage, key: str) -> float | None:
-    """Return a power cap that the job requested, in watts; None if it requested none.
+    """Return a power cap that the job requested, in watts; None if the job requested no cap.
 
     Args:
         usage: job with its energy records.

@@ -79,7 +79,8 @@ def program_of(usage: JobUsage | None) -> ComparableProgram | None:
     """Return the program of a job, for a comparison with untuned runs. None if the job is not comparable.
 
     Steps, jobs without power settings, jobs without a script, and jobs for which the record of a node is
-    missing are not comparable. The resources are those of `accounting.history.run_history`.
+    missing are not comparable. The resources of the program are determined as in
+    `accounting.history.run_history`.
     """
     if usage is None or usage.first.step is not None or not usage.job.user or usage.missing_nodes:
         return None
@@ -181,11 +182,11 @@ class _Join:
 
 
 def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the run of a job that a row describes.
+    """Return the run that a row of sacct describes, out of the runs of one job.
 
     A record that the controller has linked to Slurm's accounting contains the time of submission. This time
-    identifies the run, because it differs between the runs of a job. Among other records, the nearest in time
-    is chosen.
+    identifies the run, because it differs between the runs of a job. If no record has this link, the run
+    whose time is nearest to that of the row is chosen.
     """
     submit = seconds_of(cells, "Submit")
     linked = [run for run in runs if run.job.submit is not None and run.job.submit == submit]

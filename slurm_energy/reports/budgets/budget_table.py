@@ -125,8 +125,8 @@ def budget_lines(response: Row, layout: TableLayout, columns: str | None = None)
 
     Args:
         response: response to `GET /v1/budget`.
-        layout: columns of fixed width, or delimiters.
-        columns: columns as in --format; None means the defaults.
+        layout: whether the columns have fixed widths or are separated by a delimiter.
+        columns: columns as in --format; None means the default columns.
 
     Raises:
         UsageError: a column does not exist.
@@ -155,7 +155,7 @@ def _style(layout: TableLayout) -> Style:
 
 
 def headline(response: Row) -> str:
-    """Return one line about the mode and the age of the decisions."""
+    """Return one line: the mode of power budgets, and the age of the latest budget decision."""
     mode, decided = response.get("mode", "?"), response.get("decided_unix_s")
     effect = {"off": "budgets are not computed", "observe": "nodes and jobs keep their settings"}
     age = "no decision yet"
@@ -166,7 +166,7 @@ def headline(response: Row) -> str:
 
 
 def notes(response: Row) -> Iterator[str]:
-    """Yield notes that the table does not contain: faults, live limits, and limits that cannot be kept."""
+    """Yield notes beyond the table: faults, live limits, and limits that cannot be kept."""
     for row in response.get("budgets") or []:
         name = f"budget {row.get('name')}"
         if row.get("problem"):

@@ -13,7 +13,7 @@ _STEPS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 
 
 @dataclass(frozen=True, slots=True)
 class PowerHistory:
-    """Power under one budget in regular intervals; NaN if unknown, or no limit.
+    """Power under one budget in regular intervals. NaN means unknown, or no limit.
 
     Attributes:
         budget: name of the budget.
@@ -22,7 +22,7 @@ class PowerHistory:
         limit_watts: lowest limit of each interval.
         measured_watts, max_watts: mean and maximum of the measured power.
         committed_watts: maximum of the committed power.
-        capped_watts: mean power that limits took from devices.
+        capped_watts: mean power by which limits reduced the power of devices.
         over_s: seconds of each interval in which the measured power was above the limit.
     """
 

@@ -34,10 +34,10 @@ _RATIOS = (
 
 @dataclass(frozen=True, slots=True)
 class UseRow:
-    """Use of one resource.
+    """Use of one hardware resource by a job.
 
     Attributes:
-        name: resource, with the GPU if there are several.
+        name: name of the resource, with the index of the GPU if the job has several GPUs.
         share: fraction of the resource that was used, 0 to 1.
         text: further figures as text.
     """
@@ -48,7 +48,7 @@ class UseRow:
 
 
 def use_rows(summary: JobSummary) -> list[UseRow]:
-    """Return the use of CPUs, memory and GPUs for the whole job, then for each GPU if there are several."""
+    """Return the use of CPUs, memory and GPUs by the job, and of each GPU if there are several."""
     job = {signal.signal: signal for signal in summary.signals if signal.scope == "job"}
     rows = [*_ratios(job), *_percents(job, "")]
     parts = sorted({s.where for s in summary.signals if s.scope == "part" and s.signal == "gpu_busy_percent"})
@@ -85,7 +85,7 @@ def duration_text(seconds: float) -> str:
 
 
 def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
-    """Return the losses and the confidence of a finding as text.
+    """Return a finding's lost time and energy, and its confidence, as text.
 
     Args:
         finding: finding of the diagnosis.

@@ -22,9 +22,9 @@ class WastePattern:
     """Findings of one kind in several jobs.
 
     Attributes:
-        group: user or account; empty without grouping.
+        group: name of the user or account whose jobs are counted; empty without grouping.
         kind: kind of the findings.
-        jobs: number of jobs.
+        jobs: number of jobs with such a finding.
         seconds_lost: lost time of all these findings in seconds, as far as it is known.
         joules_lost: lost energy of all these findings, as far as it is known; None if it is unknown for each
             finding.
@@ -111,7 +111,7 @@ def patterns_json(patterns: Sequence[WastePattern], scope: str | None, jobs: int
         patterns: patterns as returned by `waste_patterns`.
         scope: whose jobs the caller may see, from the controller's response.
         jobs: number of diagnosed jobs.
-        left_out: number of jobs with less energy that were not diagnosed.
+        left_out: number of jobs that were not diagnosed because other jobs used more energy.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},

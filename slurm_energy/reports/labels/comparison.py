@@ -55,7 +55,7 @@ class ComparedWork:
 
     @property
     def baseline(self) -> PolicyVariant:
-        """The variant with which the others are compared. It is an untuned variant if there is one."""
+        """The first variant, with which the others are compared. An untuned variant comes first."""
         return self.variants[0]
 
 

@@ -70,7 +70,7 @@ def page(
         now: current time for the footer; None omits the date.
         config: configuration of the site, which contains the limits and the best known settings; None means
             the defaults.
-        budgets: power under budgets, from `budget_page.budget_cards`.
+        budgets: charts of the power under budgets, as `reports.budgets.page.budget_cards` returns them.
     """
     cards = {"budgets": budgets, "budget_legend": LEGEND}
     if len(jobs) == 1:
@@ -179,7 +179,7 @@ def _component_rows(job: JobUsage) -> list[dict[str, Any]]:
 def _job_charts(job: JobUsage) -> list[dict[str, Any]]:
     """Return the power chart of a job in a wide and a narrow version.
 
-    The page's CSS shows the one that fits.
+    The page's CSS shows the version that fits the width of the screen.
     """
     charts = []
     cap = requested_cap(job, "cap_watts")
@@ -284,7 +284,7 @@ def _bar_groups(works: Sequence[ComparedWork], figure: _Figure, unit: str) -> li
 
 
 def _change_text(change: float | None) -> str:
-    """Return a change as text, `+12 %` or `−3 %` with a true minus sign; empty if it is None."""
+    """Return a change as text, `+12 %` or `−3 %` with a true minus sign; empty for None."""
     if change is None:
         return ""
     return f"{change:+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "\N{MINUS SIGN}")

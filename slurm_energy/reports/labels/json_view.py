@@ -28,8 +28,8 @@ def document(
         jobs: jobs to include.
         decisions: changes that the queue engine made to each job, by job id; the output of `senergy job`
             contains them. None if not included.
-        scope: `scope` field of the controller's response, which states whose records it covers; None if not
-            included.
+        scope: `scope` field of the controller's response, which states whose records the response covers;
+            None if not included.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},

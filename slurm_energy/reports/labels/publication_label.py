@@ -32,7 +32,7 @@ _CHARACTER: Final = 7.2
 
 @dataclass(frozen=True, slots=True)
 class LabelledWork:
-    """Work that a job has done, as its user states it.
+    """Work that a job has done, as stated by its user.
 
     Attributes:
         count: number of units, greater than 0.

@@ -1,6 +1,6 @@
 """Hardware that a job reserved, derived from its records.
 
-It determines the job's share of embodied emissions.
+The reserved hardware determines which part of the hardware's embodied emissions the job is charged with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from slurm_energy.reports.usage import JobUsage
 
 
 def reservation_of(usage: JobUsage) -> Reservation:
-    """Return the seconds of nodes, CPUs and GPUs that a job or step reserved."""
+    """Return the node-seconds, CPU-seconds and GPU-seconds that a job or step reserved."""
     times = [(record, record.end - record.start) for record in usage.records]
     cpu_seconds = None
     if all(record.cpus is not None for record, _ in times):

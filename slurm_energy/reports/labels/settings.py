@@ -28,8 +28,8 @@ class MergedSetting:
 
     Attributes:
         setting_type: type of the setting, for example `cpufreq.governor`.
-        instances: devices or cpufreq policies on which it was set, for example `policy0`; empty for settings
-            without instances.
+        instances: devices or cpufreq policies that have the setting, for example `policy0`; empty for
+            settings without instances.
         nodes: names of the nodes.
         setting: the common original, requested, applied and restored values, and the note.
     """

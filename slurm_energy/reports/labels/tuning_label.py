@@ -164,7 +164,7 @@ def _source(tuning: Mapping[str, Any]) -> str:
 
 
 def _figures(tuning: Mapping[str, Any], chosen: OperatingPoint) -> str:
-    """Return the figures of the chosen point: number of measurements, time and energy."""
+    """Return the measurement count, time and energy of the operating point that tuning chose."""
     for item in tuning.get("points", ()):
         if _point(item["point"]) == chosen:
             time, power = item["time_ratio"], item["power_ratio"]

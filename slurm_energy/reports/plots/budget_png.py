@@ -1,4 +1,4 @@
-"""PNG plot of the power under budgets over time. Needs matplotlib, which is imported on use."""
+"""PNG plot of the power under budgets over time. matplotlib is imported at the first use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_png(response: Mapping[str, Any], begin: float, end: float, path: Path)
     Raises:
         UnavailableError: matplotlib is not installed.
         EnergyError: the file cannot be written.
-        NotFoundError: no power has been stored in this time.
+        NotFoundError: no power has been stored in this time range.
     """
     histories = [regular_history(s, begin, end, _INTERVALS) for s in response.get("series") or []]
     if not any(highest(history.measured_watts) for history in histories):

@@ -107,7 +107,7 @@ def power_chart(
         title: title for screen readers.
         size: width and height of the drawing in pixels.
         stacked: whether the series are stacked as areas; otherwise they are drawn as lines.
-        cap_watts: power cap, drawn as a dashed line; None if there is none.
+        cap_watts: power cap, drawn as a dashed line; None if there is no cap.
         top_watts: end of the power axis, so that several charts can share one scale. With None, the series
             determine the end.
     """
@@ -221,7 +221,7 @@ def bar_chart(groups: Sequence[BarGroup], title: str, width: int = 380) -> str:
 
     Args:
         groups: headings with their bars.
-        title: for screen readers.
+        title: title for screen readers.
         width: pixels at natural size.
     """
     names = max((len(bar.name) for group in groups for bar in group.bars), default=0)

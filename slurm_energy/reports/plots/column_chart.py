@@ -42,7 +42,7 @@ def column_chart(
 
     Args:
         layers: layers of the columns. Each layer has one value per label.
-        labels: text below each column; some are left out if there is no room.
+        labels: text below each column. Some of the texts are left out if they do not fit side by side.
         title: title for screen readers.
         unit: unit of the values, at the axis.
         size: width and height in pixels.

@@ -1,4 +1,4 @@
-"""PNG plot of carbon intensity and price over time. Needs matplotlib, which is imported on use."""
+"""PNG plot of carbon intensity and price over time. matplotlib is imported at the first use."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def _value(factor: GridFactor, time_s: float) -> float:
 
 
 def _edges(factor: GridFactor, start: float, end: float) -> Sequence[float]:
-    """Return the times in a window at which the series may change.
+    """Return the times in a time window at which the values of the series may change.
 
-    If there are many, they are thinned evenly.
+    If there are many such times, only every nth of them is returned.
     """
     inside = {start, end}
     if factor.series is not None and not factor.series.is_constant:

@@ -1,4 +1,4 @@
-"""PNG plot of the power of one job over time. Needs matplotlib, which is imported on use."""
+"""PNG plot of the power of one job over time. matplotlib is imported at the first use."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Point:
         name: name of the policy.
         color: name of a CSS variable without dashes.
         x, y: values of the two quantities.
-        x_deviation, y_deviation: their standard deviations, drawn as error bars.
+        x_deviation, y_deviation: standard deviations of `x` and `y`, drawn as error bars.
         text: both values in words, for the tooltip.
     """
 
@@ -184,7 +184,7 @@ def _extent(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _axis_names(frame: Frame, names: tuple[str, str]) -> list[str]:
-    """Draw the names of the axes: the x axis below the plot, the y axis rotated at its left."""
+    """Draw the names of the axes: the x axis below the plot, the y axis rotated, at the left of the plot."""
     middle = (frame.top + frame.y1) / 2
     return [
         element("text", text=names[0], x=frame.x1, y=frame.height - 6, class_="label", text_anchor="end"),

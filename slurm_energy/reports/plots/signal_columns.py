@@ -1,4 +1,4 @@
-"""Series of signals as columns of a chart, at equal intervals over the shown part of a job's time."""
+"""Conversion of a job's sampled signals to the columns of a chart, which have equal duration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[
 
     NaN means no known value.
 
-    A part that lies between two values of the series has the value of the interval at the centre of the part.
+    A part that is shorter than the interval of the series has the value of the series at its centre.
     """
     width_s = (window.to_s - window.from_s) / count
     known = len(series.values)
@@ -50,7 +50,7 @@ def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
 
 
 def range_columns(columns: Sequence[Sequence[float]]) -> tuple[array[float], array[float], array[float]]:
-    """Return minimum, mean and maximum of the known values of each column; NaN if none of them is known."""
+    """Return minimum, mean and maximum of the known values of each column; NaN if all are unknown."""
     low, mean, high = array("d"), array("d"), array("d")
     for values in zip(*columns, strict=True):
         known = [value for value in values if not math.isnan(value)]

@@ -1,4 +1,4 @@
-"""PNG chart of the groups in a `senergy experiment`. Needs matplotlib, which is imported on use."""
+"""PNG chart of the groups in a `senergy experiment`. matplotlib is imported at the first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PNG plots of a sweep with matplotlib: EDP over time, gain over a factor, and the Pareto front."""
+"""PNG plots of a sweep with matplotlib: EDP over time, gain by factor value, and the Pareto front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PNG chart of the energy and time of a training job's alternatives. Needs matplotlib, imported on use."""
+"""PNG chart of the energy and time of a training job's alternatives. matplotlib is imported on use."""
 
 from __future__ import annotations
 

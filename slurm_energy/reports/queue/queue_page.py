@@ -51,7 +51,7 @@ def queue_lines(
         columns: columns as in --format, in the notation of this command or of sprio; None means the defaults.
         long: whether to show more columns by default.
         norm: whether to show the terms of the score before weighting.
-        layout: columns of fixed width, or delimiters.
+        layout: whether the columns have fixed widths or are separated by a delimiter.
 
     Raises:
         UsageError: a column does not exist.
@@ -209,7 +209,7 @@ def _facts(job: Job, style: Style) -> list[str]:
 
 
 def _adjusted_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return how lower bound and misprediction factor raised the predicted time. Empty if neither raised it.
+    """Return lines on how lower bound and misprediction factor raised the predicted time, if they did.
 
     Args:
         predicted: predictions of the job in the controller's response.

@@ -98,7 +98,7 @@ def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = Non
 
     Args:
         rows: rows to show.
-        layout: columns of fixed width, or delimiters.
+        layout: whether the columns have fixed widths or are separated by a delimiter.
         columns: columns as in --format; None means the defaults.
         long: whether to show more columns by default.
 

@@ -22,7 +22,7 @@ _WIDER_FROM: Final = 10**8
 
 
 class Tres(StrEnum):
-    """A quantity that a report can show."""
+    """A quantity that a report can show, such as energy or CPU time."""
 
     CPU = "cpu"
     ENERGY = "energy"
@@ -104,10 +104,10 @@ class ReportColumn:
         name: name for `format=`.
         min_length: minimum length of its abbreviation.
         header: header without unit.
-        width: width; amounts are wider if they need it.
+        width: width in characters; a column of amounts is widened if an amount needs more.
         source: source of the text. If it is the name of a dimension, the column shows the value of this
             dimension.
-        tres: the quantity of an amount.
+        tres: quantity that the column shows; None if the column does not show one fixed quantity.
         part: index in `Line.parts` of the amounts to show; None means the amounts of the whole line.
         fixed: whether the user requested the width.
         left: whether the text is left-justified.

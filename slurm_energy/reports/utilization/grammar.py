@@ -75,7 +75,7 @@ class _Word:
         name: the word in full.
         min_length: minimum length of its abbreviation, as in sreport.
         value: whether the word has a value (`name=value`).
-        reports: reports that know the word.
+        reports: reports that accept the word.
     """
 
     name: str
@@ -141,7 +141,7 @@ class ReportRequest:
         clusters, accounts, users, partitions: names; empty means no condition.
         nodes: node list as written; empty means all nodes.
         all_clusters: include every cluster of the database.
-        tree: indent accounts by their depth.
+        tree: indent accounts by their depth in the hierarchy.
         group: add up all accounts of a user.
         jobs_only: omit idle and unattributed energy and the total of the meter.
         flat_view: one row for each account of SizesByAccount, without the hierarchy.

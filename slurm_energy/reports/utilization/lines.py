@@ -72,7 +72,7 @@ class SizeClass:
     """A class of jobs by number of CPUs.
 
     Attributes:
-        low, high: numbers of CPUs of its jobs; `high` None: no upper bound.
+        low, high: minimum and maximum number of CPUs of the jobs in the class; `high` None: no maximum.
         title: header of the column, as in sreport.
     """
 
@@ -212,7 +212,7 @@ class _Block:
     def _is_in_accounts(self, row: UsageRow) -> bool:
         """Return whether the account of a row is requested.
 
-        AccountUtilizationByUser includes the accounts below.
+        AccountUtilizationByUser also includes the accounts below a requested account.
         """
         wanted = {name.lower() for name in self._request.accounts}
         account = (row.names.get("account") or "").lower()
@@ -349,7 +349,7 @@ class _Block:
 
 
 def _shown_name(dimension: str, name: str | None) -> str:
-    """Return a name for people. A name that users chose cannot imitate a line such as `(total)`."""
+    """Return a name as the report prints it. No name can imitate a line such as `(total)`."""
     if not name:
         return _EMPTY_NAMES.get(dimension, UNKNOWN_NAME)
     return f"\\{name}" if name.startswith("(") else name

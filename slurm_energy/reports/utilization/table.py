@@ -51,14 +51,14 @@ class CellStyle:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """The texts of a report.
+    """The cells of a report, as text.
 
     Attributes:
         headers: header of each column.
         widths: width of each column.
         left: whether each column is left-justified.
         rows: texts by row and column.
-        text_columns: whether each column has names, which users choose.
+        text_columns: for each column, whether its cells are names, which users may have chosen.
     """
 
     headers: Sequence[str]
@@ -83,9 +83,9 @@ def report_table(
         lines: lines of the report.
         columns: columns of the report.
         intervals: start and end of each interval.
-        tres: quantities of -T. Each has a row of its own; empty means one row per line.
+        tres: quantities of -T. Each line of the report has one row per quantity, or one row if this is empty.
         style: format of the cells.
-        tree: indent accounts by their depth.
+        tree: indent accounts by their depth in the hierarchy.
     """
     records = [(line, quantity) for line, quantity in _records(lines, tres)]
     cells = [_Cells(column, records, intervals, style, tree=tree) for column in columns]
@@ -113,7 +113,7 @@ def size_table(
         columns: columns of names.
         intervals: start and end of each interval.
         classes: size classes.
-        tres: the quantity; None means the number of jobs.
+        tres: quantity that the cells show; None means the number of jobs.
         style: format of the cells.
     """
     head = report_table(lines, columns, intervals, (), style)

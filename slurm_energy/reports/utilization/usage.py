@@ -85,7 +85,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 
 def _with_floats(one: Amounts) -> Amounts:
-    """Return the sum of one summand, with the types that sums have."""
+    """Return the amounts with the number types that a sum of several amounts would have."""
     return Amounts(
         one.energy_uj,
         one.component_uj,
@@ -141,7 +141,7 @@ class UsageDocument:
         currency: currency of the cost; empty if cost is unknown.
         has_carbon: whether emissions are computed.
         notes: remarks for the reader, one line each.
-        data: the response itself.
+        data: the response as parsed JSON.
     """
 
     start: float

@@ -1,9 +1,9 @@
-"""Choice of the number of tasks of a batch.
+"""Choice of the number of tasks into which a batch is split.
 
-A task must last at least 20 times as long as StarPU needs to submit, schedule and finish it. Then at most 5 %
-of the processor time is overhead. Each split that satisfies this condition is measured on batches of the
+A task must last at least 20 times as long as StarPU needs to submit, schedule and finish it. Overhead is then
+at most 5 % of the processor time. Each split that satisfies this condition is measured on batches of the
 training itself. The fastest split is kept, or a split within 5 % of the fastest that needs less processor
-time. Source: DAHL, section 5.3, which names fixed task sizes as the weakness on small images.
+time. Source: DAHL, section 5.3, which names fixed task sizes as a weakness for small images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """Split of a batch: the number of chunks, and of groups of features in each stage of a chunk."""
+    """Split of a batch: the number of chunks, and of feature groups in each stage of a chunk."""
 
     chunks: int
     groups: int = 1

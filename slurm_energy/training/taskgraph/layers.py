@@ -46,7 +46,7 @@ class Conv2d(Layer):
 
     @property
     def kernel(self) -> Pair:
-        """Height and width of the kernel."""
+        """Height and width of the convolution kernel."""
         return _pair(self.kernel_size, "kernel_size")
 
     @property

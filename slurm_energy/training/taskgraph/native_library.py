@@ -84,7 +84,7 @@ def _require_own_folder(folder: Path) -> None:
 
     Raises:
         UnavailableError: other users can write there.
-        OSError: it cannot be created.
+        OSError: the directory cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
@@ -106,7 +106,7 @@ def _is_own_file(path: Path) -> bool:
 
 
 def _processor_features() -> str:
-    """Return the instruction sets of the processor. Hosts that share a home may have unlike processors."""
+    """Return the instruction sets of the processor. Hosts that share a home directory may differ in them."""
     with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
         flags = [line for line in lines if line.startswith(("flags", "Features"))]
     return platform.machine() + (flags[0] if flags else "")
@@ -116,7 +116,7 @@ def build_library(distributed: bool = False) -> Path:
     """Compile the C sources unless the cache has the library of the same sources and processor.
 
     Args:
-        distributed: with StarPU-MPI.
+        distributed: whether the library uses StarPU-MPI.
 
 
     Raises:
@@ -157,7 +157,7 @@ def load_library(distributed: bool = False) -> ctypes.CDLL:
     """Compile and load the library.
 
     Args:
-        distributed: with StarPU-MPI.
+        distributed: whether the library uses StarPU-MPI.
 
 
     Raises:

@@ -1,4 +1,4 @@
-"""StarPU in this process: one runtime. Its networks are closed when its number of workers changes."""
+"""The StarPU runtime of this process. A change of its number of workers closes all its networks."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Runtime:
         return self.library().tg_rank(), self.library().tg_ranks()
 
     def start(self, workers: int, distributed: bool = False) -> None:
-        """Start StarPU with a number of workers. Networks that were built for another number are closed.
+        """Start StarPU with a number of workers. Networks built for another number of workers are closed.
 
         Args:
             workers: number of workers.

@@ -1,4 +1,4 @@
-"""Stages: layers that one kernel computes together, so that the values between them stay in the cache.
+"""Stages: groups of layers that one C kernel computes, so that intermediate values stay in the cache.
 
 A convolution includes the ReLU and the pooling that follow it. A dense layer includes the ReLU that follows
 it. The order of ReLU and pooling does not matter: both are monotone, and no gradient passes a window whose
@@ -19,7 +19,7 @@ CONVOLUTION, DENSE, POOL, RELU = range(4)
 
 @dataclass(slots=True)
 class Stage:
-    """One stage: `struct tg_stage_spec` of taskgraph.h without its arrays."""
+    """One stage of a network: `struct tg_stage_spec` of taskgraph.h without its arrays."""
 
     kind: int
     layer_index: int

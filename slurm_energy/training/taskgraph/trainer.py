@@ -31,7 +31,7 @@ class TrainerStatistics:
         groups: groups of features into which the stages of a chunk are split.
         tasks: tasks executed.
         task_s: processor seconds inside tasks.
-        overhead_per_task_s: processor seconds of StarPU per task, measured when it started.
+        overhead_per_task_s: processor seconds that StarPU needs per task, measured when StarPU started.
     """
 
     chunks: int
