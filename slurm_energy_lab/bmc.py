@@ -238,7 +238,7 @@ def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def main() -> None:
-    """Serve the BMC of one emulated node until killed. Print its ports as JSON when it is ready."""
+    """Serve the BMC of one emulated node until killed. Print the ports as JSON when the BMC is ready."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--emulator", default=DEFAULT_SOCKET, help="control socket of the node's emulator")
     parser.add_argument("--address", default="127.0.0.1", help="address of the BMC")

@@ -103,7 +103,7 @@ def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | N
 
     Returns:
         `cgroup.procs` files to which the ids of the job's processes must be written; empty if
-            the emulator does not throttle processes.
+        the emulator does not throttle processes.
     """
     return list(ask(socket_path, {"op": "job", "job_id": job_id, "cpus": cpus})["procs"])
 

@@ -1,4 +1,4 @@
-"""Private MariaDB and PostgreSQL servers for tests and benchmarks, each in a directory of its own.
+"""Private MariaDB and PostgreSQL servers for tests and benchmarks, each in a separate directory.
 
 A server listens on a Unix socket in its directory, and on a loopback port if requested. When the
 process that started the server ends, the Linux kernel kills the server (PR_SET_PDEATHSIG). A cleaner process

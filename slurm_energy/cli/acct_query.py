@@ -201,7 +201,7 @@ def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 
 
 def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with emissions and cost. A job's energy counts as spread evenly over its run time."""
+    """Return the rows with emissions and cost. The energy of a job is spread evenly over its run time."""
     usages = [row.usage for row in rows if row.usage is not None]
     if not usages:
         return list(rows)

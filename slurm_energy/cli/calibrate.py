@@ -238,7 +238,7 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
 
 
 def _bar(began_s: float) -> Progress:
-    """Return a function that draws a progress bar on standard error. It draws only on a terminal.
+    """Return a function that draws a progress bar on standard error, if that is a terminal.
 
     Args:
         began_s: start of the calibration in monotonic seconds.

@@ -99,7 +99,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _note_unknown_node(node: str) -> None:
-    """Print a note if slurm.conf on this host names nodes, but not this one."""
+    """Print a note if slurm.conf on this host names nodes, but not `node`."""
     from slurm_energy.validation.budget_nodes import NodesOfSlurm
     from slurm_energy.validation.host import this_host
 

@@ -35,12 +35,12 @@ def configuration(args: argparse.Namespace) -> Config:
 def connect(
     args: argparse.Namespace, *, total_timeout_s: float | None = None, max_response_bytes: int | None = None
 ) -> ControllerClient:
-    """Return a client of the configured controller. It connects on the first request.
+    """Return a client of the configured controller. The client connects on its first request.
 
     Args:
         args: parsed options.
-        total_timeout_s: maximum duration of a request in seconds; None means that only each step of it is
-            limited.
+        total_timeout_s: maximum duration of a request in seconds; None means that only single network
+            operations have a time limit.
         max_response_bytes: maximum size of a response; None means the limit of the client.
 
     Raises:

@@ -118,7 +118,7 @@ def _fetch(
     decisions_by_job: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
 ) -> list[list[JobUsage]]:
-    """Return the runs of each job with an id, the oldest run first. An array id selects all its tasks.
+    """Return the runs of each job with an id, the oldest run first. The id of an array selects all tasks.
 
     Args:
         args: parsed options.

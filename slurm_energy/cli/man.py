@@ -208,7 +208,7 @@ def _closing(see: Sequence[str], epilog: str = "") -> Iterator[str]:
 
     Args:
         see: other man pages to refer to.
-        epilog: text that may list exit codes of its own.
+        epilog: epilog of the help page, which may list exit codes of the command.
     """
     yield roff.section("Exit status")
     own = epilog.rpartition("exit codes:")[2].split("\n\n")[0] if "exit codes:" in epilog else EPILOG

@@ -30,7 +30,7 @@ def emit(lines: Iterable[str]) -> None:
 def emit_fitted(
     lines: Iterable[str], *, delimited: bool = False, styles: Mapping[str, str] | None = None
 ) -> None:
-    """Print lines as `emit` does. On a terminal, lay them out for its width and colour them.
+    """Print lines as `emit` does. On a terminal, fit the lines to its width and colour them.
 
     Args:
         lines: prose and tables.

@@ -98,7 +98,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    """Run a command to its end and forward signals to it; return its exit code."""
+    """Run a command, forward signals to the command, and return its exit code."""
     with _forwarded_signals() as set_child:
         try:
             child = subprocess.Popen(argv)

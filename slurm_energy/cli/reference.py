@@ -57,7 +57,7 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def is_listed(action: argparse.Action) -> bool:
-    """Return whether an action has a row of its own. Options that all commands share have no row."""
+    """Return whether an option or argument has a row in the reference. Options of all commands have none."""
     return not {"--help", "--color"} & set(action.option_strings) and action.help != argparse.SUPPRESS
 
 

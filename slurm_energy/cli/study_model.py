@@ -1,4 +1,4 @@
-"""`senergy study model`: the digital twin, and the error of its replay of a held-out week."""
+"""`senergy study model`: the digital twin of the cluster, and its error in replaying a held-out week."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate the twin, and print the errors of its replay."""
+    """Calibrate the digital twin of the cluster, and print the errors of its replay."""
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.modelling.model import ModelOptions, TwinError, run_model
     from slurm_energy.study.modelling.replay import REPLAY_KPIS

@@ -78,7 +78,7 @@ def module_of(name: str) -> Any:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the subcommands of other packages by name. They cannot replace a subcommand of this package."""
+    """Return the subcommands of other packages by name. No package can replace a subcommand of this one."""
     from importlib.metadata import entry_points  # slow to import, and most commands do not need it
 
     return {

@@ -100,7 +100,7 @@ def print_commands(submitter: Submitter, design: SweepDesign, args: argparse.Nam
 
 
 def check_plots() -> None:
-    """Check before a sweep that its plots can be drawn.
+    """Check before a sweep that plots of the result can be drawn.
 
     Raises:
         UnavailableError: matplotlib is not installed.

@@ -45,7 +45,7 @@ def is_swept(template: Template) -> bool:
 
 
 def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, str]) -> SavedSweep | None:
-    """Return the newest saved sweep of the program of a template; None if there is none.
+    """Return the newest saved sweep of the program of a template; None if no sweep is saved.
 
     Args:
         args: command line of `senergy template render`. `sweep` names a state file; with None, the current

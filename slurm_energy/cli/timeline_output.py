@@ -30,7 +30,7 @@ _MEGABYTE: Final = 1 << 20
 
 
 class TraceFile:
-    """A file that is renamed to `path` when it is complete. It is compressed if the name ends in `.gz`.
+    """A file that is renamed to `path` when complete. If `path` ends in `.gz`, the file is compressed.
 
     Args:
         path: path of the complete file.
@@ -124,7 +124,7 @@ def write_timeline(
 
 
 def _summary(builder: TimelineBuilder, sources: CollectedSources) -> str:
-    """Return the numbers of processes, events and findings. They are the same in trace and page."""
+    """Return the numbers of processes, events and findings. The numbers are the same in trace and page."""
     events = sum(report.tally.shown for report in builder.reports)
     counts = {"process": builder.process_count, "event": events, "finding": len(sources.findings)}
     return ", ".join(_counted(number, noun) for noun, number in counts.items())

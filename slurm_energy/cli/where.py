@@ -383,7 +383,7 @@ def _submit(
 
 
 def _names_clusters(args: argparse.Namespace, extra: Sequence[str]) -> bool:
-    """Return whether sbatch would get clusters from the script, its options or the environment."""
+    """Return whether the script, options of sbatch or the environment name the clusters for sbatch."""
     from slurm_energy.slurm.batch_script import effective_options
 
     named = effective_options(args.job[0], _content(Path(args.job[0])), extra)

@@ -62,7 +62,7 @@ def with_bold_headings(page: str) -> str:
 
 
 class ColourAction(argparse.Action):
-    """Action of the option --color. It takes effect at once, so that it also applies to a later --help."""
+    """Action of the option --color. The action takes effect at once, also for a later --help."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         """Use colour according to the option."""

@@ -107,7 +107,7 @@ def render_block(block: HelpBlock, width: int) -> Iterator[str]:
 
 
 def _hanging(text: str) -> str:
-    """Return the indent of all lines but the first of a paragraph. It is 0, except after a short label."""
+    """Return the indent of the lines of a paragraph after the first: 0, except after a short label."""
     return "  " if _LABEL.match(text) else ""
 
 

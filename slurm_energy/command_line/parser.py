@@ -1,4 +1,4 @@
-"""Argument parser of all commands. It reports each error as one line with a suggestion."""
+"""Argument parser of all commands, which reports each error as one line with a suggestion."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def complete_actions(self) -> None:
-        """Add --color.
+        """Add --color. Add examples to the help of each action.
 
-        Add to the help of each action, such as `config check`, the examples of this action.
+        The help of an action such as `config check` gets those examples of the command that use the action.
         """
         colour.add_color_option(self)
         for action in self._actions:

@@ -102,7 +102,7 @@ def energy_page(
         subject: cluster, account or user that the page is about.
         document: usage by account, user, policy and partition, in the intervals of the chart.
         jobs: jobs that ran in the time window.
-        linked: subjects that have pages of their own in the same directory.
+        linked: subjects whose pages are in the same directory, so that this page links to them.
         now: current time for the footer; None omits the date.
     """
     rows = [row for row in document.rows if subject.includes(row)]

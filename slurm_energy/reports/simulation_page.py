@@ -49,7 +49,7 @@ class SimulationVariant:
         label: difference between the variant and the others; empty if there is only one variant.
         means: by policy name, mean and standard deviation of each total.
         outcomes: by policy name, the simulation result of the first seed.
-        budget: power budget of the cluster in watts over time; None if there is none.
+        budget: power budget of the cluster in watts over time; None if the cluster has no budget.
         seeds: number of simulations from which the means are computed.
         notes: remarks on the simulations.
     """

@@ -110,7 +110,7 @@ def _columns(report: Report, *, parsable: bool) -> list[_Column]:
 
 
 def _kwh(kwh: float, parsable: bool) -> str:
-    """Return an energy in kWh as text. In a table it has as many decimals as fit into its column."""
+    """Return an energy in kWh as text. In a table, the text has as many decimals as fit into the column."""
     if parsable:
         return plain(kwh, 9)
     return f"{kwh:.{6 if kwh < 100 else 3 if kwh < 100_000 else 0}f}"

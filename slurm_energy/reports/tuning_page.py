@@ -67,7 +67,7 @@ def _change(ratio: float) -> str:
 
 
 def point_text(data: Any) -> str:
-    """Return an operating point from JSON as text. A point of a newer release is shown as its JSON."""
+    """Return an operating point from JSON as text. A point with unknown keys is shown as JSON."""
     try:
         return str(OperatingPoint.from_json(data))
     except UsageError:

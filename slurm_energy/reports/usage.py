@@ -115,7 +115,7 @@ class JobUsage:
 
     @property
     def first(self) -> EnergyRecord:
-        """The first record. It supplies values that all nodes share: ids, user, energy policy, flags."""
+        """The first record, for values that are the same on all nodes: ids, user, energy policy, flags."""
         return self.records[0]
 
     @property
@@ -185,7 +185,7 @@ class JobUsage:
 
     @property
     def component_types(self) -> tuple[str, ...]:
-        """Component types to report, in a fixed order. They include types without a known energy."""
+        """Component types to report, in a fixed order, including types without a known energy."""
         present = {component_type(component.name) for component in self.components} | set(
             self.unknown_components
         )

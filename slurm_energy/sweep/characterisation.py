@@ -24,7 +24,7 @@ from slurm_energy.tuning.sweep.factors import Factor, make_factor
 
 MAX_MINUTES: Final = 20
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5)
-"""Settings of the knob as shares of its value before the job."""
+"""Values of the knob, as fractions of its value before the job."""
 _MAX_SECONDS: Final = 60
 _MIN_SECONDS: Final = math.ceil(1.2 * MIN_RUN_S)
 _START_S: Final = 15.0
@@ -40,7 +40,7 @@ _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,4})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """Node to be characterised, and options for the submission of its jobs.
+    """Node to be characterised, and options for submitting jobs to the node.
 
     Attributes:
         node: name of the node.
@@ -132,7 +132,7 @@ def job_minutes(seconds: float) -> int:
 
 
 def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) -> dict[str, Any]:
-    """Run a short job on the node that measures its kernels and reads the ranges of its knobs.
+    """Run a short job that measures the reference kernels on a node and reads the ranges of its knobs.
 
     Args:
         request: node and options.

@@ -23,7 +23,7 @@ from typing import Any, Final
 CLASSES: Final = ("compute", "memory", "host")
 EXIT_MISSING: Final = 4
 MARK: Final = "senergy-reference-kernels "
-"""Text before the JSON of --describe. It separates it from what prologs and modules print."""
+"""Text before the JSON of --describe. The text separates the JSON from output of prologs and modules."""
 _MATRIX: Final = 2048
 _ARRAY: Final = 2_000_000
 _GPU_MATRIX: Final = 8192

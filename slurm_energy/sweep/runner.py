@@ -94,7 +94,7 @@ class SweepRunner:
         self._outage_since: float | None = None
 
     def run(self) -> None:
-        """Run the sweep to its end.
+        """Run the sweep until all runs have ended or the deadline has passed.
 
         Raises:
             UnavailableError: slurmctld or senergyctld did not answer for OUTAGE_S seconds.

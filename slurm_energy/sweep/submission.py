@@ -155,7 +155,7 @@ def _refuse_assignments(script: str, content: bytes, variables: Collection[str |
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Context manager that delays an interrupt by the user until the end of its block.
+    """Context manager that delays an interrupt by the user until the end of the `with` block.
 
     An interrupt between the start of sbatch and the storage of the job id would leave a job whose id is
     unknown. Only the main thread receives interrupts. In other threads the context manager has no effect.

@@ -66,7 +66,7 @@ class Template:
         group: `batch` or `site` (configuration and unit files) for shipped templates, `own` for templates of
             the site.
         summary: purpose of the template in one line.
-        variables: variables that only this template has, then the shared ones.
+        variables: variables that only this template has, then variables shared with other templates.
         source: text of the template file, including the head.
         path: path of the template file.
     """
@@ -117,7 +117,7 @@ def find(name: str, folder: Path | None = None) -> Template:
         folder: directory of the site's templates, which need not exist; None means shipped templates only.
 
     Raises:
-        NotFoundError: no such template; the error lists the existing ones.
+        NotFoundError: no template has this name; the error lists the existing names.
         ConfigError: a template of the site is invalid or not trusted.
         EnergyError: the directory cannot be read.
     """

@@ -87,7 +87,8 @@ def check(facts: Sequence[RankFacts], global_batch: int, *, is_restart: bool = F
         is_restart: whether the job has lost a node before. If so, it may continue on one node.
 
     Raises:
-        UsageError: there is only one node, a rank lacks a GPU of its own, or ranks outnumber samples.
+        UsageError: there is only one node, some rank has no GPU for itself, or there are more ranks than
+            samples.
         UnavailableError: PyTorch lacks a backend.
     """
     ranks_on = Counter(fact.node for fact in facts)

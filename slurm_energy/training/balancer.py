@@ -27,7 +27,7 @@ _POWER_WINDOWS: Final = 5
 _MIN_IDLE_WINDOW_S: Final = 0.5
 """Shorter readings of a counter that is updated at intervals tell no power."""
 _MIN_BUSY_SHARE: Final = 0.1
-"""A window in which a rank computed for a smaller part of the time does not tell its busy power."""
+"""Minimum fraction of a window that a rank must compute for a valid measurement of its busy power."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Batches of one rank: its samples of each global batch. The number of ranks does not affect their order."""
+"""Batches of one rank: its samples of each global batch, whose order does not depend on the ranks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MAX_DAYS: Final = 370
 
 
 class SiteDirectory:
-    """A site in a directory. At each start its past days are computed again, from the modes then in force.
+    """A site in a directory. At each start, all past days are computed again, with their past settings.
 
     Args:
         path: an existing site.
@@ -54,7 +54,7 @@ class SiteDirectory:
     def create(
         cls, path: Path, seed: int, first_day: date, trace: Path | None = None, load: float = 0.6
     ) -> SiteDirectory:
-        """Create a site with its own configuration.
+        """Create a site with a configuration file.
 
         Args:
             path: directory; created if it is absent.

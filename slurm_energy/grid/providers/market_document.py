@@ -44,7 +44,7 @@ class XmlElement:
         return (child for child in self.children if child.name == name)
 
     def text_of(self, *path: str) -> str:
-        """Return the text of the first descendant along a path of names; empty if there is none."""
+        """Return the text of the first descendant along a path of names; empty if no element matches."""
         element = self
         for name in path:
             child = next(element.all(name), None)

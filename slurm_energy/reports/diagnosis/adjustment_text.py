@@ -27,7 +27,7 @@ def change_text(adjustments: Any) -> str:
 
 
 def proposal_lines(proposals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield one line per proposal, and its source."""
+    """Yield one line per proposed adjustment, with the source of the proposal."""
     for proposal in proposals:
         ratios = _ratios(proposal.get("predicted_time_ratio"), proposal.get("predicted_energy_ratio"))
         yield f"  {change_text(proposal.get('adjustments'))}"
@@ -36,7 +36,7 @@ def proposal_lines(proposals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def trial_lines(trials: Sequence[Mapping[str, Any]], *, with_users: bool = False) -> Iterator[str]:
-    """Yield a table of trials, oldest first, each with the reason of its decision.
+    """Yield a table of trials, oldest first, each with the reason for its outcome.
 
     Args:
         trials: trials as senergyctld returns them.

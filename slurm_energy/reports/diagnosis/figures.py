@@ -1,4 +1,4 @@
-"""Figures of a diagnosis for its text and HTML pages: use of the hardware, and losses as text."""
+"""Figures of a diagnosis for text and HTML: use of the hardware, and lost time and energy."""
 
 from __future__ import annotations
 

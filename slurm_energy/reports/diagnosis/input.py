@@ -103,7 +103,7 @@ def _lost_run(run: JobUsage) -> LostRun:
 
 
 def _is_interactive(job: JobUsage) -> bool | None:
-    """Return whether the job has no batch step; None if its steps are unknown."""
+    """Return whether the job has no batch step; None if the steps are unknown."""
     names = {step.first.step for step in job.steps}
     return "batch" not in names if names else None
 

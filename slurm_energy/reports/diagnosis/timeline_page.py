@@ -1,4 +1,4 @@
-"""HTML page of a job's timeline. Its size is limited whatever the size of the job is.
+"""HTML page of a job's timeline. The size of the page is limited, even for large jobs.
 
 The template or the SVG writer escapes text from users.
 """

@@ -14,7 +14,8 @@ class Note:
         category: `trust` (measured values are uncertain), `setting` (a setting failed), `finding` (an
             observation), `try` (a recommendation).
         text: one or two sentences.
-        directive: recommended line for the batch script, without `#SBATCH`; empty if there is none.
+        directive: recommended line for the batch script, without `#SBATCH`; empty if the note recommends
+            none.
     """
 
     category: Literal["trust", "setting", "finding", "try"]

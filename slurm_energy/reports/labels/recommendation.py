@@ -177,7 +177,7 @@ def _search(
 
 
 def measured_recommendation(job: JobUsage, config: Config) -> Note | None:
-    """Return the energy policy `edp` as a recommendation, if its settings were measured on these devices."""
+    """Recommend the energy policy `edp` if the settings of `edp` were measured on these devices."""
     if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
         return None
     policy = catalogue(config)["edp"]

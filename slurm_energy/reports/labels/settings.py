@@ -84,7 +84,7 @@ def merge_settings(records: Iterable[EnergyRecord]) -> list[MergedSetting]:
 
 
 def split_setting(name: str) -> tuple[str, str]:
-    """Split `cpufreq.governor[policy0]` into type and instance (empty if there is none)."""
+    """Split `cpufreq.governor[policy0]` into type and instance (empty without brackets)."""
     match = _NAME.fullmatch(name)
     return (match["type"], match["instance"] or "") if match else (name, "")
 
@@ -110,8 +110,8 @@ def short_settings(records: Iterable[EnergyRecord]) -> str:
 def short_name(setting_type: str) -> str:
     """Return a short name for a type of setting.
 
-    It is `gov` for `cpufreq.governor`, `cpu.cap` for `powercap.power_limit`, and `gpu.cap` for a GPU's power
-    limit.
+    The name is `gov` for `cpufreq.governor`, `cpu.cap` for `powercap.power_limit`, and `gpu.cap` for a GPU's
+    power limit.
     """
     interface, _, name = setting_type.rpartition(".")
     short = _SHORT_NAMES.get(name, name)

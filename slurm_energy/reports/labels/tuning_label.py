@@ -132,7 +132,7 @@ def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
 
 
 def _was_searching(tuning: Mapping[str, Any]) -> bool:
-    """Return whether a job ended before its search had chosen a setting."""
+    """Return whether a job ended before the search for its best setting was complete."""
     return bool(tuning.get("probes")) and tuning.get("phase") in ("reference", "probe")
 
 

@@ -148,7 +148,7 @@ def max_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
 def _interval_centres(line: Series, x: Scale) -> list[float]:
     """Return the x coordinates in pixels of the values of a series.
 
-    They are the centres of the intervals. The first and last value are moved to the edges of the plot.
+    Each coordinate is the centre of an interval. The first and last value are moved to the edges of the plot.
     """
     last = len(line.values) - 1
     centres = [x((i + 0.5) * line.interval_s) for i in range(len(line.values))]
@@ -217,7 +217,7 @@ _GAP = 8
 
 
 def bar_chart(groups: Sequence[BarGroup], title: str, width: int = 380) -> str:
-    """Draw horizontal bars in groups. Lengths within a group are relative to its reference bar.
+    """Draw horizontal bars in groups. Lengths are relative to the reference value of the group.
 
     Args:
         groups: headings with their bars.

@@ -132,7 +132,7 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
 
 
 def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int] = (480, 280)) -> str:
-    """Draw each job as a bar from its start to its end, in a row of its own.
+    """Draw each job as a bar from the start to the end of the job. Each job has its own row.
 
     Args:
         spans: bars of the jobs.

@@ -1,4 +1,4 @@
-"""Plots and bars for a terminal, in block characters or, if its encoding lacks them, in ASCII."""
+"""Plots and bars for a terminal, in block characters, or in ASCII on terminals that lack them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def area_plot(
         duration_s: seconds covered by all columns.
         glyphs: characters to draw with.
         height: rows of the area.
-        reference: power and label of a dashed line, e.g. the power cap; None if there is none.
+        reference: power and label of a dashed line, e.g. the power cap; None means no line.
         margin: minimum width of the labels at the left, in characters.
     """
     known_values = [value for value in watts if not math.isnan(value)]

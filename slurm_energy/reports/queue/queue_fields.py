@@ -174,7 +174,7 @@ def _term_field(name: str, norm: bool, unit: str) -> Field[Job]:
 
 
 def term_of(job: Job, name: str) -> Mapping[str, Any]:
-    """Return the term `name` of a job's score as in the controller's response; empty if there is none."""
+    """Return the term `name` of a job's score as in the controller's response, or an empty dict."""
     return next((term for term in job.get("terms") or () if term["name"] == name), {})
 
 

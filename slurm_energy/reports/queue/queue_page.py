@@ -68,7 +68,7 @@ def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
     """Return the jobs sorted by columns. Unknown values come last.
 
     Args:
-        jobs: the jobs.
+        jobs: pending jobs as in the response to `GET /v1/priority`.
         keys: names of columns, separated by commas. A leading `-` means descending order. `-WATTS,user` puts
             the highest power first and sorts jobs of equal power by user.
 

@@ -124,7 +124,7 @@ def report_lines(
         request: parsed report with its conditions.
         document: response of senergyctld, grouped by `dimensions(request)`.
         sort: order of users and of other groups; None: by CPU time as in sreport, or by energy.
-        with_meter: whether idle energy, unattributed energy and the total have lines of their own.
+        with_meter: whether to add lines for idle energy, unattributed energy and the total of the meters.
     """
     lines: list[Line] = []
     filtered = bool(request.accounts or request.users or request.partitions)
@@ -278,7 +278,7 @@ class _Block:
         return lines[: request.top_count] if request.kind is ReportKind.TOP_USAGE else lines
 
     def _account_tree(self) -> Iterator[Line]:
-        """Yield each account, its users and the accounts below it, each level in alphabetical order."""
+        """Yield each account, then its users and its subaccounts, each level in alphabetical order."""
         users: dict[str, list[tuple[str, Amounts]]] = {}
         by_user = group_amounts(
             self._jobs, lambda row: tuple(_shown_name(name, row.names.get(name)) for name in _ACCOUNT_USER)

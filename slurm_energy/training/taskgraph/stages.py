@@ -44,14 +44,14 @@ class _Tensor:
 
 
 def plan_stages(layers: Sequence[Layer], image_shape: tuple[int, int, int]) -> tuple[list[Stage], int]:
-    """Return the stages of a network and its number of classes.
+    """Return the stages of a network, and the number of classes that the network distinguishes.
 
     Args:
         layers: layers of the network from input to output.
         image_shape: channels, height and width of an image.
 
     Raises:
-        UsageError: a layer does not fit to the shape of its input, or the network does not end in a vector of
+        UsageError: a layer does not accept the shape of its input, or the network does not end in a vector of
             classes.
     """
     stages: list[Stage] = []
