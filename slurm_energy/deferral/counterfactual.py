@@ -55,7 +55,7 @@ class CounterfactualCosts:
 
     @property
     def saving(self) -> float:
-        """Return the total saving of all jobs with known costs. It is negative if deferral cost more."""
+        """Return the total saving of all jobs with known costs; negative if deferral cost more."""
         return float(np.sum((self.at_once - self.actual)[self.known]))
 
     @property
@@ -91,7 +91,7 @@ def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCos
 
     The hypothetical run has the same duration and mean power as the actual run. The wait for resources, and
     therefore the start, is uncertain. The expected cost and its standard deviation are computed over the
-    distribution of this wait, which is not negative.
+    distribution of this wait. The wait is never negative.
 
     Args:
         jobs: the jobs. A job without a known wait is assumed to start at once.
@@ -116,7 +116,7 @@ def typical_waits(waits: ObservedWaits, times_s: Floats, window_s: float) -> tup
     """Return mean and standard deviation of the waits of jobs that were submitted near given times.
 
     Args:
-        waits: the jobs.
+        waits: jobs that were not deferred, with their waits.
         times_s: the times, shape (m,).
         window_s: maximum distance in seconds between a submission and the given time.
 

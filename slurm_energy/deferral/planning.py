@@ -199,8 +199,8 @@ def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: Signal
 
     Args:
         queue: the pending jobs.
-        options: parameters.
-        signal: the signal to minimise.
+        options: parameters of the deferral policies.
+        signal: signal to minimise: price or carbon intensity.
     """
     curve = cost_curve(queue.signals, signal)
     if curve is None:

@@ -85,9 +85,9 @@ class SlotFit:
 
         Args:
             afters: for each start, the slot after the job's last slot.
-            kind: kind of hardware.
-            units: number of units.
-            watts: power.
+            kind: index of the job's kind of hardware.
+            units: number of units (GPUs, nodes or cores) that the job needs.
+            watts: power that the job needs.
             urgent: whether the job need not leave room for jobs that have not arrived yet.
         """
         left = self.free[kind] if urgent else self.free_for_deferred[kind]

@@ -30,7 +30,7 @@ def start_margins_s(queue: DeferralQueue, options: DeferralOptions) -> Floats:
 
     Args:
         queue: the pending jobs.
-        options: parameters.
+        options: parameters of the deferral policies.
     """
     if queue.slack_s is None:
         return np.zeros(queue.count)

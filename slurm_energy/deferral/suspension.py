@@ -142,7 +142,7 @@ def planned_starts(
     Args:
         jobs: the jobs, which have not started or are suspended.
         curve: cost of energy over time.
-        options: parameters.
+        options: parameters of the deferral policies.
 
     Returns:
         The start of each job and the cost per watt from this start on, each of shape (n,). A start is the

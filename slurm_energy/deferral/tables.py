@@ -126,7 +126,7 @@ class DeferralQueue:
         latest_start_s: latest start; NaN if the job is not deferrable.
         time_s: predicted run time.
         power_watts: predicted mean power.
-        units: number of units.
+        units: number of units (GPUs, nodes or cores) that each job needs.
         hardware: index of the job's kind of hardware, as in the rows of `Capacity.units`.
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None if no signal is known.

@@ -100,7 +100,7 @@ def choose(scores: PlacementScores, home: Ints, options: PlacementOptions, now_s
     Args:
         scores: predicted energy, cost and other quantities of each job on each cluster.
         home: index of each job's home, shape (n,); `NO_HOME` for jobs without a home.
-        options: settings.
+        options: settings for the choice of a cluster.
         now_s: time of the submission in seconds, on the clock of the scores.
     """
     total, deviation = _weighted(scores, options, now_s)

@@ -25,8 +25,8 @@ class KnownJobs:
         running_nodes: nodes of each running job.
         pending_nodes: nodes of each pending job, in the order of the queue.
         pending_time_s: expected run time of each pending job.
-        pending_from_s: earliest start of each pending job. It is later than now for a deferred job and for a
-            job with a begin time.
+        pending_from_s: earliest start of each pending job. This start is later than now for a deferred job
+            and for a job with a begin time.
     """
 
     running_end_s: Sequence[float] = ()

@@ -153,7 +153,7 @@ def plan_pool(
     """Decide which nodes of a pool to power down or up now.
 
     Args:
-        nodes: the nodes.
+        nodes: activity and idle times of the nodes in the pool.
         energy: power and duration of the nodes' power states.
         forecast: demand of jobs that have not arrived yet. The ends of the bins must include the times of
             `forecast_points`.

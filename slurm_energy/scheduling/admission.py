@@ -15,7 +15,7 @@ def fits(table: Alternatives, free: Ints) -> Bools:
     """Return the mask of the m alternatives that fit in the free resources, shape (m,).
 
     Args:
-        table: the alternatives.
+        table: alternatives (ways to run a job) of all jobs.
         free: number of free GPUs (or nodes, or cores) by kind of hardware.
     """
     enough: Bools = table.gpus <= free[table.hardware]

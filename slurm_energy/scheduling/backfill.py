@@ -69,10 +69,10 @@ def choose(
         now_s: current time in seconds.
         free: free resources, shape (r,), as in `availability`.
         need_now: function that returns the resources that a job takes if it starts now, including the power
-            of nodes to boot. It is called only with jobs whose units are free. None means that no node has to
-            boot.
+            of nodes to boot. The function is called only with jobs whose units are free. None in place of the
+            function means that no node ever has to boot.
         releases: function that returns the expected ends of running jobs and the resources that they release.
-            It is called only if a reservation is needed.
+            The function is called only if a reservation is needed.
     """
     if discipline == Discipline.STRICT:
         return _strict(candidates, free, need_now)
@@ -87,9 +87,9 @@ def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
     If the job's units are not free, return the resources that the job takes with all nodes on.
 
     Args:
-        candidate: the job.
+        candidate: pending job with the shape in which it would start.
         left: free resources, shape (r,).
-        need_now: as in `choose`.
+        need_now: function that returns the resources that a job takes if it starts now, as in `choose`.
     """
     if need_now is None or (candidate.need[:-1] > left[:-1]).any():
         return candidate.need
@@ -156,7 +156,7 @@ def reserves(discipline: Discipline, candidate: Candidate, *, is_first: bool) ->
 
     Args:
         discipline: scheduling discipline.
-        candidate: the job.
+        candidate: pending job with the shape in which it would start.
         is_first: whether no other job has got a reservation in this pass.
     """
     if discipline == Discipline.CONSERVATIVE:

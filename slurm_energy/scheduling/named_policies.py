@@ -35,7 +35,7 @@ def add(known: MutableMapping[str, P], entry: P, kind: str) -> None:
 
     Args:
         known: registered policies by name.
-        entry: the policy.
+        entry: policy to register.
         kind: kind of policy, for error messages.
 
     Raises:

@@ -14,7 +14,7 @@ class Running:
         job_id: number of the job.
         hardware: kind of hardware that the job holds.
         gpus: number of GPUs that the job holds.
-        lost_joules: energy used since the job's last checkpoint, which a preemption would waste.
+        lost_joules: energy that a preemption would waste: the energy used since the job's last checkpoint.
         preemptible: whether the job may be interrupted and requeued.
     """
 
@@ -39,8 +39,8 @@ def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -
         free: number of GPUs that are already free.
 
     Returns:
-        Job ids, in order of the energy lost per freed GPU. Empty: enough GPUs are free. None: preempting
-        every candidate would not free enough.
+        Job ids, in order of the energy lost per freed GPU. The list is empty if enough GPUs are free. The
+        result is None if preempting every candidate would not free enough GPUs.
     """
     missing = max(0, needed - free)
     candidates = [job for job in running if job.preemptible and job.hardware == hardware and job.gpus > 0]

@@ -1,4 +1,6 @@
-"""Ranking: the result of a scheduling policy. It has the order and the shape (way to run) of each job.
+"""Ranking: the result of a scheduling policy.
+
+A ranking orders the jobs, and chooses the shape (way to run) of each job.
 
 The module also contains the functions from which policies build a ranking.
 """
@@ -44,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Component of the jobs' scores. It only serves to explain scores to users; no decision uses it.
+    """Component of the jobs' scores. Terms explain scores to users; decisions do not use them.
 
     Attributes:
         value: value for each of n jobs, shape (n,). NaN means that the term does not apply to the job.
@@ -134,7 +136,7 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
 
     Args:
         values: value of each alternative, shape (m,).
-        table: the alternatives.
+        table: alternatives (ways to run a job) of all jobs.
 
     Returns:
         Row of this alternative and its value, each of shape (n,). Of equal values the first row is returned.

@@ -46,7 +46,7 @@ class SignalFeed:
     """Signals of one cluster with their forecasts.
 
     Args:
-        sources: the sources by signal.
+        sources: for each signal, its values and the extent to which its future is known.
         step_s: length of a slot of the forecast.
         horizon_s: seconds that the forecast covers.
         pue: model of the PUE as a function of the outside temperature.
@@ -94,7 +94,7 @@ class SignalFeed:
         return forecast(source.series, now_s, edges, known_s, model=model, deviation=deviation)
 
     def _deviation(self, name: SignalName, source: SignalSource, now_s: float) -> Floats:
-        """Return the standard deviation of past forecasts' errors. It is measured once a day."""
+        """Return the standard deviation of past forecasts' errors. The errors are measured once a day."""
         day = math.floor(now_s / DAY_S)
         cached = self._deviations.get(name)
         if cached is None or cached[0] != day:

@@ -69,7 +69,7 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
         origins: for each forecast, the row of the first unknown step, shape (b,).
         horizon: number of steps.
         step_s: length of a step.
-        model: parameters.
+        model: parameters of the statistical forecast.
     """
     day = max(1, round(DAY_S / step_s))
     latest = max(1, round(model.latest_s / step_s))
@@ -130,7 +130,7 @@ def backtest_deviation(values: Floats, horizon: int, step_s: float, model: Histo
         values: all values that are known now, shape (n,).
         horizon: number of steps.
         step_s: length of a step.
-        model: parameters.
+        model: parameters of the statistical forecast.
 
     Returns:
         The errors. They do not decrease with the horizon. All are NaN if there are too few past values.

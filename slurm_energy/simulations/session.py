@@ -19,8 +19,8 @@ class SimulationSession:
 
     Args:
         scenario: the scenario, with one site.
-        policy: policy that ranks the jobs if the caller gives no ranking. It also determines whether jobs are
-            preempted and whether the budget is kept.
+        policy: policy that ranks the jobs if the caller gives no ranking. The policy also determines whether
+            jobs are preempted and whether the budget is kept.
         seed: seed of the random numbers.
         predict: oracle that predicts run time and power of the jobs that train models; None if the scenario
             has no models.

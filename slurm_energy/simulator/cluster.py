@@ -22,8 +22,8 @@ class NodeKind:
     Attributes:
         name: name of the kind.
         nodes: number of nodes.
-        units: number of units per node. Jobs allocate units: GPUs, cores, or whole nodes. It is 1 for whole
-            nodes.
+        units: number of units per node. Jobs allocate units: GPUs, cores, or whole nodes. The number is 1 if
+            jobs allocate whole nodes.
         idle_watts: power of a node that is on and idle.
         unit_idle_watts: idle power of one unit, a part of `idle_watts`. While a job holds the unit, this
             power counts as power of the job.
@@ -101,7 +101,7 @@ class Cluster:
 
         Args:
             kind: index of the kind of nodes in `kinds`.
-            units: number of units.
+            units: number of units (GPUs, cores or whole nodes) that the job needs.
 
         Returns:
             The allocation; None if there are too few free units.
@@ -119,7 +119,7 @@ class Cluster:
 
         Args:
             kind: index of the kind of nodes in `kinds`.
-            units: number of units.
+            units: number of units (GPUs, cores or whole nodes) that the job needs.
 
         Returns:
             The allocation; None if there are too few free units.

@@ -39,11 +39,11 @@ class DeadlinePreemption:
     """Preemption of jobs without a deadline where a pending job would otherwise miss its deadline.
 
     Args:
-        jobs: all jobs.
-        cluster: the nodes.
+        jobs: workload with all jobs.
+        cluster: the nodes of the cluster.
         rules: settings of preemption.
         runs: the running jobs.
-        events: the simulated clock.
+        events: event queue, which provides the simulated time.
         demand: resources that jobs need.
         left_watts: function that returns the power in watts that the budget leaves.
         interrupt: function that interrupts a running job.
@@ -173,9 +173,9 @@ def select_preemption(
     meet its deadline. Source: thesis, Algorithm 7.
 
     Args:
-        jobs: all jobs.
+        jobs: workload with all jobs.
         runs: the running jobs.
-        cluster: the nodes.
+        cluster: the nodes of the cluster.
         job: row of the pending job.
         now_s: current time in seconds.
         rules: settings of preemption.

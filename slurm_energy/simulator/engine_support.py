@@ -16,7 +16,7 @@ def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: Sc
     Such influences are power, node failures and constraints.
 
     Args:
-        jobs: all jobs.
+        jobs: workload with all jobs.
         kinds: kinds of nodes.
         settings: settings of the simulation.
     """

@@ -40,7 +40,7 @@ class EventQueue:
 
     @property
     def next_s(self) -> float:
-        """Return the time of the next event in seconds; infinity if there is none."""
+        """Return the time of the next event in seconds; infinity if no event is left."""
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, time_s: float, kind: EventKind, act: Callable[..., None], argument: object) -> None:

@@ -24,7 +24,7 @@ class JobAdmission:
     """Admission rules: the power that jobs need, and the power that the budget leaves for them.
 
     Args:
-        jobs: all jobs.
+        jobs: workload with all jobs.
         kinds: kinds of nodes.
         rules: rules by which the budget is kept.
         columns: builder of the columns of jobs.
@@ -70,7 +70,7 @@ class JobAdmission:
     def headroom_watts(
         self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
     ) -> float:
-        """Return the power in watts that new jobs may add. It is negative if the limit is exceeded.
+        """Return the power in watts that new jobs may add. A negative value means an exceeded limit.
 
         Args:
             working: the running jobs that draw power.

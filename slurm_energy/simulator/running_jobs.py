@@ -216,7 +216,7 @@ class RunningJobs:
         """End a run before its work is done. Work up to the last checkpoint is kept.
 
         Args:
-            run: the run.
+            run: the running job.
             now_s: current time in seconds.
             failure: whether a node failure is the reason; otherwise the job is preempted.
         """
@@ -229,7 +229,7 @@ class RunningJobs:
         """End a run after a checkpoint that saves all work of the run.
 
         Args:
-            run: the run.
+            run: the running job.
             now_s: current time in seconds.
             restart_s: extra time of the next start, for the checkpoint and the restart.
         """
@@ -247,7 +247,7 @@ class RunningJobs:
         """Continue a working run under another power limit and return the new run.
 
         Args:
-            run: the run.
+            run: the running job.
             point: the new power limit and its effect.
             now_s: current time in seconds.
         """
@@ -291,7 +291,7 @@ class RunningJobs:
         """Return the energy that an interruption of a run now would waste, and the work that would be kept.
 
         Args:
-            run: the run.
+            run: the running job.
             now_s: current time in seconds.
             checkpoint_s: interval of checkpoints in seconds; None means the interval in the settings.
 
@@ -339,7 +339,10 @@ class RunningJobs:
         return float(self._extra_watts[shape] - self._workload.power_watts[shape]) + watts
 
     def _expected_ratio(self, job: int, point: PowerPoint) -> float:
-        """Return the factor by which a power limit extends the expected time. It is 1 with a time limit."""
+        """Return the factor by which a power limit extends the expected run time of a job.
+
+        The factor is 1 for a job with a time limit.
+        """
         return point.time_ratio if math.isnan(self._workload.time_limit_s[job]) else 1.0
 
     def _stop(self, run: RunningJob, now_s: float) -> None:
@@ -390,7 +393,7 @@ class RunningJobs:
 
 
 def _saved_s(useful_s: float, checkpoint_s: float) -> float:
-    """Return the seconds of work before the last checkpoint, which the checkpoint has saved.
+    """Return the seconds of work that the last checkpoint has saved.
 
     Args:
         useful_s: seconds of work done.

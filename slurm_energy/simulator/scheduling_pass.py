@@ -28,11 +28,11 @@ class SchedulingPass:
     """Scheduling pass: selects the pending jobs that start now.
 
     Args:
-        jobs: all jobs.
-        cluster: the nodes.
+        jobs: workload with all jobs.
+        cluster: the nodes of the cluster.
         settings: discipline, budget and options of the policy.
         runs: the running jobs.
-        events: the simulated clock.
+        events: event queue, which provides the simulated time.
         demand: resources that jobs need, and resources that are free.
         commitment: committed power of the cluster, see `PowerCommitment`.
         control: control loop of the power budget; None without a budget.

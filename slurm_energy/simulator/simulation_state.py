@@ -48,8 +48,8 @@ def state_of(
         now_s: simulated time in seconds.
         watts: power of the cluster.
         energy_joules: energy of the cluster so far.
-        jobs: all jobs.
-        cluster: the nodes.
+        jobs: workload with all jobs.
+        cluster: the nodes of the cluster.
         runs: the running jobs.
     """
     running = list(runs.running.values())

@@ -28,7 +28,7 @@ class StallGuard:
     of a reservation that does not recur.
 
     Args:
-        work: all jobs.
+        work: workload with all jobs.
         kinds: the kinds of nodes.
         settings: settings of the simulation.
     """

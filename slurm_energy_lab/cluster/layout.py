@@ -96,17 +96,17 @@ class LabLayout:
 
     @property
     def policies(self) -> Path:
-        """File with the energy policies, which senergyctld writes."""
+        """File to which senergyctld writes the energy policies."""
         return self.root / "run" / "policies"
 
     @property
     def priority_table(self) -> Path:
-        """File with the order of the queue, which slurmctld's priority plugin reads."""
+        """File from which slurmctld's priority plugin reads the order of the queue."""
         return self.root / "run" / "senergyctld" / "priority.table"
 
     @property
     def queue_table(self) -> Path:
-        """File with the jobs in the queue, which slurmctld's priority plugin writes."""
+        """File to which slurmctld's priority plugin writes the jobs in the queue."""
         return self.root / "run" / "queue" / "queue.table"
 
     @property

@@ -52,7 +52,7 @@ def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
             it.
         ConfigError: other users could replace files in the directory.
         StepError: a daemon failed; the error contains the last lines of its log.
-        UnavailableError: the specification requests the priority plugin, which cannot be built.
+        UnavailableError: the specification requests the priority plugin, and the plugin cannot be built.
     """
     require_machine()
     if spec.priority == "plugin":

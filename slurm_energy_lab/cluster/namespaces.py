@@ -80,7 +80,7 @@ def bind(source: Path, target: Path) -> None:
 
 
 def detach(target: Path) -> None:
-    """Detach the topmost mount at `target`, even if it is busy.
+    """Detach the topmost mount at `target`, even if the mount is busy.
 
     A missing mount is no error.
     """

@@ -51,7 +51,7 @@ def _state_and_flags(pid: int) -> tuple[str, int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the initial environment of a process; b"" if it is not readable.
+    """Return the initial environment of a process; b"" if the environment is not readable.
 
     During execve() a process briefly has neither environment nor arguments. The function waits for the end of
     execve().

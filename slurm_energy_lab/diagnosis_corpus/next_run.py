@@ -51,7 +51,7 @@ def next_run(
     """Return the run that does the same work as a job, with adjusted values.
 
     Args:
-        shape: the job without adjustments.
+        shape: parameters of the job without adjustments.
         values: adjusted values by kind of adjustment.
         noise: random factor by which the time of the work is multiplied.
         effect: true effect of the adjusted values; None means the effect that the advice promises.

@@ -33,7 +33,7 @@ def observe(
     """Return the observation of a synthetic job, with noise and with missing values.
 
     Args:
-        shape: the job.
+        shape: parameters of the job.
         random: source of the noise.
         pattern: load of the nodes over time; None means the load of the training loop.
         job_id: id of the job.

@@ -1,4 +1,4 @@
-"""Step statistics of a synthetic training job, computed from simulated steps with noise."""
+"""Step statistics of a synthetic training job, computed from noisy simulated steps."""
 
 from __future__ import annotations
 

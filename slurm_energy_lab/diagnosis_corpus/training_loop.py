@@ -68,7 +68,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """Mean times of the stages of one step of one rank, in seconds."""
+    """Mean times of the stages of one training step on one rank, in seconds."""
 
     data: float
     copy: float
@@ -84,12 +84,12 @@ class RankStep:
 
     @property
     def step(self) -> float:
-        """Return the time of the whole step in seconds."""
+        """Return the time of the whole training step in seconds."""
         return self.data + self.copy + self.compute + self.communication
 
 
 def step_times(loop: Loop) -> list[RankStep]:
-    """Return the mean stage times of each rank. All ranks end a step at the same time."""
+    """Return the mean stage times of each rank. All ranks end a training step at the same time."""
     io_s = loop.batch * loop.sample_bytes * loop.gpus / loop.storage_bytes_per_s
     cpu_s = loop.batch * loop.sample_cpu_s
     copy_s = loop.batch * loop.tensor_bytes / loop.copy_bytes_per_s

@@ -269,7 +269,7 @@ class ResultCache:
 
 
 def _file_state(path: Path) -> list[Any]:
-    """Return the path, size and time of change of a file; the path alone if it cannot be read."""
+    """Return the path, size and time of change of a file; only the path if the file cannot be read."""
     try:
         state = path.stat()
     except OSError:
@@ -321,7 +321,7 @@ def sweep(
 
     Args:
         variants: the variants, as `sweeps.variants` returns them.
-        predict: oracle, as for `campaign`.
+        predict: oracle that predicts the jobs that train models, as for `campaign`.
         jobs: number of parallel processes; None means one process per core.
         policy_file: Python file with a site's own policies; None if the site has none.
         progress: function called with the number of finished and of all simulations.

@@ -31,10 +31,10 @@ class ConstrainedSelection:
 
     Args:
         work: all jobs; those without a time limit have the default limit.
-        cluster: the nodes.
+        cluster: the nodes of the cluster.
         constraints: constraints of the cluster.
         runs: the running jobs.
-        events: the simulated clock.
+        events: event queue, which provides the simulated time.
         demand: resources that jobs need, and resources that are free, including power.
         may_boot: whether nodes may be off. If so, each start is preceded by the time of a boot.
     """
@@ -170,7 +170,7 @@ class ConstrainedSelection:
         return passed
 
     def next_change_s(self) -> float:
-        """Return the time in seconds of the next begin or end of a reservation; infinity if there is none."""
+        """Return the time in seconds of the next begin or end of a reservation; infinity if none follows."""
         return min(
             (one.next_change_s(self._events.now_s) for one, _ in self._rules.reservations), default=np.inf
         )

@@ -54,7 +54,7 @@ class JobConstraints:
     """Constraints that apply to each job of a workload.
 
     Args:
-        work: all jobs.
+        work: workload with all jobs.
         kinds: kinds of nodes.
         constraints: constraints of the cluster.
 

@@ -15,7 +15,7 @@ class LimitUsage:
     """Numbers of running jobs and of the units that they hold, by limited partition or QOS, and by user.
 
     Args:
-        work: all jobs.
+        work: workload with all jobs.
         rules: the limits of each job.
         running: the running jobs.
     """

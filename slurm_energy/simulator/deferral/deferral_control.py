@@ -36,7 +36,7 @@ class DeferralControl:
         feed: price, carbon intensity and other signals, and their forecasts.
         settings: options of the scheduling policy.
         workload: all jobs.
-        cluster: the nodes.
+        cluster: the nodes of the cluster.
         policy: scheduling policy, which chooses the shape of each job that has several shapes.
         runs: the running jobs.
         pending: rows of the jobs that wait for nodes. The collection changes during the simulation.

@@ -201,7 +201,8 @@ class _Utf8:
         raw: the underlying stream, which is closed when this object is closed.
 
     Attributes:
-        damage: the reason why the rest of the stream cannot be decompressed; empty if there is no damage.
+        damage: the reason why the rest of the stream cannot be decompressed; empty if the stream is not
+            damaged.
     """
 
     def __init__(self, raw: Any) -> None:

@@ -80,7 +80,7 @@ def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.
 
     Args:
         first: line number of the first line.
-        texts: the lines.
+        texts: text of each line.
         problems: record to which skipped lines are added.
 
     Returns:

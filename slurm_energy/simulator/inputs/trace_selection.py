@@ -36,7 +36,7 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
 
     Args:
         rows: usable rows.
-        section: the settings.
+        section: settings of the section `[trace]`.
         seed: seed of the simulation. This seed and `sample_seed` together determine the sample.
 
     Raises:

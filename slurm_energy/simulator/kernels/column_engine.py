@@ -222,8 +222,8 @@ def _run(
     Return True if all jobs are done. Otherwise a later call continues from `state`.
 
     Args:
-        jobs: the jobs.
-        policy: the policy.
+        jobs: columns of all jobs and their shapes.
+        policy: parameters of the scheduling policy.
         idle_watts: power of all nodes without jobs.
         key_order: values of KEY of all jobs, ascending; used by `blend`.
         risks_s: times from which deadlines are at risk, ascending.

@@ -114,9 +114,9 @@ def _next_urgent(
     of jobs with nearly equal bounds.
 
     Args:
-        policy: the policy.
-        jobs: the jobs.
-        state: the state.
+        policy: parameters of the scheduling policy.
+        jobs: columns of all jobs and their shapes.
+        state: state of the simulation.
         now_s: current time in seconds.
         first: first row to search; no job is left in earlier rows.
         last_slack_s: slack of the previously returned job.
@@ -158,9 +158,9 @@ def _place(
     """Plan the start of a job. Return the new numbers of placed jobs and of waiting jobs.
 
     Args:
-        policy: the policy.
-        jobs: the jobs.
-        state: the state.
+        policy: parameters of the scheduling policy.
+        jobs: columns of all jobs and their shapes.
+        state: state of the simulation.
         now_s: current time in seconds.
         job: row of the job.
         is_aged: whether the job has waited longer than the bound on waiting.

@@ -37,10 +37,10 @@ def run_pass(
     """Start the pending jobs that may start now. The caller ensures that a job is pending.
 
     Args:
-        policy: the policy.
-        jobs: the jobs.
+        policy: parameters of the scheduling policy.
+        jobs: columns of all jobs and their shapes.
         key_order: values of KEY of all jobs in the order of KEY_RANK; used by `blend`.
-        state: the state.
+        state: state of the simulation.
         now_s: current time in seconds.
     """
     settle(state.users, now_s)

@@ -39,9 +39,9 @@ def start_with_reservations(
     jobs that have waited longer than the bound on waiting get one.
 
     Args:
-        policy: the policy.
-        jobs: the jobs.
-        state: the state.
+        policy: parameters of the scheduling policy.
+        jobs: columns of all jobs and their shapes.
+        state: state of the simulation.
         now_s: current time in seconds.
         order: jobs in the order of the policy, shape (p,).
         shapes: shapes of these jobs, shape (p,).

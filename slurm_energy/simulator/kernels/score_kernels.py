@@ -144,7 +144,7 @@ def lowest_score(
     the score of any of them, rounding included.
 
     Args:
-        policy: the policy.
+        policy: parameters of the scheduling policy.
         now: quantities other than the job on which the score depends, see `Moment`.
         value: KEY of the job, or the lowest KEY of the jobs.
         wait_s: seconds for which the job has waited, or the longest wait of the jobs.
@@ -309,7 +309,7 @@ def user_factors(
     """Compute the usage factor of each user. Return the factor that makes scores lowest.
 
     Args:
-        policy: the policy.
+        policy: parameters of the scheduling policy.
         unit_s: decayed unit seconds used by each user, shape (u,).
         joules: decayed energy used by each user, shape (u,).
         share: fair share of each user, shape (u,): divided by the mean share for `hades` and `themis`, else

@@ -71,9 +71,9 @@ def no_plan(policy: PolicyRules, jobs: JobColumns, effort: Floats, total: Ints) 
     """Return empty plans for a simulation. The arrays have size 0 for policies that do not plan.
 
     Args:
-        policy: the policy.
-        jobs: the jobs.
-        effort: as in `StartPlan`.
+        policy: parameters of the scheduling policy.
+        jobs: columns of all jobs and their shapes.
+        effort: energy of each shape above idle to the power `thrift`, as in `StartPlan`.
         total: units of the cluster by kind of nodes.
     """
     count = len(jobs.whole) if policy.code == METIS else 0

@@ -43,11 +43,11 @@ class BudgetControl:
     Args:
         budget: limit over time in watts.
         rules: rules by which the budget is kept.
-        jobs: all jobs.
+        jobs: workload with all jobs.
         kinds: kinds of nodes.
         runs: the running jobs.
         commitment: committed power of the cluster, see `PowerCommitment`.
-        events: the simulated clock.
+        events: event queue, which provides the simulated time.
         continue_run: function called with each run that continues under a new limit.
         interrupt: function that interrupts a running job.
         request_pass: function that requests a scheduling pass.
@@ -108,7 +108,7 @@ class BudgetControl:
         self._reserved_watts = 0.0
 
     def left_watts(self) -> float:
-        """Return the power in watts that starting jobs may add now. It is negative above the limit."""
+        """Return the power in watts that starting jobs may add now. A negative value means an excess."""
         return self.limit_watts() + SLACK_WATTS - self._commitment.watts()
 
     def limit_watts(self) -> float:
@@ -216,8 +216,8 @@ class BudgetControl:
         """Apply the lower limits that are due, then distribute the budget again and change limits.
 
         Args:
-            due_s: time in seconds for which the cycle was requested. None: the cycle prepares for a step of
-                the budget.
+            due_s: time in seconds for which the cycle was requested. None means that the cycle prepares for a
+                step of the budget.
         """
         if due_s is not None:
             if due_s != self._due_s:

@@ -32,7 +32,7 @@ class BudgetOutlook:
         admission: rules of admission, which know the power that jobs need.
         runs: the running jobs.
         commitment: committed power of the cluster, see `PowerCommitment`.
-        events: the simulated clock.
+        events: event queue, which provides the simulated time.
         working: function that returns the running jobs that draw power.
     """
 
@@ -82,7 +82,7 @@ class BudgetOutlook:
         lowers the power.
 
         Args:
-            steps: changes of power.
+            steps: changes of the nodes' power that would take place.
             limit_watts: budget limit for decisions at this time, in watts.
         """
         levels = self._commitment.node_levels(steps)

@@ -13,7 +13,7 @@ class EnergyIntegral:
     """The cluster's power as a step function of time, and the integral of this function.
 
     Attributes:
-        watts: current power.
+        watts: current power of the cluster.
         peak_watts: highest power that lasted longer than zero seconds.
     """
 

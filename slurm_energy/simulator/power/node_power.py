@@ -27,14 +27,14 @@ class NodePower:
     """State machine of the nodes' power: shuts down idle nodes, boots nodes for jobs, and lets nodes fail.
 
     Args:
-        cluster: the nodes.
+        cluster: the nodes of the cluster.
         settings: idle time after which nodes are switched off, and the seed of random failures.
         events: the simulated clock, and the queue for events of nodes.
-        interrupt_node: function called with the number of a node that fails. It interrupts the jobs on the
-            node.
-        may_change: function that returns whether the budget permits the given changes of power. It is called
-            before a shutdown and before a boot ahead of demand. The admission of a job already covers a boot
-            for that job.
+        interrupt_node: function called with the number of a node that fails. The function interrupts the jobs
+            on the node.
+        may_change: function that returns whether the budget permits the given changes of power. The function
+            is called before a shutdown and before a boot ahead of demand. The admission of a job already
+            covers a boot for that job.
         request_pass: function called after each event of a node, so that the scheduler examines the queue.
     """
 

@@ -24,7 +24,7 @@ class UnitRequest:
     """Resources that a job needs, and the nodes on which it may run.
 
     Attributes:
-        units: number of units.
+        units: number of units (GPUs, cores or whole nodes) that the job needs.
         nodes: numbers of the nodes that the job may use, ascending, shape (e,).
         unit_memory_gib: memory in GiB per unit; 0 if the job requests none.
         shared: resources that belong to the cluster, not to nodes: licenses and, last, watts. Shape (r,).
@@ -217,7 +217,7 @@ def choose_units(capacity: Ints, free: Ints, is_off: Bools, units: int) -> list[
         capacity: units that the job can get on each node, shape (e,); the sum is at least `units`.
         free: free units of each node, shape (e,).
         is_off: whether a node is off, shape (e,).
-        units: number of units.
+        units: number of units (GPUs, cores or whole nodes) that the job needs.
 
     Returns:
         Pairs of a node's index in `capacity` and a number of units.

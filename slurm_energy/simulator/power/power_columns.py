@@ -19,7 +19,7 @@ class PowerColumns:
     """Builder of the columns of pending and running jobs.
 
     Args:
-        jobs: all jobs.
+        jobs: workload with all jobs.
         kinds: kinds of nodes.
         rules: floors and accepted slowdowns.
     """

@@ -23,10 +23,10 @@ class PowerCommitment:
     because jobs may end later than expected.
 
     Args:
-        cluster: the nodes.
+        cluster: the nodes of the cluster.
         power: power states of the nodes.
         runs: the running jobs.
-        events: the simulated clock.
+        events: event queue, which provides the simulated time.
     """
 
     def __init__(self, cluster: Cluster, power: NodePower, runs: RunningJobs, events: EventQueue) -> None:

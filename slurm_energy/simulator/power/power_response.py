@@ -54,7 +54,7 @@ class PowerResponses:
     """Responses of all shapes of a workload. A response is computed when it is first needed.
 
     Args:
-        jobs: all jobs.
+        jobs: workload with all jobs.
         kinds: kinds of nodes.
     """
 

@@ -48,7 +48,7 @@ class PowerSavingControl:
     Args:
         saving: parameters of the rule.
         workload: the jobs.
-        cluster: the nodes.
+        cluster: the nodes of the cluster.
         power: power states of the nodes.
         runs: the running jobs.
         pending: rows of the pending jobs in the workload. The collection changes during the simulation.
@@ -177,5 +177,5 @@ class _SimulatedPool:
         return self._history
 
     def rules(self) -> PowerSavingRules:
-        """Return the parameters of the rule. They are stricter while the history is short."""
+        """Return the parameters of the rule. The rule is stricter while the history is short."""
         return rules_without_history(self._rules, self.energy, self._history)

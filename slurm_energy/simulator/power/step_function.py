@@ -53,7 +53,7 @@ class StepFunction:
         return max(self._values[first : last + 1])
 
     def after(self, time_s: float) -> float:
-        """Return the time in seconds of the first change after `time_s`; infinity if there is none."""
+        """Return the time in seconds of the first change after `time_s`; infinity if no change follows."""
         index = int(np.searchsorted(self.times_s, time_s, "right"))
         return float(self.times_s[index]) if index < len(self.times_s) else math.inf
 
@@ -64,7 +64,7 @@ def integral_of_product(times_s: Floats, watts: Floats, weights: StepFunction) -
     Args:
         times_s: ascending times in seconds; the last one ends the integral.
         watts: power from each of these times until the next one.
-        weights: the step function.
+        weights: step function by which the power is multiplied.
 
     Returns:
         Joules times the unit of the weights.

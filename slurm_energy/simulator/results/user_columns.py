@@ -14,7 +14,7 @@ _LN2: Final = math.log(2)
 
 
 class UserColumns(NamedTuple):
-    """Usage of u users, as in `RunningJobs`. It has no users if the policy does not depend on usage.
+    """Usage of u users, as in `RunningJobs`. There are no users if the policy ignores usage.
 
     Attributes:
         share: fair share of each user, scaled for the policy, shape (u,).

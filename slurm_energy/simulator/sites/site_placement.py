@@ -29,7 +29,7 @@ class SitePlan:
 
     Attributes:
         site: index of the site at which each job runs, shape (n,); -1 if the job fits at no site.
-        home: index of each job's home, which is the site with the job's data, shape (n,).
+        home: index of the site with each job's data, shape (n,).
         transfer_s: seconds that the transfer of each job's data takes, shape (n,).
         transfer_kwh: electricity in kWh that the network uses for this transfer, by job and site, shape (n,
             m).

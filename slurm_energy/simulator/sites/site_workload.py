@@ -29,7 +29,7 @@ def on_all_sites(
     all powers are multiplied by the site's factor.
 
     Args:
-        work: the jobs.
+        work: workload with the jobs.
         kinds_of_site: kinds of nodes of each site.
         speed: speed of the units of each site, relative to the units for which the workload states times.
         power: power of the units of each site, relative to the units for which the workload states powers.
@@ -70,7 +70,7 @@ def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[i
     Kinds of nodes are given by their index at this site.
 
     Args:
-        work: all jobs.
+        work: workload with all jobs.
         jobs: rows of the jobs.
         submit_s: time at which each of these jobs enters the site's queue; same shape as `jobs`.
         kinds: kinds of nodes of the site.

@@ -31,7 +31,7 @@ def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
     shapes, so that the simulation reports them as larger than the cluster.
 
     Args:
-        work: the jobs.
+        work: workload with the jobs.
         kinds: the kinds of nodes of the cluster.
     """
     total = np.array([kind.nodes * kind.units for kind in kinds], np.int64)

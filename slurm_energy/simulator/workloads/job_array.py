@@ -75,7 +75,7 @@ def sbatch_command(command: Sequence[str], parts: int, folder: Path, options: st
 
     Args:
         command: arguments of the command that every task runs.
-        parts: number of tasks.
+        parts: number of tasks; each task simulates one part of the campaign.
         folder: folder for the output of the tasks.
         options: further options of sbatch, quoted as in a shell.
 

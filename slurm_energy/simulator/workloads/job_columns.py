@@ -132,11 +132,12 @@ class PolicyRules(NamedTuple):
     Attributes:
         code: number of the policy, as in `CODES`.
         discipline: STRICT, EASY, CONSERVATIVE or PACKING.
-        age_weight, wait_bound_s, max_age_s: as in `Options`.
+        age_weight, wait_bound_s, max_age_s: weight of the waiting time per second, bound on waiting, and
+            waiting time at which the age factor reaches 1, as in `Options`.
         weights: weights of the policy in the order of `WEIGHTS`, shape (4,).
         urgent_first: whether jobs with a deadline come before others.
         preempts: whether jobs are interrupted for jobs whose deadline is at risk.
-        checkpoint_s, restart_s: as in `Preemption`.
+        checkpoint_s, restart_s: interval of checkpoints, and extra time of each restart, as in `Preemption`.
         interval_s: seconds between two scheduling passes.
         horizon_s: end of the simulation; infinity means that the simulation ends when all jobs are done.
     """

@@ -20,8 +20,8 @@ class JobDemand:
     """Resource demand of jobs as vectors: units by kind of nodes and, last, watts of the budget.
 
     Args:
-        jobs: all jobs.
-        cluster: the nodes.
+        jobs: workload with all jobs.
+        cluster: the nodes of the cluster.
         runs: the running jobs.
         commitment: committed power of the cluster, see `PowerCommitment`.
         control: control loop of the power budget; None without a budget.
@@ -71,7 +71,7 @@ class JobDemand:
         """Return whether the floors of all running jobs keep the budget until the candidate has ended.
 
         Args:
-            candidate: the job.
+            candidate: pending job with the shape in which it would start.
             starts: whether the job starts now. If so, the power of nodes that must boot is included, and the
                 job's units must be free.
         """

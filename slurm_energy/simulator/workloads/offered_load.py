@@ -6,8 +6,8 @@ the kinds of nodes in the best way,
     load = min over x of max over k of sum_i x_ik * w_ik / (U_k * span),
 
 where w_ik is the smallest product of units and predicted run time over the shapes of job i on nodes of kind
-k, x_ik is the share of the job that runs there, U_k is the number of units of kind k, and span is the time
-from the first submission to the last one. At a load of 1 each kind of nodes is just able to do its work.
+k, x_ik is the fraction of job i that runs on kind k, U_k is the number of units of kind k, and span is the
+time from the first submission to the last one. At a load of 1 each kind of nodes is just able to do its work.
 Jobs that the cluster cannot run do not count.
 """
 
@@ -36,7 +36,7 @@ def offered_load(work: Workload, units: Ints) -> float | None:
     On several kinds of nodes the result is at most 1 % above the optimum, and never below it.
 
     Args:
-        work: the jobs.
+        work: workload with the jobs.
         units: units of the cluster by kind of nodes, shape (kinds,).
     """
     span_s = float(work.submit_s[-1] - work.submit_s[0]) if work.count else 0.0
@@ -116,7 +116,7 @@ def with_load(work: Workload, units: Ints, load: float) -> Workload:
     time from a job's submission to its deadline.
 
     Args:
-        work: the jobs.
+        work: workload with the jobs.
         units: units of the cluster by kind of nodes, shape (kinds,).
         load: offered load to reach.
 

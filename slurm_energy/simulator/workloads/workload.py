@@ -121,7 +121,10 @@ class Workload:
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 
     def latest_start_s(self, rows: Ints) -> Floats:
-        """Return the latest start of jobs, which also keeps deadlines; NaN if the job is not deferrable."""
+        """Return, for each job, the latest start that respects the slack and the deadline of the job.
+
+        The latest start of a job that is not deferrable is NaN.
+        """
         slack_s = self.slack_s[rows]
         if np.all(np.isnan(slack_s)):
             return np.full(len(rows), np.nan)
