@@ -26,7 +26,7 @@ PENDING: Final = "pending"
 KEPT: Final = "kept"
 WITHDRAWN: Final = "withdrawn"
 MAX_TRIALS_PER_USER: Final = 500
-"""Maximum number of stored trials per user. Above it, the oldest decided trials are deleted."""
+"""Maximum number of stored trials per user. Above this number, the oldest decided trials are deleted."""
 MAX_LISTED: Final = 200
 BATCH: Final = 100
 _RECENT_RUNS: Final = 400

@@ -37,9 +37,9 @@ class CpufreqPolicy:
     def powersave_is_static(self) -> bool:
         """Whether the powersave governor keeps the CPUs at the minimum frequency.
 
-        In the active modes of intel_pstate and amd-pstate it does not: there the hardware chooses the
-        frequency under the powersave governor. Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst
-        and amd-pstate.rst.
+        In the active modes of intel_pstate and amd-pstate, the hardware chooses the frequency under the
+        powersave governor. The result is then False. Source: kernel,
+        Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst.
         """
         return self.driver not in ("intel_pstate", "amd-pstate-epp")
 
@@ -81,7 +81,8 @@ class GpuInfo:
         min_limit_watts, max_limit_watts: bounds of the power limit; None if unknown.
         clocks_mhz: minimum and maximum graphics clock; None if unknown.
         interface: interface through which the power limit is set: `nvml`, `amdsmi` or `intel_gpu`.
-        partitioned: whether the GPU is divided into MIG instances, which Slurm counts instead of the GPU.
+        partitioned: whether the GPU is divided into MIG instances. Slurm then counts the MIG instances
+            instead of the GPU.
         power_profiles: names of the NVIDIA workload power profiles that the GPU offers.
     """
 

@@ -148,8 +148,9 @@ class PowerIntegrator:
 class IntegratedPowerCounter(EnergyCounter):
     """Energy counter that integrates the readings of a power sensor.
 
-    With this class the sampler handles energy counters only. The count starts at the first reading of the
-    sensor, continues after a restart of the agent, and never wraps.
+    Because this class converts power sensors to energy counters, the sampler handles energy counters only.
+    The count starts at the first reading of the sensor, continues after a restart of the agent, and never
+    wraps.
     """
 
     range_uj = None

@@ -15,8 +15,8 @@ class Setting:
     Attributes:
         key: key of the knob, `NAME[DOMAIN]`.
         value: value in the unit of the knob.
-        optional: True for a setting that only accompanies another setting. It is omitted if the hardware has
-            no such knob.
+        optional: True for a setting that only accompanies another setting. The setting is omitted if the
+            hardware has no knob with this key.
     """
 
     key: str

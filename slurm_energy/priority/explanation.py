@@ -183,8 +183,8 @@ class Explainer:
     def _quota(self, at: int | None) -> dict[str, Any] | None:
         """Return the quota that limits a ranked job; None if no quota limits the job.
 
-        Of the use, only the percentage is included: a user of an account must learn no more than the total
-        use of all its users.
+        Only the percentage of the use is included, because a user of an account must learn no more than the
+        total use of the account.
         """
         use = None if at is None else self._snapshot.quotas.get(at)
         if use is None:

@@ -47,7 +47,7 @@ class OfferedShapeTable(ShapeTable):
 
     Attributes:
         shape: GPU shape by row; None: the job's original request.
-        fits: whether the free resources suffice for the job in the shape of each row, shape (m,).
+        fits: whether the free resources suffice for the job in the GPU shape of each of the m rows.
         offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
         gpus_free: free GPUs when the table was made, by GPU type in the rows. For a mixed shape, the free
             GPUs of all its types are added up.

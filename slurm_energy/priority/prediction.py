@@ -186,7 +186,7 @@ class QueuePredictor:
 
         Args:
             queue: the jobs.
-            quantiles: function that predicts quantiles of watts from measured runs.
+            quantiles: function that predicts a quantile of the watts of jobs from measured runs.
 
         Returns:
             Quantile (NaN: unknown) and maximum (infinity without a cap) in watts, shape (n,) each.

@@ -123,7 +123,7 @@ class ScontrolPublisher:
     """Publisher of portable mode. It sets only the site factors that changed, in order of importance.
 
     Args:
-        applier: sets the site factors.
+        applier: object that sets the site factors of single jobs.
         check: function that raises ConfigError if slurm.conf gives site factors no weight. It is called
             before changes, but at most once in `_CHECK_INTERVAL_S`.
     """

@@ -63,7 +63,7 @@ class PriorityQuery:
         """Return a copy of this query that is restricted to the jobs that a caller may see.
 
         Args:
-            visible: what the caller may see.
+            visible: the jobs that the caller may see.
             name: login name of the caller, None if unknown.
 
         Raises:

@@ -77,7 +77,7 @@ def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | N
 
     Args:
         name: the account.
-        own: the dicts of its users.
+        own: the dicts of the users in the account.
         configured: the account's share in Slurm; None: unknown, so that the sum of its users' shares is
             given.
     """

@@ -20,15 +20,15 @@ def energy_parts(
 ) -> list[EnergyPart]:
     """Return the energy of jobs by period. Running jobs are included up to their last period.
 
-    A period that is partly outside the window counts in proportion to its time inside.
+    A period that is only partly between `start` and `end` counts in proportion to the part between them.
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
         accounts: accounts of the jobs.
         user: login name; empty: all users.
-        start: start of the window in Unix time.
-        end: end of the window.
+        start: Unix time from which energy counts.
+        end: Unix time up to which energy counts.
     """
     sums, groups = usage_sums.c, usage_groups.c
     members = select(groups.id).where(

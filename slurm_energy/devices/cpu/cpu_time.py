@@ -70,7 +70,7 @@ class _GroupParents:
     _listed: list[tuple[str, str]] | None = None
 
     def listed(self) -> list[tuple[str, str]]:
-        """Return (parent directory, name of the file with the CPU time in each of its children) pairs."""
+        """Return pairs: a parent directory, and the name of the CPU time file in each child directory."""
         if self._listed is None:
             base = os.path.join(self.root, CGROUP_MOUNT)
             names = (f"slurm_{self.node}", "slurm")

@@ -45,7 +45,7 @@ class GroupSensor(SignalSensor):
     """Base class of the sensors for cgroup v1 and v2, with the readings common to both versions.
 
     Args:
-        source: name of the interface.
+        source: name of the interface from which the signals are read.
     """
 
     def __init__(self, source: str) -> None:
@@ -111,7 +111,7 @@ class UnifiedGroupSensor(GroupSensor):
     """Signals from a cgroup of version 2.
 
     Args:
-        folder: directory of the job's group.
+        folder: directory of the job's cgroup.
     """
 
     def __init__(self, folder: str) -> None:
@@ -166,7 +166,7 @@ class SplitGroupSensor(GroupSensor):
     """Signals from cgroups of version 1, which have a directory per controller.
 
     Args:
-        groups: directories of the job's groups.
+        groups: directories of the job's cgroups.
     """
 
     def __init__(self, groups: JobGroups) -> None:

@@ -1,7 +1,7 @@
 """Directories of a job's cgroups, for readings other than CPU time.
 
-Paths that Slurm creates: see `cpu_time`. With version 1 a job has one directory per controller. Slurm creates
-only the directories of controllers that its plugins use.
+Paths that Slurm creates: see `cpu_time`. With cgroup v1, a job has one directory per controller. Slurm
+creates only the directories of controllers that its plugins use.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class JobGroups:
     """Directories of one job's cgroups.
 
     Attributes:
-        unified: directory in the hierarchy of version 2; None if the job has no such directory.
-        by_controller: directories in hierarchies of version 1, by controller.
+        unified: directory in the cgroup v2 hierarchy; None if the job has no such directory.
+        by_controller: directories in the cgroup v1 hierarchies, by name of the controller.
     """
 
     unified: str | None = None
@@ -43,7 +43,7 @@ def find_job_groups(root: Path, node: str, job: JobProcesses) -> JobGroups:
     Args:
         root: directory that contains /sys and /proc.
         node: Slurm's name of this node.
-        job: the job.
+        job: the job, with its known processes.
     """
     for pid in job.pids:
         if groups := _groups_of_process(root, pid, job.directory_names):

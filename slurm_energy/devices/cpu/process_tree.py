@@ -45,7 +45,7 @@ class JobCpuTime:
     Attributes:
         ticks: total up to now, which never decreases.
         living: CPU ticks by (process id, start time) of the processes that were alive at the last reading.
-        waited: sum of `waited_ticks` of these processes.
+        waited: sum of `waited_ticks` over the processes in `living`.
     """
 
     ticks: int

@@ -2,8 +2,9 @@
 
 Source: Linux, Documentation/filesystems/resctrl.rst. A monitoring group counts the tasks (threads) whose ids
 are written to its file `tasks`, and the children that they create later. A monitoring group is created below
-the control group to which its tasks belong, because a task moved below another control group would get the
-cache limits of that group. The counts of a control group include its own tasks and all its monitoring groups.
+the resctrl control group to which its tasks belong, because a task moved below another control group would
+get the cache limits of that control group. The counts of a control group include its own tasks and all its
+monitoring groups.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from slurm_energy.devices.sysfs import error_reason, read_optional
 
 MOUNT_POINT = "sys/fs/resctrl"
 ROOT_GROUP = ""
-"""Name of the root control group. The names of other groups are their paths below the mount point."""
+"""Name of the root resctrl control group. The names of other groups are their paths below the mount point."""
 TRAFFIC, CORE_ENERGY = "memory traffic", "core energy"
 _CPU_FLAG = "cqm_mbm_total"
 _MON_GROUPS = "mon_groups"
@@ -31,10 +32,10 @@ _DOMAIN = re.compile(r"mon_(L3|PERF_PKG)_(\d{1,6})")
 _FILES = {"L3": (TRAFFIC, "mbm_total_bytes"), "PERF_PKG": (CORE_ENERGY, "core_energy")}
 _COUNT = re.compile(r"(\d{1,20})(?:\.(\d{1,18}))?")
 _DIVIDES = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}
-"""Component whose energy is divided among jobs in proportion to a quantity, by quantity."""
+"""For each quantity, the component whose energy is divided among jobs in proportion to this quantity."""
 
 Counts = Mapping[str, Mapping[int, int | None]]
-"""Counts of a group, in bytes or microjoules, by quantity and number of the L3 cache or package.
+"""Counts of a resctrl group, in bytes or microjoules, by quantity and number of the L3 cache or package.
 
 None if the file has no number."""
 
@@ -135,7 +136,7 @@ class MonitoringFiles:
         self.quantities = tuple(quantities)
 
     def control_groups(self) -> list[str]:
-        """Return the control groups that can have monitoring groups.
+        """Return the resctrl control groups that can have monitoring groups.
 
         Raises:
             DeviceError: the file system is no longer mounted.
@@ -144,7 +145,7 @@ class MonitoringFiles:
         return [ROOT_GROUP, *(name for name in names if _MON_GROUPS in self._entries_if_any(name))]
 
     def monitoring_groups(self, control: str) -> list[str]:
-        """Return the monitoring groups below a control group.
+        """Return the monitoring groups below a resctrl control group.
 
         Raises:
             DeviceError: the control group has been removed.
@@ -153,9 +154,9 @@ class MonitoringFiles:
         return [_joined(folder, name) for name in self.entries(folder)]
 
     def create(self, control: str, name: str) -> str:
-        """Create a monitoring group below a control group, and return the monitoring group's name.
+        """Create a monitoring group below a resctrl control group. Return the monitoring group's name.
 
-        If the group exists already, it is used.
+        If a monitoring group with this name exists already, it is used.
 
         Raises:
             OSError: the kernel refused; ENOSPC or EBUSY if no monitoring id is free.
@@ -166,7 +167,9 @@ class MonitoringFiles:
         return _joined(folder, name)
 
     def remove(self, group: str) -> None:
-        """Remove a monitoring group. Its tasks return to the control group. A missing group is no error.
+        """Remove a monitoring group. Its tasks return to the resctrl control group.
+
+        If the monitoring group is missing, nothing is done.
 
         Raises:
             OSError: the kernel refused.
@@ -176,7 +179,9 @@ class MonitoringFiles:
             self.discard(folder, name)
 
     def tasks(self, group: str) -> set[int]:
-        """Return the task ids of a group. A control group includes the tasks of its monitoring groups.
+        """Return the task ids of a resctrl group.
+
+        The tasks of a control group include those of its monitoring groups.
 
         Raises:
             DeviceError: the group has been removed.
@@ -188,7 +193,7 @@ class MonitoringFiles:
             raise DeviceError(path, "not a list of task ids") from None
 
     def add_tasks(self, group: str, tids: Iterable[int]) -> None:
-        """Move tasks to a group. Tasks that have ended are skipped.
+        """Move tasks to a resctrl group. Tasks that have ended are skipped.
 
         Raises:
             DeviceError: the kernel refused a task.
@@ -199,7 +204,7 @@ class MonitoringFiles:
             raise DeviceError(_joined(group, "tasks"), error_reason(error)) from None
 
     def read(self, group: str) -> Counts:
-        """Return the counts of a group.
+        """Return the counts of a resctrl group.
 
         If the directory of a cache has subdirectories for parts of the cache (sub-NUMA clusters), only the
         count of the whole cache is read.
@@ -261,7 +266,9 @@ class MonitoringFiles:
         (self._mount_point / folder / name).rmdir()
 
     def write_tasks(self, group: str, tids: Iterable[int]) -> None:
-        """Write task ids to the file `tasks` of a group, one by one: older kernels accept no list.
+        """Write task ids to the file `tasks` of a resctrl group, one by one.
+
+        Older Linux kernels accept no list.
 
         Raises:
             OSError: the kernel refused a task that exists.
@@ -288,12 +295,12 @@ class MonitoringFiles:
 
 
 def is_control_group(group: str) -> bool:
-    """Return whether a group is a control group, not a monitoring group."""
+    """Return whether a resctrl group is a control group, not a monitoring group."""
     return "/" not in group
 
 
 def control_of(group: str) -> str:
-    """Return the control group to which a monitoring group belongs."""
+    """Return the resctrl control group to which a monitoring group belongs."""
     return group.rpartition(f"{_MON_GROUPS}/")[0].rstrip("/")
 
 

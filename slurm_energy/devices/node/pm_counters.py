@@ -90,7 +90,7 @@ class PmEnergyCounter(EnergyCounter):
         """Create the counter.
 
         Args:
-            group: group that reads the file.
+            group: group of counter files that includes the file.
             file: name of the file, for example `cpu_energy`.
             component: component of an energy record that the file measures.
         """

@@ -74,7 +74,7 @@ def _node_sensor(chip: HwmonChip, path: Path) -> PowerSensor:
 
     Args:
         chip: the meter.
-        path: its file power1_average.
+        path: path of the meter's file power1_average.
     """
     # The mean of an interval is half an interval old at its end. It is then shown for one more interval,
     # which adds half an interval on average.

@@ -246,7 +246,7 @@ class Weights:
 
 
 class _Groups:
-    """Groups of measurements that differ only in the power limit."""
+    """Groups of measurements. The measurements of one group differ only in the power limit."""
 
     def __init__(self, rows: Sequence[Measurement], seconds: Array, watts: Array) -> None:
         names: dict[tuple[Any, ...], int] = {}

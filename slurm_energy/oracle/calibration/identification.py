@@ -29,7 +29,7 @@ _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 
 def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[int]]:
-    """Return groups of measurements that differ only in the power limit.
+    """Return groups of measurements. The measurements of one group differ only in the power limit.
 
     Returns:
         Indices of the measurements of each configuration, in ascending order of the limit. The keys are the

@@ -32,7 +32,7 @@ In order: size of the batch term, size of the joint term, length scale of the ba
 of the logarithm of the limit, noise, and noise of a step in which the device only waits.
 """
 _PRIOR_DEVIATION = np.array([1.0, 1.0, 0.7, 0.7, 1.0, 1.0])
-"""Standard deviations of these logarithms."""
+"""Standard deviations of the logarithms in `_PRIOR_MEAN`."""
 _BOUNDS = np.log([(1e-3, 1), (1e-3, 1), (0.3, 8), (0.05, 2), (2e-3, 0.3), (1e-3, 0.3)])
 _DIGITS = 5
 

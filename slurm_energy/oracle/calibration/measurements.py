@@ -49,7 +49,7 @@ class Measurement:
         batch: samples per device and step.
         gpus: number of devices that train together.
         precision: precision of matrix products.
-        optimizer: update rule.
+        optimizer: name of the optimizer.
         cap_watts: power limit per device; infinite: none.
         step_s: seconds per step.
         power_watts: mean power of one device in watts; NaN if not measured.

@@ -7,7 +7,8 @@ proportional to the inverse of the clock. For a capped power P and an uncapped t
     f = ((P / p - static_share) / (1 - static_share)) ^ (1 / clock_exponent)
     T = t (1 - compute_share + compute_share / f)
 
-Watts are per unit (see `similarity.units`). docs/oracle-history.md lists the errors on measured data.
+Watts are per unit: per GPU, or per node for a job without GPUs (`similarity.units`). docs/oracle-history.md
+lists the errors on measured data.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Caps(NamedTuple):
 
     Attributes:
         gpu_watts: cap of each GPU.
-        unit_watts: cap of all measured components together, per unit (see `similarity.units`).
+        unit_watts: cap of all measured components together, per GPU, or per node for a job without GPUs.
     """
 
     gpu_watts: float = math.inf
@@ -67,7 +68,9 @@ NO_CAPS: Final = Caps()
 def caps_of(
     cap_watts: float | None, gpu_cap_watts: float | None, nodes: int | None, gpus: int | None
 ) -> Caps:
-    """Return a job's power caps, converted to watts per GPU and per unit (see `similarity.units`).
+    """Return a job's power caps, converted to watts per GPU and per unit.
+
+    The units of a job are its GPUs, or the nodes of a job without GPUs (`similarity.units`).
 
     Args:
         cap_watts: cap per node in watts; None: the job has no such cap.

@@ -30,8 +30,7 @@ class Forecast:
         level: index of the key's similarity level in `LEVELS`.
         seconds: distribution of the run time, in seconds or, if `by_limit` is true, as a share of the time
             limit.
-        watts: distribution of the mean watts per unit (see `similarity.units`); None: the energy of no run is
-            known.
+        watts: distribution of the mean watts per unit (GPU or node); None: the energy of no run is known.
         joules: distribution of the joules per unit. If `by_limit` is true, they are also divided by the
             seconds of the time limit. None: the energy of no run is known.
         runs: number of runs of this key.
@@ -143,7 +142,7 @@ def run_scale(run: ObservedRun, by_limit: bool) -> float:
 
 
 def watts_of(run: ObservedRun) -> float | None:
-    """Return a run's mean watts per unit (see `similarity.units`), or None if unknown or implausible.
+    """Return a run's mean watts per unit (GPU or node), or None if unknown or implausible.
 
     The watts are unknown, for example, for a run that was too short for any power sample.
     """

@@ -152,7 +152,7 @@ class ProgramRecord(ResourceUse):
     Attributes:
         time_sum: weighted sum of the seconds that the runs take without a power cap.
         measured_sum: sum of the weights of the runs with known energy.
-        watts_sum: weighted sum of the watts per unit of the runs with known energy (see `similarity.units`).
+        watts_sum: weighted sum of the watts per unit (GPU or node) of the runs with known energy.
     """
 
     time_sum: float = 0.0
@@ -182,7 +182,7 @@ class ProgramRecord(ResourceUse):
 
     @property
     def unit_watts(self) -> float | None:
-        """Weighted mean of the runs' watts per unit (see `similarity.units`); None if no energy is known."""
+        """Weighted mean of the runs' watts per unit (GPU or node); None if no energy is known."""
         return self.watts_sum / self.measured_sum if self.measured_sum > 0 else None
 
 

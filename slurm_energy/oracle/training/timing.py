@@ -117,7 +117,9 @@ def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -
 
 
 def overlapped_s(first_s: Any, second_s: Any, overlap: Any) -> Any:
-    """Return the time of two activities if the fraction `overlap` of the shorter one is hidden.
+    """Return the time of two activities that partly overlap.
+
+    The fraction `overlap` of the shorter activity runs at the same time as the longer activity.
 
     An overlap of 1 gives the maximum, as the thesis assumes for compute and memory (Eq. 4.7). An overlap of 0
     gives the sum, as the thesis assumes for device and kernel launches.

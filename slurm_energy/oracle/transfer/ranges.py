@@ -8,9 +8,9 @@ The first estimate is Student's t for normal errors, scaled up if the observatio
 predicts.
 
 The second estimate is a conformal quantile of a pool of scores. The pool contains the scores of the
-observations, each predicted from all other observations, and the scores between other kinds of device. This
-estimate assumes no distribution, but is based on few scores. Source: Vovk et al., Algorithmic Learning in a
-Random World, section 2.2.
+observations, each predicted from all other observations, and the scores of predictions between other kinds of
+device. This estimate assumes no distribution, but is based on few scores. Source: Vovk et al., Algorithmic
+Learning in a Random World, section 2.2.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
 
     Both kinds of scores are pooled, and the result is a quantile of the pool.
 
-    The rank of this quantile among n scores is COVERAGE (n + 1). The scores between kinds of device have the
-    total weight `SCORES_WEIGHT`.
+    The rank of this quantile among n scores is COVERAGE (n + 1). The scores of predictions between kinds of
+    device have the total weight `SCORES_WEIGHT`.
 
     Args:
         scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.

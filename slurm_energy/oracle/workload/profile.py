@@ -53,8 +53,8 @@ class WorkloadProfile:
         read_forward: elements read in the forward pass. The other attributes `read_*` and `write_*` have the
             same form.
         kernels_forward, kernels_backward: compute kernels launched in the forward and the backward pass.
-        elements: elements of generic operations.
-        saved: elements saved by the forward pass for the backward pass.
+        elements: tensor elements that generic operations process.
+        saved: tensor elements that the forward pass saves for the backward pass.
         gemm_m: mean number of rows of matrix products, weighted by operations. The other `gemm_*` and
             `conv_*` sizes have the same form.
     """
@@ -105,4 +105,4 @@ class WorkloadProfile:
 
 
 QUANTITIES = tuple(field.name for field in dataclasses.fields(WorkloadProfile) if field.default is _ZERO)
-"""Names of the fields that are functions of the batch."""
+"""Names of the fields that are functions of the batch size."""
