@@ -59,8 +59,8 @@ def read(path: Name, max_bytes: int) -> bytes:
     """Return the contents of a file that this process's user wrote.
 
     Args:
-        path: the file.
-        max_bytes: maximum length. A longer file is refused before any of it is read.
+        path: path of the file.
+        max_bytes: maximum length. A longer file is refused without being read.
 
     Raises:
         OSError: the file is absent, too long, not a regular file, belongs to another user, or has several

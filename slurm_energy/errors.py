@@ -1,6 +1,6 @@
 """Errors for users. Each error names the fault, its cause and the remedy, and has a documented exit code.
 
-This module contains exception classes and the texts of remedies only. It neither prints nor logs.
+This module contains exception classes and the texts of remedies only. The module neither prints nor logs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EnergyError(Exception):
     Args:
         what: the fault, with the faulty part (file, key, value, flag).
         why: the cause; empty if unknown.
-        todo: the remedy; empty if none is known.
+        todo: the remedy; empty if no remedy is known.
     """
 
     exit_code = EXIT_FAILURE

@@ -15,7 +15,7 @@ class RepeatedFailureLog:
     """Log of failures by subject. A failure is logged again only when its reason changes.
 
     Args:
-        log: the logger.
+        log: logger that receives the messages.
         ignore_numbers: treat two reasons as the same if they differ only in their numbers.
     """
 
@@ -50,7 +50,7 @@ class UnexpectedErrorLog:
     different errors, no further errors are logged. Therefore no sequence of requests can fill the log.
 
     Args:
-        log: the logger.
+        log: logger that receives the messages.
     """
 
     def __init__(self, log: logging.Logger) -> None:

@@ -83,7 +83,7 @@ class PeriodJob:
 class NodePeriod:
     """Energy of a node from `start` to `end`, in whole Unix seconds (UTC).
 
-    A period usually lasts from one multiple of `agent.period_s` to the next. It is shorter if the agent
+    A period usually lasts from one multiple of `agent.period_s` to the next. A period is shorter if the agent
     starts or stops, and longer if the counters continued while the agent was stopped.
 
     Attributes:

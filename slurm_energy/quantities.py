@@ -28,7 +28,7 @@ def shown(text: str, limit: int = 40) -> str:
     """Return user-supplied text for a one-line message, with control characters escaped.
 
     Args:
-        text: the text.
+        text: user-supplied text.
         limit: maximum length in characters; longer text is cut and ends in `...`.
     """
     escaped = text.encode("unicode_escape").decode("ascii")

@@ -110,8 +110,8 @@ class JobDevice:
         name: `cpu` or `gpu[INDEX]`.
         product: product name from the kernel or the driver.
         min_cap_watts: minimum power limit of the device; None if unknown or the device has no power limit.
-        max_cap_watts: power limit before the job, which no job may exceed; None if unknown or there was no
-            limit.
+        max_cap_watts: power limit before the job. No job may exceed this limit. None if unknown or there was
+            no limit.
         extra: keys of a newer release that this release does not know.
     """
 
@@ -288,7 +288,7 @@ _FIELD_NAMES: Final[dict[type[Any], frozenset[str]]] = {}
 def _to_object(item: EnergyRecord | ComponentEnergy | AppliedSetting | JobDevice) -> dict[str, Any]:
     """Return the fields of a record, or of a part of a record, as a dict that includes the unknown keys.
 
-    `dataclasses.asdict` would copy every value, which takes most of the time of a conversion.
+    `dataclasses.asdict` would copy every value. Copying takes most of the time of a conversion.
     """
     data = {name: getattr(item, name) for name in item.__slots__ if name != "extra"}
     return {**data, **dict(item.extra)}

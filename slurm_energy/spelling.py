@@ -16,7 +16,7 @@ def suggestion(word: str, known: Collection[str]) -> str:
 
     Args:
         word: an unknown word.
-        known: the known words.
+        known: words from which the suggestions are chosen.
     """
     lower = {name.lower(): name for name in known}
     lower_word = word.lower()
@@ -39,7 +39,7 @@ def _mistyped(word: str, known: Collection[str]) -> list[str]:
     """Return a list with the known word that has the smallest edit distance to `word`, or an empty list.
 
     The distance must be at most a third of the length of the known word, or 1 for short words. Of several
-    words with the smallest distance, the one that shares the longest prefix with `word` is returned.
+    words with the smallest distance, the word that shares the longest prefix with `word` is returned.
     """
     near = [name for name in known if abs(len(name) - len(word)) < 3]
     ranked = ((edit_distance(word, name), -_common_beginning(word, name), name) for name in near)

@@ -29,7 +29,7 @@ def read_trusted(path: Path, *, secret: bool = False, also: Collection[int] = ()
     checks and the reading use the same file descriptor, so that the file cannot be exchanged between them.
 
     Args:
-        path: the file.
+        path: path of the file.
         secret: whether to refuse a file that its group or other users can read.
         also: further uids that may own the file and its directories, see `check_folder`.
 
@@ -61,7 +61,7 @@ def replace_public(path: Path, data: bytes) -> None:
     data is not forced to disk.
 
     Args:
-        path: the file.
+        path: path of the file.
         data: new contents of the file.
 
     Raises:
@@ -91,7 +91,7 @@ def check_folder(path: Path, also: Collection[int] = ()) -> None:
     Symbolic links on the path are followed and must belong to the same users.
 
     Args:
-        path: the directory.
+        path: path of the directory.
         also: further uids that may own a directory, for example the uid of a daemon if root runs the check
             for the daemon.
 
@@ -144,7 +144,7 @@ def _check(
     """Raise an error unless a file has a permitted owner and mode.
 
     Args:
-        path: the file.
+        path: path of the file.
         status: result of lstat or fstat for the file.
         forbidden: permission bits that must not be set.
         mode_change: argument of chmod that removes these bits, for the remedy.

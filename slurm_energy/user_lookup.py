@@ -15,7 +15,7 @@ def uid_of(name: str) -> int | None:
     """Return the uid of a user; None if this host does not know the name.
 
     Args:
-        name: login name, or a uid as a decimal number, which is returned without a lookup.
+        name: login name, or a uid as a decimal number. A decimal number is returned without a lookup.
     """
     if name.isdecimal() and len(name) <= 10:
         return int(name)

@@ -76,7 +76,7 @@ class Finding:
 
 
 class InvalidConfigError(ConfigError):
-    """A configuration has errors, which are reported together.
+    """A configuration has errors. One exception reports all errors.
 
     Args:
         findings: findings, at least one with severity `ERROR`. Findings of other severities are ignored.

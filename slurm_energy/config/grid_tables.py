@@ -54,7 +54,7 @@ def _currency(value: str) -> str | None:
 
 
 def provider_url(value: str) -> str | None:
-    """Check the base URL of a provider, which may be empty. Return None, or the fault."""
+    """Check the base URL of a provider; an empty text is valid. Return None, or the fault."""
     if not value:
         return None
     try:

@@ -232,7 +232,7 @@ class TableReader:
         Args:
             section: section, as in `table_label`.
             key: key in the section; empty: the whole section.
-            why: the fault.
+            why: description of the fault.
             todo: the remedy; empty: the remedy follows from the fault.
         """
         return InvalidConfigError([self.finding(section, key, why, todo)])
@@ -245,7 +245,7 @@ class TableReader:
         Args:
             section: section, as in `table_label`.
             key: key in the section, or `partition.gpu` for a key of an inner table; empty: the whole section.
-            why: the fault.
+            why: description of the fault.
             todo: the remedy; empty: the remedy follows from the fault.
             severity: severity of the finding.
         """
@@ -255,8 +255,8 @@ class TableReader:
     def unknown(self, section: str, key: str, what: str, known: Iterable[str]) -> Finding:
         """Return a finding about an unknown key or section.
 
-        The finding is an error. If the file is for a newer release, which may know the key or section, the
-        finding is a warning.
+        The finding is an error. If the file is for a newer release of slurm-energy, the finding is a warning,
+        because that release may know the key or section.
 
         Args:
             section: section, as in `table_label`.

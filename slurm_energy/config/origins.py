@@ -41,7 +41,7 @@ def origins(source: ConfigSource, node: str | None = None) -> dict[tuple[str, st
     """Return the origin of each key that the file sets, by section and key. Other keys have their defaults.
 
     Args:
-        source: the parsed file.
+        source: the parsed configuration file.
         node: node whose node types are applied; None: apply no node types.
     """
     found = {

@@ -130,7 +130,7 @@ _USER = re.compile(r"[^\s,%][^\s,]{0,255}")
 
 
 def model_name(value: str) -> str | None:
-    """Check a value of --energy-model, which may be empty: return None, or the fault."""
+    """Check a value of --energy-model; an empty text is valid. Return None, or the fault."""
     fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # as for --energy-model
     return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
 
@@ -147,7 +147,7 @@ def ascending(value: tuple[float, float]) -> str | None:
 
 
 def at_least_one_user(value: list[str]) -> str | None:
-    """Check a list of user names or uids, which must not be empty: return None, or the fault."""
+    """Check a list of user names or uids; an empty list is a fault. Return None, or the fault."""
     return user_names(value) if value else "must name at least one user"
 
 
@@ -183,7 +183,7 @@ def idle_watts(value: dict[str, float]) -> str | None:
 
 
 def node_parts(value: list[str]) -> str | None:
-    """Check a list of parts of a node, which must be in `NODE_PARTS`: return None, or the fault."""
+    """Check a list of parts of a node. Each part must be in `NODE_PARTS`. Return None, or the fault."""
     wrong = [part for part in value if part not in NODE_PARTS]
     return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
 
@@ -223,7 +223,7 @@ def sampling_interval(value: str) -> str | None:
 
 
 def time_zone(value: str) -> str | None:
-    """Check the name of a time zone, which may be empty: return None, or the fault."""
+    """Check the name of a time zone; an empty text is valid. Return None, or the fault."""
     if value:
         from zoneinfo import ZoneInfo  # slow to import, and few commands check a time zone
 

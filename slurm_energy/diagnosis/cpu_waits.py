@@ -19,13 +19,13 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
     """Return the percentage of a period in which tasks waited for CPUs because of other work on the node.
 
     Args:
-        view: the job.
+        view: facts about the job.
         node_name: node of the job.
         window: start and end, Unix seconds.
 
     Returns:
-        The percentage; None if unknown. Waits that arise because the job has more tasks than CPUs do not
-        count.
+        The percentage; None if unknown. Waits that arise because the job has more tasks than CPUs are left
+        out.
     """
     node = next((node for node in view.observation.nodes if node.node == node_name), None)
     if node is None:

@@ -127,7 +127,10 @@ def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
 
 
 def _workers(view: JobView) -> int | None:
-    """Return the number of loader workers per rank; None if it is unknown or differs between ranks."""
+    """Return the number of loader workers per rank.
+
+    Return None if the number is unknown or differs between ranks.
+    """
     hints = {rank.steps.hints.get("num_workers") for rank in view.ranks}
     hint = hints.pop() if len(hints) == 1 else None
     return hint if isinstance(hint, int) and not isinstance(hint, bool) and 0 <= hint <= 1024 else None

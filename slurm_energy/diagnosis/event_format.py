@@ -252,7 +252,7 @@ def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
     """Yield the records of an event file from the oldest to the newest one, as `read_blocks` reads them.
 
     Args:
-        stream: the file.
+        stream: the event file, opened for reading.
         header: header that `read_header` returned for it.
 
     Raises:
@@ -269,7 +269,7 @@ def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawE
     impossible value. The file may grow while it is read.
 
     Args:
-        stream: the file.
+        stream: the event file, opened for reading.
         header: header that `read_header` returned for it.
 
     Raises:

@@ -97,7 +97,7 @@ class GpuView:
         return percentile(values, 90) if values else None
 
     def memory_share(self) -> float | None:
-        """Return the maximum share of the GPU memory in use, in percent; None if unknown."""
+        """Return the maximum percentage of the GPU memory that was in use; None if unknown."""
         used, total = self.maximum("gpu_memory_used_bytes"), self.maximum("gpu_memory_total_bytes")
         return None if used is None or not total else 100 * used / total
 
@@ -133,7 +133,7 @@ class JobView:
     Values that include the use by other jobs count as unknown.
 
     Args:
-        observation: the job.
+        observation: observations of the job.
         config: thresholds.
     """
 

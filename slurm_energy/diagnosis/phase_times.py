@@ -35,7 +35,7 @@ class PhaseTimes:
     seconds: Mapping[str, float]
 
     def share(self, category: str) -> float | None:
-        """Return a category's share of the time of all iterations.
+        """Return the fraction of the time of all iterations that a category takes.
 
         Return None if the program does not report the category.
         """

@@ -175,7 +175,7 @@ class RankSteps:
         pid: process id on the node.
         phases: statistics by phase, see `STANDARD_PHASES`.
         samples: samples processed by this process; None if unknown.
-        outlier_count: number of all outliers, which may exceed the length of `outliers`.
+        outlier_count: number of all outliers. `outliers` may contain fewer.
         outlier_excess_s: seconds by which all outliers exceeded the expected durations.
         outliers: the largest outliers, in order of time.
         intervals: steps over time; None if unknown.

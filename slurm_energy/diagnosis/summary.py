@@ -78,8 +78,8 @@ class JobSummary:
         samples: samples of all processes.
         joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by the number
             of samples.
-        time_shares: share of the processes' time by category; empty if no process reports steps.
-        energy_shares: share of the energy by category, in proportion to time; empty if unknown.
+        time_shares: by category, fraction of the time of all processes; empty if no process reports steps.
+        energy_shares: by category, fraction of the job's energy in proportion to time; empty if unknown.
         phases: durations of phases per job, node, GPU and rank.
         signals: signals per job, node and part.
     """

@@ -19,7 +19,7 @@ def waiting_power(observation: JobObservation, mean_watts: float | None) -> floa
     alone is not sufficient, because it shows no low power if steps wait for less than a sampling interval.
 
     Args:
-        observation: the job.
+        observation: observations of the job.
         mean_watts: mean power of the job; None if unknown.
     """
     lows = [watts for node in observation.nodes if (watts := _low_watts(node)) is not None]

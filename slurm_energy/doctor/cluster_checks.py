@@ -26,7 +26,7 @@ class GroupCheck:
         state: state of the check.
         finding: value or fault that the check found.
         nodes: names of the nodes, sorted; empty: the check is about the cluster.
-        cost: effect of the fault; empty if there is none.
+        cost: effect of the fault; empty if there is no fault.
         fix: remedy; empty if there is nothing to do.
     """
 

@@ -92,7 +92,7 @@ def read_response(
     """Return the findings in the response to `GET /v1/nodes`. Unknown keys are ignored.
 
     Args:
-        answer: the response.
+        answer: response of senergyctld as parsed JSON.
         url: address of the controller.
         client_version: release of this command.
         only: names of the nodes to select; empty: all nodes.

@@ -14,7 +14,7 @@ _NAME = "takeover"
 def failover_checks(findings: HostFindings) -> list[CheckResult]:
     """Return a check of the controllers on their hosts.
 
-    The result is empty if there is only one controller, or if none answers.
+    The result is empty if there is only one controller, or if no controller answers.
     """
     if not findings.slurm.is_controller:
         return []

@@ -94,9 +94,9 @@ class FileFault:
     """A file named in Slurm's configuration that Slurm cannot use, or that other users could change.
 
     Attributes:
-        path: the file.
-        why: the fault.
-        todo: the remedy.
+        path: path of the file.
+        why: description of the fault.
+        todo: description of the remedy.
         use: how Slurm uses the file.
     """
 
@@ -116,7 +116,8 @@ class SlurmEnergyFindings:
         stale: why slurm-energy.conf no longer names a plugin that was once enabled; empty otherwise.
         from_include: whether it is slurm-energy.conf that names the plugin; meaningful only if `ours` is
             True.
-        contain: whether PrologFlags has Contain or X11, so that the extern step holds a job's energy.
+        contain: whether PrologFlags has Contain or X11, so that Slurm records the energy of a job in its
+            extern step.
         gathers: whether JobAcctGatherType is set. Otherwise Slurm records no energy for any Slurm step.
         node_interval_s: AcctGatherNodeFreq in seconds; 0 if not set.
     """
@@ -135,9 +136,9 @@ class SlurmFileFindings:
     """The content of slurm.conf and plugstack.conf that concerns slurm-energy.
 
     Attributes:
-        conf: path of slurm.conf; empty if none was found.
+        conf: path of slurm.conf; empty if no slurm.conf was found.
         error: why slurm.conf could not be read; empty if it was read.
-        prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if there is none.
+        prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if no such program is set.
         prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
             starts.
         faults: files that are named but unusable, or that other users could change.
@@ -176,7 +177,7 @@ class SlurmFileFindings:
 
 @dataclass(frozen=True, slots=True)
 class HostFindings:
-    """All findings on a host. Fields for errors contain text, which is empty if there is no error.
+    """All findings on a host. Fields for errors contain text; an empty text means that there is no error.
 
     Attributes:
         node: name of the node.

@@ -87,7 +87,7 @@ def is_used(interface: HardwareInterface, sources: Iterable[str], knob_names: It
     """Return whether any counter or knob in use belongs to an interface.
 
     Args:
-        interface: the interface.
+        interface: a hardware interface of the catalogue.
         sources: values of `source` of the counters in use.
         knob_names: names of the knobs in use, for example `cpufreq.governor`.
     """

@@ -29,7 +29,7 @@ class NodeResult:
         state: state of the check.
         finding: text of the finding; `{}` in it stands for the range of `value` over the nodes that share the
             line.
-        cost: effect of the fault; empty if there is none.
+        cost: effect of the fault; empty if there is no fault.
         fix: remedy; empty if there is nothing to do.
         value: number for this node in place of `{}`; None: the finding has no `{}`.
     """

@@ -50,10 +50,10 @@ _REBUILD: Final = {
 
 
 def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -> SlurmFileFindings:
-    """Return the content of Slurm's configuration files that concerns slurm-energy, and the faults in it.
+    """Return those settings and faults in Slurm's configuration files that concern slurm-energy.
 
     Args:
-        conf: path of slurm.conf; None if there is none.
+        conf: path of slurm.conf; None if there is no slurm.conf.
         names: names of this host; None: read them from the system.
     """
     if conf is None:
@@ -174,7 +174,7 @@ def _plugin_faults(
 def _site_factor_faults(
     conf: Path, settings: Settings, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
-    """Yield the faults of the site factor plugin, which must be built for exactly the installed Slurm."""
+    """Yield the faults of the site factor plugin. It must have been built for exactly the installed Slurm."""
     include = conf.with_name(INCLUDE_NAME)
     if reason := stale_reason(include, ExactPlugin.SITE_FACTOR):
         yield FileFault(str(include), reason, _REBUILD[FileUse.SITE_FACTOR], FileUse.SITE_FACTOR)
@@ -207,7 +207,7 @@ def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> I
     """Yield the faults of a file that Slurm executes or loads.
 
     Args:
-        path: the file.
+        path: path of the file.
         use: how Slurm uses the file.
         executable: whether the file must be executable.
         ours: whether the file belongs to slurm-energy, so that owner and mode are also checked.

@@ -20,13 +20,13 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one check, which is one line of the report.
+    """Result of one check. The report shows each result in one line.
 
     Attributes:
         name: name of the check.
         state: state of the check.
         finding: result of the inspection, as text.
-        cost: effect of the fault on accuracy or control; empty if there is none.
+        cost: effect of the fault on accuracy or control; empty if there is no fault.
         fix: a command to run or a line to write; empty if there is nothing to do.
     """
 

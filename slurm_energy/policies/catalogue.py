@@ -30,7 +30,8 @@ class PolicyInfo:
 
     Attributes:
         name: value of --energy-policy.
-        base: built-in policy on which this policy is based; for a built-in policy, its own name.
+        base: name of the built-in policy on which this policy is based; for a built-in policy, the same as
+            `name`.
         description: one line of text.
         users: users that may request the policy; empty if every user may.
         cap_watts: power cap of the node in watts if the job gives none; None for no cap.

@@ -50,7 +50,7 @@ PUBLISHED: tuple[EdpEntry, ...] = (
 def cpu_entry(
     config: Config, cpu_model: str, gpu_names: Sequence[str], workload: str | None
 ) -> EdpEntry | None:
-    """Return the entry whose CPU settings apply to a node; None if there is none.
+    """Return the entry whose CPU settings apply to a node; None if no entry applies.
 
     An entry that names a GPU applies only to nodes that have a GPU of that name.
 
@@ -71,7 +71,7 @@ def cpu_entry(
 
 
 def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | None) -> EdpEntry | None:
-    """Return the entry whose GPU settings apply to a GPU; None if there is none.
+    """Return the entry whose GPU settings apply to a GPU; None if no entry applies.
 
     An entry that names a processor applies only to nodes with that processor.
 

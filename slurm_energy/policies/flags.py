@@ -162,7 +162,7 @@ def _implied_policy(
 
 
 def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) -> None:
-    """Check whether the user may use the requested policy, and whether the fixed settings agree with it."""
+    """Check the right of the user to the requested policy, and the fixed settings against this policy."""
     name = info.name
     if not info.allows(user):
         raise ForbiddenError(f"--energy-policy: '{name}' is not for user {shown(user or 'unknown')}")
@@ -227,7 +227,7 @@ def _bounded(
     bounds: tuple[float, float],
     unit: str,
 ) -> float | None:
-    """Return the number in a flag, which must be within the site's bounds; None: the flag is not given."""
+    """Return the number in a flag after checking the site's bounds; None: the flag is not given."""
     if name not in given:
         return None
     value, (low, high) = parse(given[name], FLAGS[name]), bounds

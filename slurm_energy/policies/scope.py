@@ -40,7 +40,7 @@ class JobScope:
         fraction of the node's CPUs.
 
         Args:
-            package: the package.
+            package: a processor package of the node.
             cpu_count: number of CPUs of the node.
         """
         if self.whole_node or self.cpus is None:

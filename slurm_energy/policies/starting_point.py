@@ -21,7 +21,7 @@ class StartingPoint:
     """Operating point from which tuning starts, with its origin.
 
     Attributes:
-        point: the operating point.
+        point: values of the tuned knobs.
         source: `site` if an entry of energy.toml names a value of the point, otherwise `published`.
         text: origin of the values, as text for users.
     """
@@ -34,7 +34,7 @@ class StartingPoint:
 def starting_point(
     objective: str, model: str | None, hardware: NodeHardware, scope: JobScope, config: Config
 ) -> StartingPoint | None:
-    """Return the starting point of a job; None if none is known.
+    """Return the starting point of a job; None if no starting point is known.
 
     The entries of the `edp` table contain settings with the best energy-delay product, so that only the
     objective `edp` uses them. The CPU values were measured with programs that compute on CPUs. They are not

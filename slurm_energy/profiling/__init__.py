@@ -1,4 +1,4 @@
-"""Energy of the sections of a program, measured by the program itself.
+"""Library with which a program measures the energy of its sections.
 
 In a job the node's agent supplies the energy; elsewhere the library reads the energy counters directly.
 Measuring never stops or slows the program. An unknown value is None.

@@ -46,9 +46,9 @@ class ValueRequester:
             return self._values[kind]
 
     def reset_after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent process may hold.
+        """Replace the lock in a forked child, and keep the requested values.
 
-        The requested values are kept.
+        Another thread of the parent process may have held the old lock.
         """
         self._lock = threading.Lock()
 
@@ -90,8 +90,8 @@ def adjusted(name: str, default: T) -> T:
     Args:
         name: `workers`, `pin-memory`, `batch-size`, `checkpoint-interval` (seconds), `accumulation` (steps
             per exchange of gradients), `stage-data` or `balance`; docs/diagnosis.md describes them.
-        default: the program's own value, which is returned if there is no adjustment. The result has the type
-            of `default`.
+        default: the program's own value. The function returns this value if there is no adjustment. The
+            result has the type of `default`.
 
     Example:
         loader = DataLoader(data, num_workers=slurm_energy.adjusted("workers", default=4))

@@ -20,7 +20,7 @@ def inside(function: _Function, context: Callable[[], AbstractContextManager[Any
     The context of a coroutine or a generator lasts until the end of the coroutine or generator.
 
     Args:
-        function: the function.
+        function: function to wrap.
         context: returns the context of one call.
     """
     wrapper: Any

@@ -35,7 +35,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Process:
-    """State that all sections of one process share. A forked child starts with a new state."""
+    """State that is common to all sections of one process. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -143,7 +143,7 @@ def flush() -> None:
 
 
 def process_identity() -> ProcessIdentity:
-    """Return the identity of this process, which is recorded with its sections."""
+    """Return the identity of this process. The identity is recorded with the process's sections."""
     return current_process() if _process.recorder is None else _process.recorder.process
 
 

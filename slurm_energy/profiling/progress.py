@@ -1,7 +1,7 @@
 """Progress reports of a program to the node's agent.
 
 The agent compares the speed of a job at several settings of the hardware. For this comparison, the agent
-needs the number of completed units of work (steps, samples, iterations), which only the program knows
+needs the number of completed units of work (steps, samples, iterations). Only the program knows this number
 exactly. Reports cost the program well under a microsecond per call on average, never raise an error and never
 wait for the agent.
 """
@@ -45,15 +45,15 @@ def progress(n: float = 1, total: float | None = None) -> None:
     most twice a second. Outside a Slurm job, or if the node has no agent, the function does nothing.
 
     Args:
-        n: number of completed units. Any unit is suitable whose work is always the same, such as steps,
-            samples or iterations.
+        n: number of completed units of work. A unit must always be the same amount of work, for example one
+            step, sample or iteration.
         total: total number of units that this process will complete, if known.
     """
     _reporter.add(n, total)
 
 
 def track(iterable: Iterable[_Item], total: float | None = None) -> Iterator[_Item]:
-    """Return the items of an iterable and report one unit after the work on each item.
+    """Return the items of an iterable, and report one unit of work after the work on each item.
 
     Example: `for batch in slurm_energy.track(loader): ...`
 
@@ -72,7 +72,7 @@ def track(iterable: Iterable[_Item], total: float | None = None) -> Iterator[_It
 
 
 def report_steps(optimizer: Any, total: float | None = None) -> Any:
-    """Report one unit after each step of a PyTorch optimizer.
+    """Report one unit of work after each step of a PyTorch optimizer.
 
     Args:
         optimizer: a `torch.optim.Optimizer`.

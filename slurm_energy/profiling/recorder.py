@@ -29,7 +29,7 @@ class _FinishedSection:
     """A finished section whose energy has not been read yet.
 
     Attributes:
-        section: the section.
+        section: finished section of the program.
         source: name of the energy reader that measured the section.
         thread: name of the thread that ran the section.
     """
@@ -94,7 +94,7 @@ class SectionRecorder:
         The agent may not have sent the energy yet.
 
         Args:
-            section: the section.
+            section: finished section of the program.
             source: name of the energy reader that measured the section.
         """
         self._finished.append(_FinishedSection(section, source, threading.current_thread().name))

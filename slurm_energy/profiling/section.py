@@ -17,7 +17,7 @@ class Section:
     """One execution of a section.
 
     Attributes:
-        path: names of the nested sections, from the outermost one to this one.
+        path: names of the nested sections, from the outermost section to this section.
         start_unix: Unix time of the start in seconds.
         seconds: duration; None while the section runs.
         failed: name of the exception that ended the section; None if it ended normally.

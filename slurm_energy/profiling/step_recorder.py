@@ -130,7 +130,10 @@ class StepRecorder:
             self._statistics.add_samples(samples)
 
     def result(self) -> RankSteps | None:
-        """Return the statistics so far; None if nothing was recorded or another thread holds the recorder."""
+        """Return the statistics so far.
+
+        Return None if nothing was recorded, or if another thread holds the lock of the recorder.
+        """
         if not self._lock.acquire(timeout=_LOCK_TIMEOUT_S):
             return None
         try:
@@ -255,7 +258,7 @@ def fitting_json(steps: RankSteps, max_bytes: int) -> str | None:
 
 
 def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
-    """Yield copies of steps, each with fewer details than the one before."""
+    """Yield copies of the steps of a process. Each copy has fewer details than the previous copy."""
     yield steps
     for _ in range(3):
         if steps.intervals is not None and len(steps.intervals.steps) > 1:

@@ -213,7 +213,7 @@ class StepStatistics:
         """Add a step of a loop and the wait for data at its beginning.
 
         Args:
-            start_ns: start of the step, which is the start of the wait.
+            start_ns: start of the step and of the wait for data.
             received_ns: end of the wait.
             end_ns: end of the step.
             samples: samples of the step; NaN: unknown.

@@ -30,7 +30,7 @@ class SectionSummary:
     """Summary of one section over all processes of a job.
 
     Attributes:
-        path: names of the nested sections, from the outermost one to this one.
+        path: names of the nested sections, from the outermost section to this section.
         calls: number of executions in all processes.
         processes: number of threads, over all processes, that executed the section.
         nodes: number of nodes on which the section was executed.

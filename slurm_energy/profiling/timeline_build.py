@@ -36,7 +36,7 @@ class TimelineSources:
     """All inputs of one timeline.
 
     Attributes:
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
         nodes: observations of the nodes.
         findings: findings about the job, the most important first.
         processes: event files.
@@ -55,7 +55,7 @@ class InputReport:
     """Result of reading one input.
 
     Attributes:
-        path: the file.
+        path: path of the input file.
         tally: numbers of events of the input.
         lost: events that the program dropped while it ran.
         fault: damage at which reading stopped, with its position in the file; empty: no damage.
@@ -74,7 +74,7 @@ class TimelineBuilder:
     """Builder of one timeline from all inputs.
 
     Args:
-        sources: the inputs.
+        sources: inputs of the timeline.
         writer: Chrome trace; None: no trace.
         overview: columns of the page; None: no page.
         progress: function that is called with the number of processed bytes and the total number of bytes.

@@ -47,7 +47,7 @@ class EventInput:
     """An event file.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         header: header of the file.
         start_ns: start of the oldest record, Unix nanoseconds; None: there are no records.
         end_ns: end of the newest record; None: there are no records.
@@ -64,7 +64,7 @@ class ProfileInput:
     """A Chrome trace of a profiler.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         head: facts about the trace from the first part of the file.
         file_bytes: size of the file.
     """

@@ -114,8 +114,8 @@ class TorchPhases:
 
         Args:
             start_ns: start of the step.
-            weight: number of steps that the timed step represents: itself, and the steps before it that were
-                not timed.
+            weight: number of steps that the timed step represents: the timed step, and the steps before this
+                step that were not timed.
         """
         self._start_ns, self._weight = start_ns, weight
         try:
@@ -327,7 +327,7 @@ class TorchPhases:
         return CudaTimer(torch.cuda, _record_on_gpu)
 
     def _tensor_with_gradient(self, output: Any, depth: int) -> Any:
-        """Return the first tensor of a model's output that has a gradient; None if there is none."""
+        """Return the first tensor with a gradient in a model's output; None if no tensor has a gradient."""
         if isinstance(output, self._torch.Tensor):  # type: ignore[union-attr]
             return output if output.requires_grad else None
         if depth and isinstance(output, (dict, list, tuple)):

@@ -80,8 +80,8 @@ def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()
     """Make a change: backup, journal entry, atomic replacement.
 
     Args:
-        change: the change.
-        journal: the journal.
+        change: change to make.
+        journal: journal in which the change is recorded.
         due: actions, such as a restart of a daemon, that Slurm needs after the change and after its reversal.
 
     Raises:
@@ -121,9 +121,9 @@ def make_directory(
     Args:
         path: the directory; nothing is done if it exists.
         mode: permission bits.
-        journal: the journal.
+        journal: journal in which the change is recorded.
         owner: uid and gid of the owner; None: the caller.
-        data: the directory holds data that setup does not delete.
+        data: whether the directory is for data, which undo does not delete.
 
     Raises:
         ForbiddenError, UnavailableError: the directory cannot be created.

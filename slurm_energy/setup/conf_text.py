@@ -28,7 +28,7 @@ class ConfLine:
         start: offset of the line in the text.
         end: offset of the first character after the line and its line break.
         text: the line without comment, continuation marks and escapes.
-        comment: the comment at the end, with its `#`; empty if there is none.
+        comment: the comment at the end, with its `#`; empty if the line has no comment.
     """
 
     start: int
@@ -90,7 +90,7 @@ def ends_continued(text: str) -> bool:
 
 
 def line_break(text: str) -> str:
-    r"""Return the line break of a text, `\r\n` if most lines end with it."""
+    r"""Return the line break of a text: `\r\n` if most lines end with these characters, else `\n`."""
     return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
 
 

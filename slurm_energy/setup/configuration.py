@@ -47,7 +47,7 @@ def configuration_text(detected: DetectedValues) -> str:
     The text contains every key with its meaning. Only the detected values are active.
 
     Args:
-        detected: the values.
+        detected: values that setup has detected.
     """
     lines = example_file().splitlines()
     out = [lines[0], "# Written by `senergy setup`.", lines[1]]

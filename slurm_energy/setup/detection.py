@@ -20,7 +20,7 @@ def detected_values(
     """Return the values of energy.toml for a host. The file is suitable for every host of the cluster.
 
     Args:
-        site: the cluster.
+        site: the Slurm cluster of this host.
         given: values that the administrator chose; they take precedence.
         is_node: whether to describe the hardware of this host at the head of the file.
     """

@@ -27,7 +27,7 @@ class SetupRun:
 
     Args:
         plan: the plan to execute.
-        site: the cluster.
+        site: the Slurm cluster of this host.
         own: installed files of slurm-energy.
         journal: journal of this host, locked.
         dialogue: conversation with the administrator.
@@ -229,7 +229,7 @@ class SetupRun:
         Args:
             name: `slurmctld` or `slurmd`.
             units: units of the daemon.
-            action: action in the journal, which is no longer due after the restart.
+            action: action in the journal that the restart completes.
         """
         if not self._units.is_running:
             self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)

@@ -61,7 +61,7 @@ class SetupEntry:
 
 
 class SetupJournal:
-    """Journal of setup in a directory, which is created with the first entry.
+    """Journal of setup in a directory. The first entry creates the directory.
 
     Args:
         directory: directory of the journal and the backups.

@@ -43,7 +43,7 @@ class OwnFiles:
         return (self.library / "senergy_submit.lua").exists()
 
     def packaged_unit(self, name: str) -> Path | None:
-        """Return the path of a unit that a package installed; None if there is none."""
+        """Return the path of a unit that a package installed; None if no package installed the unit."""
         paths = (self.root / directory / name for directory in _UNIT_DIRECTORIES)
         return next((path for path in paths if path.exists()), None)
 

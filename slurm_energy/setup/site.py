@@ -244,7 +244,7 @@ def _installation(prefix: Path | None, daemons: Iterable[DaemonOptions], root: P
 
 
 def _locate(installation: Installation | None, daemons: Iterable[DaemonOptions], root: Path) -> Path | None:
-    """Return the path of slurm.conf that Slurm's programs on this host read; None if there is none."""
+    """Return the path of the slurm.conf that Slurm's programs on this host read; None: no file found."""
     if named := os.environ.get("SLURM_CONF"):
         return Path(named)
     candidates = [one.conf for one in daemons if one.conf is not None]

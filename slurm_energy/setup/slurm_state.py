@@ -84,7 +84,10 @@ def conf_fault(site: SlurmSite, run: Runner | None = None) -> str:
 
 
 def lua_fault(text: bytes, run: Execute) -> str:
-    """Return the syntax error in a Lua script; empty if there is none, or if no Lua compiler is installed."""
+    """Return the syntax error in a Lua script.
+
+    The text is empty if the script is correct, or if no Lua compiler is installed.
+    """
     compiler = next((path for name in _LUA_COMPILERS if (path := shutil.which(name))), None)
     if compiler is None:
         return ""

@@ -26,7 +26,7 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[F
 
     Args:
         name: `senergyd` or `senergyctld`.
-        site: the cluster.
+        site: the Slurm cluster of this host.
         own: installed files.
         user: user as whom senergyctld runs.
     """

@@ -37,7 +37,7 @@ class ActiveSlurmctld:
 
     Args:
         run: runs Slurm's commands.
-        locate: returns the path of slurm.conf; None: there is none.
+        locate: function that returns the path of slurm.conf, or None if there is no slurm.conf.
         unix_s: returns Unix time.
         clock_s: returns monotonic time.
     """

@@ -109,7 +109,7 @@ def parse_time_limit(text: str, name: str = "--time") -> float | None:
     """Parse a time limit in any form that Slurm accepts, rounded up to minutes as Slurm does.
 
     Args:
-        text: the time limit.
+        text: the time limit as the user wrote it.
         name: name of the option, for the error.
 
     Returns:

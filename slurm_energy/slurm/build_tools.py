@@ -18,7 +18,7 @@ OUTPUT_TODO: Final = "run it as root, or name another directory with --output"
 
 
 def require_writable(directory: Path, todo: str = "run it as root") -> None:
-    """Check that the caller can create files in a directory, or the directory itself if it does not exist.
+    """Check that the caller can create files in a directory. A missing directory must be creatable.
 
     A build takes up to minutes. With this check, a caller who may not write the result learns so before the
     build.

@@ -1,4 +1,4 @@
-"""Parser of slurm.conf and plugstack.conf. It reads only files and queries no daemon."""
+"""Parser of slurm.conf and plugstack.conf. The parser only reads files and queries no daemon."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _included(folder: Path, name: str, *, strict: bool) -> list[Path]:
     Args:
         folder: directory of the file with the Include line, to which a relative name refers.
         name: path in the Include line; plugstack.conf may give a glob pattern.
-        strict: if no file matches, return the path itself, so that reading it fails.
+        strict: if no file matches, return the path, so that the caller fails to read this file.
     """
     path = folder / name
     files = [file for file in sorted(path.parent.glob(path.name)) if file.is_file()]

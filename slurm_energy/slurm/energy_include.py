@@ -1,6 +1,6 @@
 """The file slurm-energy.conf, which slurm.conf includes.
 
-slurm-energy.conf names the plugins of slurm-energy only while the plugins fit the installed Slurm.
+The file names the plugins of slurm-energy only while the plugins fit the installed Slurm.
 
 A daemon of Slurm that cannot load the energy plugin named in slurm.conf does not start. After an upgrade of
 Slurm, the plugins belong to another release until they are built again. Therefore slurm.conf does not name
@@ -73,7 +73,7 @@ class PluginState:
     """Whether an installed plugin fits the installed Slurm, and how slurm.conf names the plugin.
 
     Attributes:
-        kind: the plugin.
+        kind: which plugin of slurm-energy.
         plugin: path at which the plugin is, or would be installed.
         fault: why Slurm could not load the plugin; empty if Slurm can load it.
         conf: path of slurm.conf.
@@ -101,9 +101,9 @@ def plugin_state(
     """Return the state of a plugin on this host. No daemon is queried.
 
     Args:
-        slurm: the installation.
+        slurm: the Slurm installation of this host.
         conf: path of slurm.conf; None: where Slurm expects it.
-        kind: the plugin.
+        kind: which plugin of slurm-energy.
 
     Raises:
         UnavailableError: slurm.conf, Slurm or the directory of its plugins cannot be found.

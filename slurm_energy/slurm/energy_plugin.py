@@ -62,7 +62,7 @@ def install_plugin(plugin: Path, target: Path) -> None:
     A daemon that starts during the installation finds the old or the new file, but never an incomplete file.
 
     Args:
-        plugin: the built plugin.
+        plugin: path of the built plugin.
         target: path of the installed plugin.
 
     Raises:

@@ -30,7 +30,10 @@ class ExitStatus:
 
     @classmethod
     def from_text(cls, text: str | None) -> ExitStatus | None:
-        """Return the exit status in sacct's form `CODE:SIGNAL`; None if it is unknown or malformed."""
+        """Parse an exit status in sacct's form `CODE:SIGNAL`.
+
+        Return None if the text is missing or has another form.
+        """
         match = _TEXT.fullmatch(text or "")
         return cls(int(match["code"]), int(match["signal"])) if match else None
 

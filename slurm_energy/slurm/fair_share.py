@@ -20,7 +20,7 @@ _PARENT: Final = "parent"
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """An association of Slurm, which is one row of `sacctmgr show assoc`.
+    """An association of Slurm (a user or Slurm account): one row of `sacctmgr show assoc`.
 
     Attributes:
         account, user, partition, parent: names; empty: none. `user` is empty for the association of an
@@ -111,7 +111,7 @@ class ShareCache:
         self._wait_s = max_age_s / 60
 
     def current(self, wanted: Iterable[tuple[str, str]] = ()) -> ShareTree:
-        """Return the fair shares, which were read at most `max_age_s` ago.
+        """Return fair shares that are at most `max_age_s` old.
 
         Args:
             wanted: pairs of account and user that the caller looks up. An unknown pair, such as that of a new

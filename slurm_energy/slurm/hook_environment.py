@@ -29,7 +29,7 @@ class JobContext:
     None in a field: this Slurm release does not set the value.
 
     Attributes:
-        job_id: Slurm's job id; each array task and each component of a heterogeneous job has its own.
+        job_id: Slurm's job id. Each array task and each component of a heterogeneous job has a different id.
         restart_count: number of earlier requeues.
         uid: uid of the job's owner.
         user: login name of the job's owner.

@@ -1,7 +1,7 @@
 """Slurm host lists (`n[01-04,7],login`), and lists with one count per node of a host list (`64(x2),32`).
 
 ClusterShell parses and folds the lists. ClusterShell is imported by the first call that needs it, because the
-import takes as long as the rest of a short command. Jobs on one node, which are the majority, need no import.
+import takes as long as the rest of a short command. Most jobs run on one node and need no import.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def count_at(counts: str, position: int) -> int | None:
     """Return the count of the node at a position in a list of counts such as `64(x2),32`.
 
     Args:
-        counts: the list.
+        counts: list with one count per node of a host list.
         position: position of the node in the host list, from 0.
 
     Returns:

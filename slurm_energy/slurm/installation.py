@@ -130,5 +130,5 @@ def _below(prefix: Path) -> Installation:
 
 
 def _paths(text: str) -> list[Path]:
-    """Return the directories in PluginDir, which are separated by colons."""
+    """Return the directories in PluginDir, a list separated by colons."""
     return [Path(part) for part in text.split(":") if part.startswith("/")]

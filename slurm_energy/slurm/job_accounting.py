@@ -71,7 +71,11 @@ class JobFacts:
     Attributes:
         job_id: Slurm's job id.
         display_id: job id that users see: `12`, array task `12_3`, heterogeneous component `14+0`.
-        cluster, name, account, partition, user: names.
+        cluster: ClusterName.
+        name: job name.
+        account: Slurm account.
+        partition: name of the partition.
+        user: login name of the owner.
         state: job state, as Slurm writes it.
         submit, start, end: Unix seconds.
         elapsed_s: elapsed time in seconds.

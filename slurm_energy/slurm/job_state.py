@@ -37,8 +37,8 @@ def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
         run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
 
     Returns:
-        The state. It is empty if Slurm does not know the job. It is None if the state is unknown, because
-        Slurm does not answer or keeps no accounting of finished jobs.
+        The state; empty if Slurm does not know the job; None if the state is unknown because Slurm does not
+        answer or keeps no accounting of finished jobs.
     """
     run = run or CommandRunner(TIMEOUT_S)
     try:
@@ -76,7 +76,7 @@ class JobStatus:
 
 
 def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[int, JobStatus]:
-    """Return the status of several jobs, which are neither arrays nor heterogeneous.
+    """Return the status of several jobs. The jobs must be neither arrays nor heterogeneous.
 
     One squeue command reads the jobs that slurmctld knows, and one sacct command reads the remaining jobs.
     Jobs that neither command knows are missing from the result. A failure of sacct is no error, because a

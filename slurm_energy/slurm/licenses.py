@@ -144,7 +144,7 @@ class LicenseReservations:
 
         Args:
             wanted: reservations by name; each name begins with the prefix.
-            now_unix_s: the time now.
+            now_unix_s: present time in Unix seconds.
 
         Raises:
             UnavailableError: slurmctld does not answer or refuses a reservation.

@@ -29,7 +29,7 @@ class Credential:
         payload: payload bytes.
         uid, gid: ids of the process that encoded the credential.
         origin: IPv4 address of the host on which the credential was encoded; None: unknown. The munged of
-            that host determined the address itself or took it from its option --origin. The address is often
+            that host detected the address or took the address from the option --origin. The address is often
             a loopback address.
     """
 

@@ -22,7 +22,7 @@ def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
 
 
 def parse_node_addresses(text: str) -> Mapping[str, frozenset[str]]:
-    """Parse the output of the sinfo command, which has one line for each node and partition.
+    """Parse the output of the sinfo command. The output has one line for each pair of node and partition.
 
     Lines of another form are skipped. Only administrators choose the names, and no name contains a vertical
     bar.

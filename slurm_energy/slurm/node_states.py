@@ -56,7 +56,7 @@ def read_slurm_nodes(run: Runner) -> Mapping[str, NodeInSlurm]:
 
 
 def parse_slurm_nodes(text: str) -> Mapping[str, NodeInSlurm]:
-    """Parse the output of the sinfo command, which has one line for each node and partition.
+    """Parse the output of the sinfo command. The output has one line for each pair of node and partition.
 
     Lines of another form are skipped. Only administrators choose the names, and no name contains a vertical
     bar.

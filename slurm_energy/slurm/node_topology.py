@@ -22,7 +22,7 @@ class NodeTopology:
     Attributes:
         cores: physical cores on all sockets.
         threads_per_core: hardware threads of each core.
-        sockets: sockets.
+        sockets: number of processor sockets.
     """
 
     cores: int
@@ -34,7 +34,7 @@ def parse_topology(text: str, name: str) -> NodeTopology:
     """Parse `CORES` or `CORESxTHREADS`, for example `28x2` for 28 cores with 2 hardware threads each.
 
     Args:
-        text: the text.
+        text: number of cores, and the number of hardware threads per core if given.
         name: name of the option, for the error.
 
     Raises:

@@ -45,7 +45,7 @@ def plugin_sources() -> Path:
 
 
 def parts_directory() -> Path:
-    """Return the directory that contains `plugins/`, `spank/` and `prolog_epilog/`, which may not exist."""
+    """Return the directory of `plugins/`, `spank/` and `prolog_epilog/`. The directory need not exist."""
     if named := os.environ.get(PARTS_KEY):
         return Path(named)
     prefix = package_prefix()
@@ -169,7 +169,7 @@ def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -
 
     Args:
         cache: directory for downloaded sources.
-        slurm: the installation.
+        slurm: the Slurm installation of this host.
         release: release of slurmctld.
         say: receives a line of text before the download.
     """

@@ -25,7 +25,7 @@ class PluginFile:
     """A SPANK plugin of slurm-energy that plugstack.conf names.
 
     Attributes:
-        path: the file.
+        path: path of the plugin.
         release: Slurm release for which the plugin was built; None: the file is missing or is no plugin.
     """
 
@@ -56,7 +56,7 @@ def find_slurm_files(conf: Path | None) -> SlurmFiles:
     """Return the files of slurm-energy that the configuration of Slurm names.
 
     Args:
-        conf: path of slurm.conf; None: there is none. The Slurm release may be known nevertheless.
+        conf: path of slurm.conf; None: there is no slurm.conf. The Slurm release may be known nevertheless.
     """
     settings: Settings = {}
     if conf is not None:
@@ -125,7 +125,7 @@ def line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.
 
 
 def own_program(files: Iterable[Path]) -> str:
-    """Return the path of the first program that calls slurm-energy; an empty text if there is none."""
+    """Return the path of the first program that calls slurm-energy; an empty text if no program does."""
     return next((str(program) for program in files if is_own_program(program)), "")
 
 

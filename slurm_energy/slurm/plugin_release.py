@@ -44,7 +44,7 @@ def plugin_release(path: Path) -> Release | None:
 
 
 def installed_release(directories: Iterable[Path]) -> Release | None:
-    """Return the release of the first Slurm plugin in the given directories; None: there is none.
+    """Return the release of the first Slurm plugin in the given directories; None: there is no plugin.
 
     Plugins of slurm-energy are skipped.
     """

@@ -75,7 +75,7 @@ def update_exact(
     removed it from slurm-energy.conf because it does not fit the installed Slurm.
 
     Args:
-        slurm: the installation.
+        slurm: the Slurm installation of this host.
         conf: path of slurm.conf; None: where Slurm expects it.
         source: source tree of Slurm; None: search a source tree in `SOURCE_DIRECTORIES`.
         say: receives a line of text before each step that takes time.
@@ -103,7 +103,7 @@ def build_exact(kind: ExactPlugin, slurm: Installation, source: Path | None, say
 
     Args:
         kind: which plugin of slurm-energy to build.
-        slurm: the installation.
+        slurm: the Slurm installation of this host.
         source: source tree of Slurm, for the site factor; None: it is downloaded.
         say: receives a line of text before each step that takes time.
 

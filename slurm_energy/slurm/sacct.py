@@ -1,8 +1,8 @@
 """Rows of Slurm's accounting, selected and ordered by one sacct command.
 
-sacct writes rows without any quoting. It is run with a random delimiter, so that no name chosen before the
-call can move a value into another field. The delimiter is visible in the list of processes while sacct runs
-(about 10 ms); the shape of each row is checked as well.
+sacct writes rows without any quoting. This module runs sacct with a random delimiter, so that no name chosen
+before the call can move a value into another field. The delimiter is visible in the list of processes while
+sacct runs (about 10 ms); the shape of each row is checked as well.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class SacctField:
     """A field of `sacct --format`.
 
     Attributes:
-        name: name, which is also the header.
+        name: name of the field, and header of its column.
         width: default number of characters; negative: left-justified.
         doc: meaning, for users.
         overflow: treatment by sacct of a value that is longer than the column.

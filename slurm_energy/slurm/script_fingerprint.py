@@ -1,8 +1,8 @@
 """Fingerprint of a batch script and its arguments, which identifies runs of the same work.
 
 spank/fingerprint.c computes the same digest in C. The C code reads the script in the spool directory of the
-running job. `senergy predict` uses this module. The digest distinguishes the scripts of a user. It is not a
-cryptographic hash and proves nothing.
+running job. `senergy predict` uses this module. The digest distinguishes the scripts of a user. The digest is
+not a cryptographic hash and proves nothing.
 """
 
 from __future__ import annotations

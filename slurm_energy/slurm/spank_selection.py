@@ -42,7 +42,7 @@ class SpankSelection:
 def slurm_release(prefix: Path | None = None) -> Release | None:
     """Return the release of the installed Slurm, read from its plugins; None: there is no Slurm.
 
-    No program is run, so that this works on login nodes, which have neither slurmctld nor slurmd.
+    No program is run, because login nodes have neither slurmctld nor slurmd.
 
     Args:
         prefix: prefix of Slurm; None: the prefix of srun or scontrol on PATH, else /usr.

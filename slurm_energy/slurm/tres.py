@@ -29,7 +29,7 @@ class RequestedResources:
     `gpus` is also None for a job without GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
 
     Attributes:
-        nodes, cpus, gpus: numbers.
+        nodes, cpus, gpus: number of nodes, of CPUs and of GPUs.
         gpu_kind: Slurm's GRES type of the GPUs.
         memory_mib: memory in MiB, rounded up.
     """

@@ -63,6 +63,6 @@ def _license_total(text: str, name: str) -> int | None:
 
 
 def _highest(table: BudgetTable) -> float:
-    """Return the highest limit of a budget that the configuration itself states."""
+    """Return the highest limit that the configuration states for a budget."""
     values = [float(entry["watts"]) for entry in table.schedule]
     return max([table.watts or 0.0, table.fallback_watts or 0.0, *values])

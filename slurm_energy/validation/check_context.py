@@ -24,7 +24,7 @@ class CheckContext:
     """A configuration to check, with the facts about the host.
 
     Attributes:
-        source: the parsed file.
+        source: the parsed configuration file.
         host: facts about the host.
         role: the daemon that is about to start on this host; None: a user checks the file.
         idle_watts: power without any job, as senergyctld reports it. The key consists of name, scope and
@@ -56,7 +56,7 @@ class CheckContext:
         Args:
             section: section of the configuration.
             key: key in the section; empty: the whole section.
-            why: the fault.
+            why: description of the fault.
             todo: the remedy; empty: the remedy follows from the fault.
             unavailable: whether the configuration is valid, but a directory or database in it is currently
                 not available.

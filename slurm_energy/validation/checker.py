@@ -138,7 +138,7 @@ def load_for_daemon(argument: Path | str | None, role: DaemonRole, log: logging.
 
     Args:
         argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
-        role: the daemon.
+        role: the daemon whose configuration is loaded.
         log: logger that receives the warnings.
 
     Raises:

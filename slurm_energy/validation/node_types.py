@@ -92,7 +92,7 @@ class _TypeReader(TableReader):
 
     Args:
         reader: reader of the file.
-        name: the node type.
+        name: name of the node type.
         places: keys that the node type sets, as (section, key).
     """
 

@@ -177,7 +177,7 @@ def _check_folder(
     Args:
         context: configuration and host.
         section: section of the key that names the directory.
-        key: key that names the directory or a file in it.
+        key: key that names the directory, or a file in the directory.
         folder: the directory, which exists.
         refused_by_daemon: whether the daemon refuses such a directory. If True, the finding is an error. If
             False, the finding is an error only if every user may write to the directory.

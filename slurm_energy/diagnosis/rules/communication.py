@@ -24,7 +24,7 @@ def communication(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that all ranks spend much time on communication.
 
     A rank that waits for a slower rank also reports the wait as communication. The rank with the least
-    communication does not wait, so that its communication time is the cost of the communication itself.
+    communication time does not wait, so that this time is the cost of the communication alone.
     """
     if not view.gpus and is_crowded(view):
         return  # ranks wait for ranks that wait for CPUs

@@ -132,7 +132,7 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
 
 
 def _optimizer(view: JobView) -> tuple[float, float | None]:
-    """Return the seconds of the optimizer per rank and its percentage of the computation on CPUs.
+    """Return the optimizer's seconds per rank, and its percentage of the computation time on CPUs.
 
     The percentage is None if it is unknown, or if the job has GPUs.
     """

@@ -171,11 +171,11 @@ class _LoaderUse(NamedTuple):
 def _loader_use(view: JobView, *, waits: bool = True) -> _LoaderUse | None:
     """Return the CPU use of the loader's processes; None if unknown.
 
-    Each rank has loader workers, or its own process loads data while it waits for data. The remaining CPU use
+    Each rank has loader workers, or the process of the rank itself loads the data. The remaining CPU use
     is that of the computation.
 
     Args:
-        view: the job.
+        view: facts about the job.
         waits: whether the time in which tasks wait for CPUs counts as use, because these tasks have work.
     """
     nodes = view.observation.nodes

@@ -139,7 +139,7 @@ def unix_offset_ns(head: ProfileHead, window: TimeWindow, clock_offsets_ns: Sequ
 
     Args:
         head: facts about the trace.
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
         clock_offsets_ns: Unix time minus CLOCK_MONOTONIC of the job's processes. If the trace states no
             clock, the first of these offsets with which the trace begins within the window is used.
     """

@@ -31,7 +31,7 @@ class TraceFileError(ValueError):
     """The content is not a Chrome trace, or stops being one at some byte.
 
     Args:
-        why: the fault.
+        why: description of the fault.
         offset: position of the fault, in bytes of the decompressed content.
     """
 

@@ -52,7 +52,7 @@ class Overview:
     """Rows of processes over the time window of the timeline.
 
     Args:
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
     """
 
     def __init__(self, window: TimeWindow) -> None:
@@ -116,8 +116,8 @@ class Overview:
         """Return the fraction of each column's time by category, in the order of `CATEGORIES`.
 
         The fractions of a column add up to at most 1. If phases overlap, phases of `STANDARD_PHASES` take
-        precedence over sections of users, which may contain such phases. Sections of users take precedence
-        over the rest of the steps, which contain both.
+        precedence over sections of users, because such sections may contain such phases. Sections of users
+        take precedence over the rest of the steps, because steps contain both.
         """
         total = self.column_ns * row.members
         names = [name for name in CATEGORIES if name in row.nanoseconds]

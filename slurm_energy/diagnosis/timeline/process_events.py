@@ -51,7 +51,7 @@ class ProcessEvents:
 
     Args:
         header: header of the event file.
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
         writer: Chrome trace; None: no trace.
         group: process number in the trace.
         overview: columns of the page; None: no page.

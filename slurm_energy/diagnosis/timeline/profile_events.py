@@ -42,7 +42,7 @@ class ProfileEvents:
         name: short name of the trace, shown before the names of its processes.
         number: number of the trace, which distinguishes its arrows between events from those of other traces.
         offset_ns: Unix time in nanoseconds at time 0 of the trace.
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
         writer: Chrome trace; None: no trace.
         drawing: the overview of the page, and the row of the trace in it; None: no page.
         has_gpu: whether the row shows the events of a GPU; otherwise it shows the events of the first thread.

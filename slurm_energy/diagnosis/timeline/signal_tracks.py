@@ -83,7 +83,7 @@ def counter_points(
         series_start_s: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
         values: mean per interval; NaN: unknown.
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
 
     Returns:
         At each change, the time in microseconds of the timeline and the new value. For each gap, start and
@@ -132,7 +132,7 @@ class _CounterGroup:
 
     Args:
         writer: Chrome trace.
-        window: the shown time window.
+        window: part of the job's time that the timeline shows.
         group: process number.
     """
 

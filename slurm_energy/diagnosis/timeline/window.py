@@ -49,7 +49,7 @@ class TimeWindow:
     def clip_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:
         """Return the part of an interval (Unix seconds) inside the window.
 
-        Return None if no part of it is inside.
+        Return None if the whole interval is outside the window.
         """
         start_s, end_s = max(start_s, self.from_s), min(end_s, self.to_s)
         return (start_s, end_s) if start_s <= end_s else None

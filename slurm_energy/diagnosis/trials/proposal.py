@@ -73,7 +73,7 @@ def propose(
     elapsed_s: float,
     energy_joules: float | None,
 ) -> list[AdjustmentProposal]:
-    """Return the proposals for a job, the one with the largest predicted gain first.
+    """Return the proposals for a job in descending order of their predicted gains.
 
     If the advised value is outside the permitted range, the proposal uses the nearest permitted value and the
     corresponding fraction of the gain.

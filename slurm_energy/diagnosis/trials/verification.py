@@ -184,7 +184,7 @@ def _confidence(runs: int) -> float:
 
 
 def _log_gain(proposal: AdjustmentProposal) -> float:
-    """Return the logarithm of the larger one of the predicted gains of time and energy."""
+    """Return the logarithm of the predicted gain of time or energy, whichever is larger."""
     ratio = min(proposal.time_ratio, 1.0 if proposal.energy_ratio is None else proposal.energy_ratio)
     return -math.log(max(_MIN_RATIO, ratio))
 
@@ -275,7 +275,8 @@ def _refusal(
 def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
     """Return whether runs did the same work.
 
-    Runs did the same work if their progress is equal, or if their activity ended by itself equally early.
+    Runs did the same work if their progress is about equal. If no run reports progress, the active times of
+    all runs must be about equal, and idle time must follow the activity in each run.
     """
     amounts = [run.samples or run.steps for run in (*before, *after)]
     known = [amount for amount in amounts if amount]

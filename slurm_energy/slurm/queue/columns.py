@@ -1,4 +1,4 @@
-"""Pending and running jobs as columns, which are the same for every source and Slurm release."""
+"""Pending and running jobs as columns. The columns are the same for every source and Slurm release."""
 
 from __future__ import annotations
 

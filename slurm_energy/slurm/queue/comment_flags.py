@@ -1,7 +1,7 @@
 """Parser of the energy flags in a job's AdminComment.
 
 The job_submit module copies the flags to AdminComment, so that squeue shows the flags. Users cannot write
-AdminComment themselves. The values are nevertheless user-supplied and unchecked.
+AdminComment, but the values are those of users and are unchecked.
 """
 
 from __future__ import annotations

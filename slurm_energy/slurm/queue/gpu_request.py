@@ -152,7 +152,7 @@ def scontrol_fields(
     Before `GPU_TYPE_CHANGE_RELEASE`, the type is selected by excluding the nodes without GPUs of this type.
 
     Args:
-        request: the current request.
+        request: the job's GPU request before the change.
         gpu_kind: Slurm's GRES type of the wanted GPUs; empty: any type on the nodes that are not excluded.
         gpus: wanted GPUs per node.
         release: Slurm's release.

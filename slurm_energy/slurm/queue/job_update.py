@@ -122,7 +122,7 @@ class JobUpdater:
         src/slurmctld/job_mgr.c, _update_job()).
 
         Args:
-            job_id: the job.
+            job_id: Slurm's job id.
             fields: new values by the field names of scontrol, `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
             uid: uid of the job's owner.
             name: `QueueColumns.scontrol_name` of the job; empty: the job id.
@@ -250,9 +250,9 @@ class JobUpdater:
         """Run a scontrol command and return the reason why it failed; None: it succeeded.
 
         Args:
-            session: the scontrol process.
-            text: the command.
-            name: name of the job in scontrol's reply, which is removed from the reason; empty: nothing is
+            session: the scontrol process that executes the command.
+            text: command in the syntax of scontrol.
+            name: name of the job in scontrol's reply. This name is removed from the reason. Empty: nothing is
                 removed.
 
         Raises:
@@ -273,7 +273,7 @@ def _reason(lines: Sequence[str], name: str) -> str | None:
 
     Args:
         lines: lines of scontrol's reply; empty: success.
-        name: name of the job, which is removed from the start of a line.
+        name: name of the job. This name is removed from the start of a line.
     """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
     words = [word.removeprefix(f"{name}: ") for word in words]

@@ -26,7 +26,7 @@ def check_weights(
     """Check slurmctld's priority weights, and check slurm.conf for another site factor plugin.
 
     The configuration is read from slurmctld with one request. PrioritySiteFactorPlugin is read from
-    slurm.conf, because `scontrol show config` prints `(null)` for it (22.05 to 26.05).
+    slurm.conf, because `scontrol show config` prints `(null)` for this key (22.05 to 26.05).
 
     Args:
         run: executes a command and returns its output.

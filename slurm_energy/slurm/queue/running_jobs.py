@@ -118,7 +118,7 @@ def non_preemptible_partitions(run: Runner = run_command) -> frozenset[str]:
     """Return the partitions whose jobs must not be preempted.
 
     These are the partitions with `PreemptMode=OFF` if the cluster has another mode. If the mode of the
-    cluster is `OFF`, which is the default, the result is empty: Slurm itself does not preempt, and the
+    cluster is `OFF` (the default), the result is empty: Slurm itself does not preempt, and the
     configuration key `priority.preempt` alone decides.
 
     Raises:

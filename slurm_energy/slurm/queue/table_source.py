@@ -121,8 +121,8 @@ class QueueTableSource:
         minute and continues the journal in the meantime.
 
         Returns:
-            The queue; None if no `read` has succeeded. It is also None if the journal is missing, because the
-            queue would then lack new jobs.
+            The queue; None if no `read` has succeeded, or if the journal is missing, because the queue would
+            then lack new jobs.
         """
         journal = _journal(journal_path(self._path))
         if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
@@ -134,7 +134,7 @@ class QueueTableSource:
         """Return a copy of the snapshot in which entries of the journal replace older ones of the same jobs.
 
         Args:
-            snapshot: the snapshot.
+            snapshot: the snapshot without entries of its journal.
             journal: result of `_journal`; if it is None or has another generation, the entries of the
                 snapshot do not change.
         """
