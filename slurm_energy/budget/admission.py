@@ -22,7 +22,7 @@ class PowerAdmission:
     Attributes:
         fits: whether the job starts now, shape (m,).
         blocking: row of the budget without enough headroom for the job; -1 for a job that fits. Shape (m,).
-        headroom_watts: headroom that the admitted jobs leave, shape (b,).
+        headroom_watts: power that jobs may still add under each budget after the admitted jobs, shape (b,).
     """
 
     fits: Bools
@@ -59,11 +59,13 @@ def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
 def admit_in_order(
     job_watts: Floats, members: Floats, headroom: Floats, *, stops_at: Bools | None = None
 ) -> PowerAdmission:
-    """Return the jobs that fit under all budgets together with the jobs admitted before them.
+    """Admit the jobs one after the other, and return the result.
+
+    A job is admitted if no budget is exceeded by this job together with the jobs admitted before.
 
     Args:
         job_watts: power that the start of each job adds above idle, in the order of starts, shape (m,).
-        members: fraction of each job's power under each budget, 0 to 1, shape (b, m).
+        members: fraction of each job's power that counts under each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
         stops_at: jobs that no later job may pass if they do not fit, shape (m,); None: any job may be passed.
     """
@@ -85,7 +87,9 @@ def admit_in_order(
 
 
 def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
-    """Return the limit per device at which an admitted job starts before the next distribution, shape (n,).
+    """Return the power limit per device with which an admitted job starts, shape (n,).
+
+    The limit applies until the next distribution.
 
     Each group gets its economic limit plus a fraction of the range from this limit to the group's expected
     power. The fraction is the same for all groups and as large as the headroom of the budgets allows.

@@ -1,5 +1,7 @@
 """Ceilings of the devices of all nodes: confirmed ceilings, and raises that fit under the budgets.
 
+A ceiling is the maximum power limit that the controller allows a device.
+
 A ceiling is lowered at once, but counts at its old value until the node confirms the new value. A ceiling is
 raised only within power that is confirmed as free. Therefore the sum of the ceilings in the hardware never
 exceeds a budget, whatever the order of polls, lost messages and restarts.
@@ -27,8 +29,8 @@ class CeilingBudget:
     """A budget for the sum of the ceilings of its devices.
 
     Attributes:
-        rows: rows of the devices under the budget.
-        available_watts: limit of the budget minus its fixed power.
+        rows: indices of the devices under the budget in the columns of `CeilingCommitment`.
+        available_watts: limit of the budget minus the power that no ceiling controls.
     """
 
     rows: Ints
@@ -37,7 +39,7 @@ class CeilingBudget:
 
 @dataclass(slots=True)
 class _NodeCeilings:
-    """State of the decisions of one node.
+    """Decisions that one node has received or confirmed.
 
     Attributes:
         index: position of the node in the list of names.
@@ -45,7 +47,8 @@ class _NodeCeilings:
         boot_id: current boot; empty: unknown.
         earlier_boots: earlier boots of the node. Late polls of these boots are ignored.
         number: number of the current decision.
-        confirmed: minimum number of a poll that confirms a decision of this boot.
+        confirmed: number of the last confirmed decision of this boot, or the number of the first decision
+            that the node can confirm. A poll with a lower number confirms no decision.
         sent: for each sent decision, by number, its ceilings by row. Decisions that a confirmed decision
             has replaced are left out.
         has_reported: whether the node has reported since this process started.
@@ -62,7 +65,7 @@ class _NodeCeilings:
 
 
 class CeilingCommitment:
-    """Confirmed and granted ceilings of all devices, by row.
+    """Confirmed and granted ceilings of all devices. Each device has a row in the columns.
 
     Call `report` for each poll, `grant` for each decision of the controller, then store `unsaved`, and only
     then call `decision` for the nodes that fetch their ceilings. After a restart, the stored state is an
@@ -351,11 +354,11 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
-    """Return the fraction of each raise that fits under all budgets, 0 to 1.
+    """Return for each raise of a ceiling the fraction that fits under all budgets, 0 to 1.
 
     Args:
         raises: requested increase of each ceiling, by row.
-        base: power that counts without the raise, by row.
+        base: power of each device that counts under the budgets without the raise, by row.
         budgets: the budgets.
     """
     part = np.ones(len(raises))

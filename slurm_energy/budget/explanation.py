@@ -15,13 +15,13 @@ _MIN_LOWERED_WATTS = 0.5
 
 
 class DecisionExplainer:
-    """Explainer of one budget decision in sentences.
+    """Generator of sentences that explain one budget decision to users.
 
     Args:
-        groups: all groups of the decision.
-        shares: the decision.
-        budget_names: names of the budgets by row.
-        policy: the distribution policy.
+        groups: groups of devices among which the budgets were distributed.
+        shares: result of the decision: the power limit of each group and the budget that determines it.
+        budget_names: names of the budgets in the order of the decision's columns.
+        policy: policy by which the budgets were distributed.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DecisionExplainer:
         """Return a sentence that explains the limits of one running job.
 
         Args:
-            rows: rows of the job's groups.
+            rows: indices of the job's groups of devices in the decision.
             kinds: kind of devices of each of these groups, for example a product name.
         """
         parts = list(zip(rows.tolist(), kinds, strict=True))
@@ -71,7 +71,7 @@ class DecisionExplainer:
         return f"{budgets} {verb} the job its expected power (limits: {limits})"
 
     def _budgets(self, rows: Sequence[int], singular: str, plural: str) -> tuple[str, str]:
-        """Return the names of the budgets that limit the groups, followed by the singular or plural verb."""
+        """Return the names of the budgets that limit the groups, and the verb in singular or plural."""
         bindings = {int(self._shares.binding[row]) for row in rows}
         names = sorted(self._names[binding] for binding in bindings if binding >= 0)
         listed = " and ".join(f"'{name}'" for name in names)

@@ -1,4 +1,4 @@
-"""Response of groups of devices to power limits: time and power at any limit, and limits with a meaning."""
+"""Response of groups of devices to power limits: time and power at any limit, and characteristic limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESPONSIVE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Limits per device that bound and divide the range of limits of n groups; shape (n,) each.
+    """Characteristic power limits per device of n groups of devices; shape (n,) each.
 
     Attributes:
         max_watts: upper end of the range: the limit if no budget restricts the group.
@@ -42,7 +42,7 @@ class GroupLimits:
 
 
 def group_limits(groups: PowerGroups) -> GroupLimits:
-    """Return the limits that bound and divide the range of limits of each group.
+    """Return the characteristic power limits of each group of devices.
 
     The slowdown limit of a job with several groups is divided among the groups that slow the job down,
     because in the worst case the slowdowns of groups multiply.
@@ -140,7 +140,7 @@ def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
 def _least_edp_watts(groups: PowerGroups, floor_watts: Floats, needed_watts: Floats) -> Floats:
     """Return the limit with the minimum energy-delay product of the group's job.
 
-    Of equal limits, the highest.
+    If several limits have the minimum product, return the highest of these limits.
     """
     levels = np.concatenate([groups.level_watts, floor_watts[:, None], needed_watts[:, None]], axis=1)
     levels = -np.sort(-np.clip(levels, floor_watts[:, None], needed_watts[:, None]), axis=1)
@@ -150,10 +150,10 @@ def _least_edp_watts(groups: PowerGroups, floor_watts: Floats, needed_watts: Flo
 
 
 def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
-    """Return limits, time ratios and power ratios, with a last point without slowdown, shape (n, k + 1).
+    """Return limits, time ratios and power ratios of the groups, shape (n, k + 1) each.
 
-    The last point is the expected power. A limit above the expected power has no effect, whatever the table
-    contains.
+    The last column is added to the k known limits. Its limit is the expected power, and it has no slowdown. A
+    limit above the expected power has no effect, whatever the table contains.
     """
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     top_watts = np.clip(draw_watts, groups.min_watts, groups.max_watts)[:, None]

@@ -1,4 +1,6 @@
-"""Licenses in watts that jobs should hold, from the power table, predictions and present licenses.
+"""Number of power licenses that each job should hold. One license stands for one watt under a budget.
+
+The numbers follow from the power table, predicted power and the licenses that jobs hold now.
 
 The decisions are pure and use the columns of the queue.
 """
@@ -45,14 +47,16 @@ def requested_watts(
     predicted_watts: Floats,
     max_watts: Floats,
 ) -> Ints:
-    """Return the power that the start of each job adds above idle, shape (n,). In whole watts, at least 1.
+    """Return the power that the start of each job adds above idle, shape (n,).
+
+    The result is in whole watts and at least 1.
 
     Args:
         queue: the jobs.
         powers: power of each partition, including the key `ANY_PARTITION`.
         predicted_watts: upper quantile of the predicted power of the whole job, including idle power;
             NaN: unknown.
-        max_watts: maximum power of the whole job under its power caps; infinity without a cap.
+        max_watts: maximum power of the whole job under the job's power caps; infinity without a cap.
     """
     watts = np.empty(queue.count, np.int64)
     fallback = powers[ANY_PARTITION]
@@ -75,11 +79,12 @@ def _count(watts: float) -> int:
 
 
 def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: float | None = None) -> int:
-    """Return the count of licenses for a job that needs more power than the budget can ever free.
+    """Return the number of licenses of a job, limited to the power that the budget can free.
 
-    Such a job starts when no other job runs, and the budget then lowers the job's power limits. Two kinds of
-    jobs keep their count and start only where they can draw this power: jobs with a slowdown limit, and jobs
-    that would start with less than `least_watts`.
+    A job that needs more power than the budget can ever free starts when no other job runs. The budget then
+    lowers the job's power limits. Two kinds of jobs keep the full number of licenses and start only where
+    they can draw this power: jobs with a slowdown limit, and jobs that would start with less than
+    `least_watts`.
 
     Args:
         watts: power that the job adds without a limit.
@@ -96,9 +101,10 @@ def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: fl
 def kept_watts(
     queue: QueueColumns, wanted: Ints, predicted: Sequence[bool], license_name: str, max_count: int
 ) -> Ints:
-    """Return the power of each job. A pending job without a prediction keeps a larger present count.
+    """Return the number of licenses that each job should hold, in watts, shape (n,).
 
-    The job_submit module computes the present count from details that the queue does not show, such as a
+    A pending job without a prediction keeps its present licenses if they are more than `wanted`. The
+    job_submit module has computed the present number from details that the queue does not show, such as a
     request for whole nodes.
 
     Args:
@@ -128,8 +134,8 @@ def license_changes(
 
     Running jobs come first, then pending jobs by priority.
 
-    A running job keeps the licenses that it held at its start. If its owner has removed them, the job gets
-    them back.
+    A running job keeps the licenses that it held at its start. If the job's owner has removed licenses, the
+    job gets them back.
 
     Args:
         queue: the jobs.

@@ -2,8 +2,8 @@
 
 The withheld counts are such that the free count equals the headroom of a budget. The total of the license is
 the nameplate power of the cluster and does not change. One reservation without an end follows the headroom.
-Further reservations begin and end at the steps of the limit. They prevent the scheduler from starting a job
-that would still run after a reduction of the limit. Pure arithmetic.
+Further reservations begin and end when the limit of the budget changes. They prevent the scheduler from
+starting a job that would still run after a reduction of the limit. Pure arithmetic.
 """
 
 from __future__ import annotations

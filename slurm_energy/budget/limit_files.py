@@ -1,4 +1,7 @@
-"""Parsers of calendars and signals, and the limit of a table `[[budgets]]`. Pure functions on text."""
+"""Limits of budgets: parsers of calendar files and signals, and the limit of a table `[[budgets]]`.
+
+Pure functions on text.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | No
     """Return the limit of a valid table `[[budgets]]`.
 
     Args:
-        table: the table. The limit of a signal begins without a value.
+        table: the table. A limit that a signal states has no value before the first signal.
         zone: time zone of schedules, and of calendar times without an offset; None: the time zone of this
             host.
         calendar: text of the calendar file; required if the table names a calendar.

@@ -142,7 +142,9 @@ class WeeklyLimit:
 
 
 class CalendarLimit:
-    """A limit given by a list of steps. Before the first step there is no limit. The last limit has no end.
+    """A limit given by a list of changes.
+
+    There is no limit before the first change. The last limit has no end.
 
     Args:
         steps: steps in ascending order of time.
@@ -222,7 +224,7 @@ class SignalLimit:
 
 @dataclass(frozen=True, slots=True)
 class OverriddenLimit:
-    """A live limit until its end, and the configured limit afterwards.
+    """A live limit that applies until an end time, followed by the configured limit.
 
     Attributes:
         configured: the configured limit.

@@ -46,7 +46,7 @@ class DistributionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoweringOrder:
-    """Segments of the ranges of limits of n groups, s segments per group.
+    """Prices at which a policy lowers n groups of devices. Each group's range of limits has s segments.
 
     Attributes:
         top_watts: limit per device at the lowest price, shape (n,).
@@ -72,8 +72,8 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
     Args:
         groups: n groups.
-        limits: limits of these groups from `group_limits`.
-        policy: the policy.
+        limits: characteristic limits of these groups from `group_limits`.
+        policy: policy by which the budget is distributed.
     """
     grid = _grid(groups, limits)
     width = grid[:, :-1] - grid[:, 1:]
@@ -97,7 +97,7 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
 
 def _grid(groups: PowerGroups, limits: GroupLimits) -> Floats:
-    """Return, in descending order, limits per device at which the marginal price of a group may change."""
+    """Return the limits per device at which the marginal price of a group may change, in descending order."""
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
     grid = np.concatenate([levels, np.stack(columns, axis=1)], axis=1)

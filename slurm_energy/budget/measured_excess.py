@@ -1,4 +1,4 @@
-"""Correction of budgets in which the measured power exceeds the committed power."""
+"""Correction of budgets whose measured power exceeds the power that the ceilings permit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MeasuredExcess:
         return np.array([correction[name] for name in names], np.float64)
 
     def _window(self, samples: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
-        """Return the samples of the last `window_s` seconds, and the last sample before this window."""
+        """Return the samples of the last `window_s` seconds, and the last sample before these seconds."""
         begin_s = now_s - self.window_s
         recent = [sample for sample in samples if sample[0] > begin_s]
         return [*[sample for sample in samples if sample[0] <= begin_s][-1:], *recent]

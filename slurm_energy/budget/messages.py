@@ -36,7 +36,7 @@ _BOOT_ID: Final = re.compile(r"[0-9A-Za-z_.:-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """Report about a processor package or GPU.
+    """State of a processor package or GPU in a node's poll.
 
     Attributes:
         name: `package-N`, `package-N-die-M`, `socketN` or `gpuN`, as in the keys of settings.
@@ -82,7 +82,7 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """Report about a job that runs on the node.
+    """State of a job that runs on the node, as part of the node's poll.
 
     Attributes:
         job_id, restart_count: job id and restart count of the job.
@@ -120,7 +120,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class NodePoll:
-    """Report of a node.
+    """Report that the agent of a node sends to the controller.
 
     Attributes:
         node: Slurm's name of the node.

@@ -34,7 +34,8 @@ class NodePowerRange:
         package_min_watts: sum of the minimum power limits of all packages; None: packages have no power
             limit.
         gpu_min_watts: minimum power limit of one GPU; None: GPUs have no power limit.
-        package_model, gpu_model: kind of the packages and of the GPUs as in response curves; empty: unknown.
+        package_model, gpu_model: kind of hardware of the packages and of the GPUs, as in response curves;
+            empty: unknown.
     """
 
     package_watts: float
@@ -80,7 +81,8 @@ class PartitionPower:
         is_default: whether the partition is the default of jobs that name no partition.
         node_min_watts: maximum over the nodes of the sum of the packages' minimum power limits. None: a
             node that has reported has no power limits, or no node has reported.
-        gpu_min_watts: maximum over the nodes of a GPU's minimum power limit; None: as for `node_min_watts`.
+        gpu_min_watts: maximum over the nodes of a GPU's minimum power limit. None: a node that has reported
+            has no GPU power limits, or no node has reported.
         package_model, gpu_model: kind of all packages and of all GPUs; empty: there are several kinds, or
             the kind is unknown.
     """
@@ -208,7 +210,10 @@ def _only(names: set[str]) -> str:
 
 
 def table_lines(powers: Mapping[str, PartitionPower]) -> list[str]:
-    """Return the lines of the policy file about the power of partitions, see docs/reference/protocol.md."""
+    """Return the lines of the policy file that state the power of partitions.
+
+    The lines are described in docs/reference/protocol.md.
+    """
     lines = []
     for name, power in powers.items():
         if not _NAME.fullmatch(name):

@@ -40,7 +40,7 @@ Packages of the lab draw up to 0.91 of it at their lowest frequency."""
 
 
 class ReachableLimits:
-    """Lowest reachable limits of the devices of one node, learned from its polls."""
+    """Lowest reachable limits of the devices of one node, learned from the node's polls."""
 
     def __init__(self) -> None:
         self._states: dict[str, _DeviceState] = {}
@@ -61,9 +61,9 @@ class ReachableLimits:
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def start_watts(self, name: str) -> float:
-        """Return the power that an idle or starting device may draw at its lowest limit.
+        """Return the power that a device may draw at its lowest limit while it is idle or its jobs start.
 
-        The result is 0 after the start of the device's jobs.
+        The result is 0 after the device's jobs have started.
         """
         state = self._states.get(name)
         return 0.0 if state is None else state.start_watts
@@ -84,8 +84,8 @@ class _DeviceState:
         job_ids: jobs that use the device.
         started_s: time of the first report of these jobs.
         exceeds_since_s: time since which the device exceeds its ceiling; None: the device keeps it.
-        learned_watts: lowest reachable limit with these jobs; 0: unknown.
-        highest_watts: maximum of the lowest reachable limits with any jobs.
+        learned_watts: lowest reachable limit while these jobs run; 0: unknown.
+        highest_watts: maximum of the lowest reachable limits of all jobs so far.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0: the jobs
             have started.
     """

@@ -17,8 +17,8 @@ def safe_limits(min_watts: Floats, ceiling_watts: Floats, budgets: Sequence[Ceil
     No device gets less than its minimum, even if a budget is then exceeded.
 
     Args:
-        min_watts: minimum power limit by row. For devices that do not follow decisions, it is the ceiling
-            itself.
+        min_watts: minimum power limit by row. A device that does not follow decisions has its ceiling as
+            its minimum.
         ceiling_watts: current ceiling by row.
         budgets: budgets. Their available power is the lowest limit of the next hours minus the fixed power.
 

@@ -115,7 +115,12 @@ def _admit(jobs: Sequence[PowerRequest], headroom: Floats) -> PowerAdmission:
 def _start_of(
     job: PowerRequest, budget: int, running: Sequence[PowerRequest], free_watts: float
 ) -> tuple[float, float]:
-    """Return the time at which enough running jobs have ended for a job, and the watts that then remain."""
+    """Return when enough running jobs have ended for a waiting job to start under a budget.
+
+    Returns:
+        The time in seconds, and the watts that remain free after the start; infinity and 0 if the waiting
+            job cannot start even after all running jobs have ended.
+    """
     ends = sorted((one.time_limit_s, one.watts) for one in running if budget in one.budgets)
     for end_s, ending in itertools.groupby(ends, key=lambda end: end[0]):
         free_watts += sum(watts for _, watts in ending)

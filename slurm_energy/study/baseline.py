@@ -79,7 +79,7 @@ def read_baseline(study: StudyDirectory) -> StudyPeriod:
 
 
 def baseline_estimates(study: StudyDirectory) -> dict[str, MeanEstimate]:
-    """Return the mean of each KPI in the baseline. KPIs without a known value are missing.
+    """Return the mean of each KPI in the baseline. KPIs without a known value are left out.
 
     Raises:
         UsageError: the step has not run.
@@ -141,7 +141,10 @@ def baseline_result(
 def statement(
     objective: StudyObjective, estimates: Mapping[str, MeanEstimate], analyses: list[dict[str, Any]]
 ) -> list[str]:
-    """Return, for each target, whether the data suffice to detect the change, or how much is missing."""
+    """Return one sentence per target: whether the data suffice to detect the targeted change.
+
+    If the data do not suffice, the sentence says what is missing, for example the number of further days.
+    """
     lines = []
     for target, analysis in zip(objective.targets, analyses, strict=True):
         name, days = target.indicator.title, analysis["days"]
@@ -172,7 +175,7 @@ def statement(
 def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
     """Return the KPIs as CSV, one line per day.
 
-    Columns: date, whether the day is used, the reason if it is not, coverage, KPIs.
+    Columns: date, whether the day is used, the reason if the day is not used, coverage, KPIs.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -193,13 +196,13 @@ def _unit(kpi: str, objective: StudyObjective) -> str:
 
 
 def _coverage(daily: DailyKpis) -> float:
-    """Return the mean over used days of the share of node-hours with known energy; NaN without any work."""
+    """Return the share of node-hours with known energy, averaged over the used days; NaN without work."""
     known = daily.coverage[daily.days.used & ~np.isnan(daily.coverage)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def _limits(objective: StudyObjective, estimates: Mapping[str, MeanEstimate]) -> list[dict[str, Any]]:
-    """Return the bounds of each limit, computed from the baseline. A bound that does not exist is null."""
+    """Return the bounds of each limit, computed from the baseline. A missing bound is null."""
     listed = []
     for limit in objective.limits:
         estimate = estimates[limit.kpi]

@@ -40,8 +40,8 @@ class StudyDirectory:
         path: an existing study.
 
     Raises:
-        NotFoundError: there is no study.
-        UsageError: the study is damaged, or of a newer release.
+        NotFoundError: the directory contains no study.
+        UsageError: the study is damaged, or a newer release has written the study.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,10 +63,10 @@ class StudyDirectory:
 
         Args:
             path: directory; created if absent. The directory must not contain a study.
-            objective_text: contents of the objective file. They are checked before anything is written.
+            objective_text: content of the objective file. The content is checked before anything is written.
 
         Raises:
-            UsageError: there is a study already, or the directory cannot be written.
+            UsageError: the directory already contains a study, or cannot be written.
             ConfigError: the objective is invalid.
         """
         if (path / MANIFEST_NAME).exists():
@@ -98,7 +98,7 @@ class StudyDirectory:
 
         Args:
             step: the step.
-            unchanged: whether a file is refused if its hash differs from the hash in the manifest.
+            unchanged: whether to refuse a result file whose hash differs from the hash in the manifest.
 
         Raises:
             UsageError: the step has no result, or its file is damaged.
@@ -124,7 +124,10 @@ class StudyDirectory:
         return entry.outputs.get(RESULT_NAME) if entry.state is StepState.DONE else None
 
     def staleness(self, step: str) -> str:
-        """Return why the result of a step is stale; empty if it is current or the step has no result."""
+        """Return the reason why the result of a step is stale.
+
+        The reason is empty if the result is current or the step has no result.
+        """
         entry = self.manifest.steps[step]
         if entry.state is not StepState.DONE:
             return ""
@@ -173,11 +176,11 @@ class StudyDirectory:
         """Hold the lock of the study, and read its manifest again.
 
         Args:
-            activity: activity of the holder, for the error that another user sees.
+            activity: activity of this process, for the error that another user sees while the lock is held.
 
         Raises:
             AlreadyRunningError: another process holds the lock.
-            ForbiddenError: another user could have written the study, see `require_own_study`.
+            ForbiddenError: another user may have changed the study, see `require_own_study`.
             UsageError: the directory cannot be written.
         """
         require_own_study(self.path)
@@ -202,7 +205,7 @@ class StudyDirectory:
             os.close(descriptor)
 
     def holder(self) -> str:
-        """Return a description of the process that uses the study now; empty if there is none."""
+        """Return a description of the process that uses the study now; empty if no process does."""
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -231,13 +234,14 @@ class StudyDirectory:
         Args:
             step: name of the step.
             command: command line.
-            files: files outside the study that the step reads, by a name for people.
+            files: files outside the study that the step reads, by a readable name.
             options: options that change the result. Partial work with other options is not continued.
             seed: seed of the step's random numbers.
 
         Yields:
-            The run. The caller must call its `finish`, else the step counts as failed. If the step was done
-            before and the run raises a UsageError before its first output, the step stays done.
+            The run. The caller must call the run's method `finish`, else the step counts as failed. If the
+                step was done before and the run raises a UsageError before its first output, the step stays
+                done.
 
         Raises:
             AlreadyRunningError: another process uses the study.
@@ -344,7 +348,7 @@ def _lock_request() -> bytes:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the holder of the lock, as the lock file names it."""
+    """Return the description of the process that holds the lock, as stored in the lock file."""
     try:
         data = json.loads(os.pread(descriptor, 4096, 0))
         return f"{data['user']} (process {data['pid']} on {data['host']}: {data['activity']})"

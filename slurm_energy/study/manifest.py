@@ -35,7 +35,7 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepEntry:
-    """Entry of the manifest about a step.
+    """Entry of the manifest that describes the last run of a step.
 
     Attributes:
         state: state of the step.

@@ -16,7 +16,10 @@ _FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition
 
 
 def next_command(study: StudyDirectory) -> str:
-    """Return the command line of the first step that is missing or stale, or of the report if none is.
+    """Return the command line that continues a study.
+
+    The command runs the first step that is missing or stale. If every step is current, the command
+    writes the report.
 
     While a deployment applies its alternative, no earlier step may be repeated. After a repetition,
     validation would refuse the study and no longer guard its limits.

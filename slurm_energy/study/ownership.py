@@ -1,4 +1,4 @@
-"""Check that no other user could have written a study that a step continues.
+"""Check that no other user may have changed the study that a step continues.
 
 A study names the configuration that `senergy study deploy` changes and the program that the command runs. A
 step must therefore not continue a study that another user has prepared.
@@ -31,8 +31,8 @@ def require_own_study(path: Path) -> None:
         path: directory of the study.
 
     Raises:
-        ForbiddenError: another user could have written a file.
-        ConfigError: the process runs as root, and another user could exchange the directory.
+        ForbiddenError: another user may have changed a file.
+        ConfigError: the process runs as root, and another user can replace the directory.
     """
     is_root = os.geteuid() == _ROOT
     forbidden = _WRITE_BY_OTHERS | (_WRITE_BY_GROUP if is_root else 0)

@@ -24,7 +24,7 @@ class StepRun:
 
     Args:
         folder: directory of the step.
-        resumed: whether partial work of an earlier run is kept. Otherwise it is removed.
+        resumed: whether partial work of an earlier run is kept. Otherwise the partial work is removed.
 
     Attributes:
         folder: directory of the step.
@@ -47,7 +47,7 @@ class StepRun:
             raise unwritable(self.folder, error) from None
 
     def partial(self, name: str) -> Any:
-        """Return partial work that `save_partial` stored under a name; None if there is none."""
+        """Return the partial work that `save_partial` stored under a name; None if nothing is stored."""
         try:
             return json.loads((self._partial / f"{name}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -1,4 +1,6 @@
-"""Candidate points of a job: the hardware's ranges, grids over them, and the safe point without measurements.
+"""Candidate operating points of a job: grids over the hardware's ranges, and the safe point.
+
+The safe point is chosen without measurements of other points.
 
 This module does not need numpy. An agent without numpy can therefore still set the safe point.
 """
@@ -121,7 +123,10 @@ def joint_candidates(
 
 
 def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
-    """Return a point with the knobs of both points. If both set a knob, the second point applies."""
+    """Return a point with the knobs of both points.
+
+    If both points set a knob, the value of `second` applies.
+    """
     values = {
         field.name: value
         for point in (first, second)

@@ -1,4 +1,7 @@
-"""Choice of the next operating point from the weighted ensemble: probe, hold or return to untuned."""
+"""Choice of a job's next operating point: probe a point, hold a point or return to the untuned point.
+
+The choice follows from an ensemble of possible responses of the job, weighted by measurements.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ class PointDecision:
     """Decision about the next operating point.
 
     Attributes:
-        index: index of the point.
-        probe: whether the point needs measurements before it may be held.
+        index: index of the chosen candidate point.
+        probe: whether the point needs measurements before the job may stay at this point.
     """
 
     index: int
@@ -49,20 +52,22 @@ class PointDecision:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """State of the search from which, with the weighted ensemble, the next point is chosen.
+    """State of a search for an operating point. The next point is chosen from this state and the ensemble.
 
     Attributes:
         current: index of the point in force.
         visited: indices of the measured points.
-        excluded: indices of the points that the hardware refused, or that have the maximum number of windows.
+        excluded: indices of the points that the hardware refused, and of the points that have been measured
+            in the maximum number of measurement windows.
         refuted: indices of the points whose own measurements show a loss or a broken limit. These
             measurements count even if no sample of the ensemble agrees with them, for example because figures
             of earlier runs are wrong.
         may_probe: whether points that are not measured yet may be tried.
-        remaining_windows: expected number of windows until the end of the job.
-        max_time_ratio: maximum expected time ratio of a probe that the slowdown budget allows.
-        max_loss: maximum expected relative loss of the objective in the window of a probe. It applies to
-            objectives without a slowdown limit.
+        remaining_windows: expected number of measurement windows until the end of the job.
+        max_time_ratio: maximum expected time of a probe relative to the untuned job. The time that the job
+            may still lose under its slowdown limit determines this maximum.
+        max_loss: maximum expected relative loss of the objective in the measurement window of a probe. It
+            applies to objectives without a slowdown limit.
     """
 
     current: int

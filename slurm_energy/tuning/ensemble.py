@@ -53,7 +53,7 @@ class Ensemble:
         log_power: logarithm of the power ratios, [K, J].
         log_weights: logarithm of the prior weights, [K].
         time_discrepancy: standard deviation of a job's `log_time` from the best sample, [J].
-        power_discrepancy: the same for `log_power`, [J].
+        power_discrepancy: standard deviation of a job's `log_power` from the best sample, [J].
         correlation: correlation of these deviations between the points, [J, J].
     """
 
@@ -101,10 +101,10 @@ class Ensemble:
         """Return the ensemble weighted and corrected by measurements.
 
         Args:
-            observations: at most one per point.
+            observations: measured responses, at most one per candidate point.
             reference_time_error: standard error of the logarithm of the reference's speed, which is common to
                 all observations.
-            reference_power_error: the same for the reference's power.
+            reference_power_error: standard error of the logarithm of the reference's power.
             min_weight: samples whose weight is below this fraction of the largest weight are left out.
                 With the default, a thousand such samples weigh 1 % at most, and leaving them out halves the
                 time of a decision.

@@ -1,4 +1,4 @@
-"""Guards of a search: detection of changes of the speed, and limits for the losses of a run."""
+"""Guards of a search for an operating point: detection of changed speed, and limits for a run's losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _MIN_REMAINING_WINDOWS, _MIN_REMAINING_S = 20.0, 600.0
 
 
 class ChangeDetector:
-    """Two-sided cumulative sum test for a change of the logarithm of the speed between windows.
+    """Two-sided cumulative sum test for a change of a job's speed between measurement windows.
+
+    The test uses the logarithm of the speed.
 
     Attributes:
         min_change: relative change below which a window is no evidence of a change, whatever its error.
@@ -36,7 +38,7 @@ class ChangeDetector:
         self._rising = self._falling = 0.0
 
     def add(self, residual: float, error: float) -> bool:
-        """Add a window and return whether the speed changed.
+        """Add a measurement window and return whether the job's speed has changed.
 
         Args:
             residual: measured minus expected logarithm of the speed.
@@ -50,7 +52,7 @@ class ChangeDetector:
 
 
 def is_surprise(residual: float, error: float, min_change: float) -> bool:
-    """Return whether a single window contradicts its expectation.
+    """Return whether a single measurement window contradicts the expectation.
 
     Args:
         residual: measured minus expected logarithm of the speed or power.
@@ -96,7 +98,7 @@ class RegularityGuard:
 
 
 class DevicePowerGuard:
-    """Comparison of the power of a job's processors and GPUs with the first window at the same point.
+    """Comparison of the power of a job's devices with their power in the first window at the same point.
 
     Two phases of a job can have the same speed at a point although their untuned speeds differ. The power of
     a device then distinguishes the phases better than the power of the whole job.
@@ -111,7 +113,7 @@ class DevicePowerGuard:
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
-        """Return the logarithm of the largest change of a device's power since the first window."""
+        """Return the largest change of a device's power since the first window, as a logarithm."""
         watts = (window.gpu_watts, window.package_watts)
         if self._first is None:
             self._first = watts

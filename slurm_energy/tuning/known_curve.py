@@ -19,7 +19,7 @@ def best_point(
 ) -> ResponsePoint | None:
     """Return the point of a curve with the lowest cost; None if no point is better than the untuned job.
 
-    A point is within the slowdown limit only if its relative time plus the error of this time is within it.
+    A point keeps the slowdown limit only if the sum of its relative time and the error of this time does.
 
     Args:
         curve: the response curve.

@@ -46,7 +46,7 @@ class LearnedLimitRange:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRun:
-    """Measurements of a finished run on the response of its program.
+    """Measurements in a finished run that show how its program responds to operating points.
 
     Attributes:
         hardware: kind of hardware, see `response_curve.hardware_kind`.
@@ -64,7 +64,7 @@ class LearnedRun:
             or `watts` is unknown.
         gpus: number of GPUs on all nodes.
         gpu_limits: power limits of a GPU; None if they are unknown or the job has no GPUs.
-        exploration: whether the run was an exploration.
+        exploration: whether the operating point of the run was chosen in order to learn the response.
     """
 
     hardware: str
@@ -197,7 +197,7 @@ def workload_class(tag: str | None) -> str | None:
 
 
 def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
-    """Return the range of power limits that is common to all GPUs; None if the range of one is unknown."""
+    """Return the range of power limits that is common to all GPUs; None if the range of a GPU is unknown."""
     known = [(gpu.min_cap_watts, gpu.max_cap_watts) for gpu in gpus]
     if not known or any(not low or not high for low, high in known):
         return None
@@ -208,7 +208,7 @@ def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
 def _measured_points(
     tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LearnedLimitRange | None
 ) -> tuple[ResponsePoint, ...]:
-    """Return the plausible points that the run itself has measured.
+    """Return the plausible points that were measured in this run.
 
     Points from other sources are advice that the record repeats. They are not measurements of this run. If
     they counted, one measurement would count several times.

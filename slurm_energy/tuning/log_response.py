@@ -1,4 +1,8 @@
-"""Log ratios of a recurring job's time or power, conditioned on measurements with unknown scales."""
+"""Log ratios of a recurring job's time or power, conditioned on measurements with unknown scales.
+
+A log ratio is the logarithm of the ratio to the untuned job. A scale is the unknown time or power of the
+untuned job in the unit of a measurement.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either s
 @dataclass(frozen=True, slots=True)
 class LogResponse:
     """Distribution of the log ratios of the time, or of the power, at J points under each of K hypotheses.
+
+    A hypothesis states one log ratio for every point. A real job deviates from each hypothesis.
 
     Attributes:
         means: means at the points, shape (K, J).

@@ -22,7 +22,7 @@ _REFERENCE_AGE_WINDOWS = 40
 
 @dataclass(slots=True)
 class SpeedMeasurement:
-    """Mean speed and power of a job over all windows at one point.
+    """Mean speed and power of a job over all measurement windows at one operating point.
 
     Attributes:
         duration_s: total duration of the windows.
@@ -102,7 +102,7 @@ class SpeedMeasurement:
 
 
 class NoiseScale:
-    """Ratio of the scatter of windows at one point to the windows' stated errors.
+    """Ratio of the scatter of measurement windows at one operating point to the stated errors of the windows.
 
     Windows of a program with checkpoints or evaluations scatter more than windows of a steady program. The
     stated errors of later windows are multiplied by this ratio. The ratio is never below 1.
@@ -137,12 +137,12 @@ class NoiseScale:
 
 
 class ReferenceCheck:
-    """A repeated measurement of the reference.
+    """A repeated measurement of the untuned reference.
 
     Attributes:
-        block: measurement over the windows of this check.
-        suspect: window that contradicted its expectation and thereby caused the check; None for another
-            cause.
+        block: measurement over the measurement windows of this check.
+        suspect: measurement window that contradicted the expectation and thereby caused the check; None for
+            another cause.
         precise: whether the reference is measured as accurately as the first time.
     """
 

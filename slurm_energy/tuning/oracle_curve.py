@@ -32,7 +32,7 @@ def oracle_curve(
         model: value of `--energy-model`. Only names are accepted, never paths, because users choose this
             value.
         hardware: product name of the GPU.
-        calibration_of: function from the name of a kind of GPU to its calibration.
+        calibration_of: function that returns the oracle's calibration of a GPU product, given its name.
         gpu_share: the GPUs' share of the job's power. The remaining power is assumed to be constant.
     """
     from slurm_energy.oracle.hardware import find_hardware

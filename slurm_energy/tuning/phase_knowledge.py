@@ -1,4 +1,4 @@
-"""Knowledge about one phase of a job: reference, visited points, and the ensemble weighted by both."""
+"""Knowledge about one phase of a job: untuned reference, measured points, and the weighted ensemble."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MAX_REFERENCE_BLOCKS = 8
 
 
 class PhaseKnowledge:
-    """Measurements of one phase of a job, and the ensemble that they weight.
+    """Measurements of one phase of a job, and the ensemble of responses weighted by these measurements.
 
     Attributes:
         track: the untuned reference over time.
         visits: measurement at each visited candidate point, by index. Index 0 is the untuned point.
         probes: number of candidate points that were tried.
-        chosen: index of the held point; None before the first hold.
-        held_s: time spent in this phase after the reference.
+        chosen: index of the point at which the search settled in this phase; None before the first choice.
+        held_s: time spent in this phase after the measurement of the reference.
     """
 
     def __init__(self, blocks: Sequence[SpeedMeasurement] = ()) -> None:
@@ -48,7 +48,7 @@ class PhaseKnowledge:
         self.ensemble = prior.ensemble(points, reference)
 
     def add(self, index: int, window: ProgressWindow) -> None:
-        """Add a window at a tuned point."""
+        """Add a measurement window at a tuned operating point."""
         self.visits.setdefault(index, SpeedMeasurement()).add(window)
         self.held_s += window.duration_s
 
@@ -66,7 +66,10 @@ class PhaseKnowledge:
         return self.track.at(self.track.blocks[-1].mid_s)[1]
 
     def needs_reference_for(self, index: int) -> bool:
-        """Return whether the reference is less accurate than a point and may be measured once more."""
+        """Return whether the reference is less accurate than the measurement of a point.
+
+        The result is False if the reference must not be measured once more.
+        """
         visit = self.visits.get(index)
         return (
             visit is not None

@@ -22,16 +22,16 @@ class PriorSamples:
 
     Attributes:
         gpu: responses of the GPUs; None for a job without GPUs.
-        cpu: responses of the processors; None if they are not tuned.
+        cpu: responses of the processors; None if the processors are not tuned.
         busy_share: share of time in which the GPUs are busy.
         gpu_idle_share: idle power of a GPU as a share of its default limit.
         limit_yield: power that a GPU draws under a binding power limit, as a share of this limit.
         gpu_share: the GPUs' share of the job's power, for jobs in which this share is not measured.
         hidden_host_share: share of time in which the host works beside the GPUs.
         host_dynamic_share: share of the host's power that falls with its clock.
-        used_clock: clock of the untuned job as a share of the maximum.
-        used_cpu_clock: CPU clock of the untuned job as a share of the maximum. In a frequency table, the
-            maximum is the base frequency, which boost exceeds.
+        used_clock: graphics clock of the untuned job as a share of the maximum graphics clock.
+        used_cpu_clock: CPU clock of the untuned job as a share of the maximum. With a frequency table, the
+            maximum is the base frequency, and a boosting processor exceeds this maximum.
         package_yield: power that a package draws under a binding power limit, as a share of this limit.
         profile_time: effect of a GPU power profile on the logarithm of the time.
         profile_power: effect of a GPU power profile on the logarithm of the power.
@@ -116,6 +116,6 @@ def prepare_gpu_samples() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _gpu_response(samples: int) -> tuple[DeviceResponse, Mapping[str, Any]]:
-    """Return the responses of GPUs and the state of the generator that drew them."""
+    """Return sampled responses of GPUs, and the state of the random generator after this sampling."""
     generator = np.random.default_rng(_SEED)
     return DeviceResponse(generator, samples, like_gpus=True), generator.bit_generator.state

@@ -1,7 +1,7 @@
 """Priors of a search: ensembles built from the hardware's ranges and the job's own untuned power.
 
 A prior is built after the untuned reference was measured, because the job's own power decides which power
-limits have an effect. A limit above this power has none.
+limits have an effect. A limit above this power has no effect.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class CurvePrior:
     ) -> tuple[OperatingPoint, CurveSource]:
         """Return the best safe point of the curve.
 
-        If there is none, return the point of the generic prior.
+        If the curve has no safe point, return the point of the generic prior.
         """
         measured = {item.point: item for item in self._curve.points}
         posterior = self.ensemble(candidates, reference).condition()
@@ -306,7 +306,8 @@ def _keeps_limit(posterior: EnsemblePosterior, slowdown_limit: float) -> npt.NDA
 def _gpu_limit_within(posterior: EnsemblePosterior, objective: Objective) -> OperatingPoint:
     """Return the GPU power limit with minimum expected cost that keeps the slowdown limit.
 
-    The result is UNTUNED if no limit does. Processors and the clocks of GPUs are not changed.
+    The result is UNTUNED if no power limit keeps the slowdown limit. Processors and the clocks of GPUs are
+    not changed.
     """
     assert objective.slowdown_limit is not None
     cost, is_safe = posterior.mean_cost(objective), _keeps_limit(posterior, objective.slowdown_limit)
@@ -323,7 +324,7 @@ def _values(values: Sequence[float | None], missing: float) -> Single:
 
 
 def _distinct(states: Sequence[State]) -> tuple[list[State], Column]:
-    """Return the distinct states, and the position of each state among them."""
+    """Return the distinct states, and the index of each given state among the distinct states."""
     number = {state: position for position, state in enumerate(dict.fromkeys(states))}
     return list(number), np.array([number[state] for state in states], dtype=np.intp)
 

@@ -29,7 +29,10 @@ _FULL_LIMIT_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Mean time and power with which whole runs of one shape are compared, with the relative errors."""
+    """Mean time and power of the reference for whole runs of one shape, with the relative errors.
+
+    A shape is a number of nodes, GPUs and CPUs.
+    """
 
     time: float
     power: float
@@ -105,10 +108,10 @@ def program_curve(
 
 
 def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list[ResponseCurve]:
-    """Return the curves of the site's characterisation of a kind of hardware.
+    """Return the response curves that the site has measured with reference kernels on a kind of hardware.
 
     Args:
-        runs: runs by class of the reference kernel.
+        runs: runs of the reference kernels, by class of the reference kernel.
         hardware: kind of hardware.
     """
     curves = (

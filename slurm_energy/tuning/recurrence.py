@@ -34,7 +34,7 @@ _CORRELATION_LENGTH: Final = 0.12
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceOptions:
-    """Constants of the choice.
+    """Constants for the choice of the next run's operating point.
 
     Attributes:
         min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
@@ -97,7 +97,7 @@ class PointChoice:
     """The operating point of the next run.
 
     Attributes:
-        point: the point.
+        point: operating point of the next run.
         exploration: whether the point differs from the point with minimum expected cost.
         violation: probability that the slowdown exceeds the limit by more than the tolerance; 0 without a
             limit.
@@ -222,8 +222,8 @@ class RecurrencePosterior:
     def _risk_budget(self, violations: Floats) -> float:
         """Return the maximum probability of a violation that the next run may have.
 
-        It is the number of violations permitted up to and including the next run, minus the number expected
-        in the runs so far. It is at most `RecurrenceOptions.max_risk`.
+        The maximum is the number of violations permitted up to and including the next run, minus the number
+        expected in the runs so far. The maximum is never above `RecurrenceOptions.max_risk`.
 
         Args:
             violations: probability of a violation at each point, shape (J,).
@@ -393,7 +393,7 @@ class RecurringJob:
     def record(self, *measurements: ProgramMeasurement) -> None:
         """Add the measurements of a run.
 
-        If they show that the job has drifted, drop the earlier measurements.
+        If the new measurements show that the job has drifted, drop the earlier measurements.
         """
         self._measurements = after_drift((*self._measurements, *measurements))
 

@@ -31,9 +31,9 @@ class RecurringStart:
     """The operating points that earlier runs recommend for the next run.
 
     Attributes:
-        point: the point.
-        exploration: whether the point is tried for learning.
-        fallback: the point for a run that must not explore because another run of the program explores.
+        point: recommended operating point.
+        exploration: whether the next run tries the point in order to learn the program's response.
+        fallback: operating point for a run that must not explore because another run of the program explores.
     """
 
     point: OperatingPoint
@@ -49,7 +49,7 @@ def recurring_start(
     watts: float | None = None,
     gpu_watts: float | None = None,
 ) -> RecurringStart | None:
-    """Return the recommended start of the next run; None if the earlier runs recommend none.
+    """Return the recommended start of the next run; None if the earlier runs do not suffice for one.
 
     If each run of a program measures several points, the program does not explore from run to run. Without
     numpy or a known power of the untuned job, the best measured point is the start.
@@ -58,8 +58,8 @@ def recurring_start(
         runs: earlier runs of the program on the same kind of hardware.
         objective: objective with its slowdown limit.
         seed: seed of the random choice. The same seed gives the same start.
-        watts: power of the untuned job in watts. None: the power that the latest run with such a
-            measurement has measured.
+        watts: power of the untuned job in watts. None: the latest earlier run that measured this power
+            supplies the value.
         gpu_watts: power of one GPU of the untuned job in watts; None: as for `watts`.
     """
     measurements = merge_repetitions(measurements_of(runs))[-_MAX_MEASUREMENTS:]

@@ -42,7 +42,7 @@ class ResponsePoint:
         time_ratio: time per unit of work, divided by the time of the untuned job.
         power_ratio: mean power, divided by the mean power of the untuned job.
         time_error: standard error of `time_ratio`; None if unknown.
-        source: source of the ratios.
+        source: origin of the ratios, for example a measurement or a prediction.
         count: number of independent measurements (runs or windows); 0 for a prediction.
         measured_unix_s: Unix time of the latest measurement; None for a prediction.
     """

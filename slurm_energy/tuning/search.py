@@ -196,9 +196,9 @@ class TuningSearch:
             self._phase = SearchPhase.STATIC
 
     def _observe_mismatch(self) -> None:
-        """Count windows at a point other than the requested one.
+        """Count a measurement window in which another point than the requested point was in force.
 
-        Exclude a point that the hardware refuses.
+        Exclude the requested point if the hardware refuses the point.
         """
         self._mismatches += 1
         if self._mismatches >= _REFUSED_AFTER_WINDOWS and self._current != 0:
@@ -222,7 +222,7 @@ class TuningSearch:
     def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
         """Compare a repeated reference with the reference of the current phase.
 
-        Continue the phase if they agree, else begin another phase.
+        Continue the phase if the two references agree, else begin another phase.
         """
         if not self._knowledge.resembles(check.block):
             self._check = None
@@ -323,7 +323,7 @@ class TuningSearch:
                 self._move_on()  # the budget for probes grows with the time that the job has run
 
     def _has_changed(self, residual: float, error: float, power_residual: float) -> bool:
-        """Return whether a window contradicts its expected speed or power."""
+        """Return whether a measurement window contradicts the expected speed or power."""
         if is_surprise(residual, error, _MIN_CHANGE) or abs(power_residual) > _MIN_POWER_CHANGE:
             return True
         return self._phase is SearchPhase.HOLD and self._detector.add(residual, error)

@@ -1,4 +1,4 @@
-"""Result of a search: the measured responses and the chosen point in the form of the job record."""
+"""Value of the job record's key `tuning`: the measured responses and the chosen operating point."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def summary(
         points: candidate points. The first point is the untuned point.
         objective: objective of the job.
         phases: phases of the job. The longest phase is reported.
-        source: source of the progress; None: no progress was measured.
-        static: point of a job whose progress is unknown, and the source of that point; None for a search.
+        source: signal from which the job's progress was measured; None: no progress was measured.
+        static: point of a job whose progress cannot be measured, and the origin of this point; None: the
+            point was found by a search.
     """
     main = _main_phase(phases)
     reference = main.track.blocks[0] if main.ensemble is not None else None

@@ -1,4 +1,4 @@
-"""Value of trials: expected saving of a recurring job's later runs if the next run tries a point.
+"""Value of trials: the saving that a recurring job's later runs gain if the next run tries a point.
 
 A run at a point has many possible results. Each result changes the weights of the hypotheses and corrects
 them, so that another point may then be the best. The saving of a trial is the mean reduction of the expected

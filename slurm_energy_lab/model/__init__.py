@@ -1,6 +1,6 @@
 """Physics of an emulated node in pure Python: hardware profiles, computation kernels and `NodeModel`.
 
-The package opens no file except the profiles (`profile_file`) and uses no socket, process or clock. The
+The package opens only profile files (`profile_file`), and uses no socket, process or clock. The
 equations are in docs/lab-physics.md.
 """
 

@@ -25,7 +25,7 @@ class PublishedFigure:
 
     Attributes:
         profile: name of the node profile.
-        what: description of the measured situation.
+        what: measured quantity and the conditions of the measurement.
         unit: unit of the values.
         low: minimum published value.
         high: maximum published value.

@@ -1,7 +1,7 @@
 """Loads and frequency settings of the cores of a node, and groups of cores with equal load and settings.
 
 The module only records which load is on which core. `cpu_physics` computes power and progress from the
-groups.
+groups of cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurm_energy_lab.model.requests import FrequencyRequest
 
 @dataclass(frozen=True, slots=True)
 class _RealLoad:
-    """Load of programs outside the model, registered under one key.
+    """Load of programs outside the model: real programs of jobs, or other real processes of the node.
 
     Attributes:
         cpus: logical CPUs of the programs.
@@ -175,7 +175,7 @@ class Cores:
     def _real_load(
         self, cpus: Collection[int], busy_cores: float, job: Job, like: _RealLoad | None
     ) -> _RealLoad | None:
-        """Return the load of programs outside the model on CPUs; None if there is no load.
+        """Return the load that programs outside the model put on CPUs; None without a load.
 
         If `like` has the same CPU set, its cores and packages are reused.
         """

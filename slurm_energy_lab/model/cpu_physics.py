@@ -1,6 +1,6 @@
 """Power and progress of a CPU package and its memory as a function of core loads and maximum frequency.
 
-Nothing in this module keeps state. The equations are in docs/lab-physics.md, sections 2 and 3. Power limits
+The module keeps no state. The equations are in docs/lab-physics.md, sections 2 and 3. Power limits
 and time are in `package`; `node` assigns loads to cores.
 """
 
@@ -57,7 +57,7 @@ class FedGpu:
 
 @dataclass(slots=True)
 class CpuDemand:
-    """Resources of a package that one kernel part can use, and the resulting phase time and activity.
+    """Resources of a package for one part of a compute kernel, and the resulting phase time and activity.
 
     Attributes:
         cores: number of cores, where a shared core counts in part.
@@ -239,9 +239,10 @@ class CpuPhysics:
 def fair_shares(
     wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
 ) -> dict[KernelPart, float]:
-    """Divide `limit` among kernel parts in proportion to their weights.
+    """Divide a limited resource among kernel parts in proportion to the weights of the parts.
 
-    No kernel part receives more than it requests. The unused rest of its share is divided among the others.
+    No kernel part receives more than it requests. The unused rest of its share is divided among the other
+    parts.
 
     Args:
         wishes: requested amount of each part.

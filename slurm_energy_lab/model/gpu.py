@@ -139,7 +139,8 @@ class GpuModel:
 def _table_clock(table: tuple[int, ...], locked_range: tuple[int, int] | None) -> int:
     """Return the maximum clock of a descending clock table that is within a locked range.
 
-    None stands for no locked range. If no clock of the table is within the range, return the minimum clock.
+    A `locked_range` of None means that clocks are not locked. If no clock of the table is within the range,
+    return the minimum clock.
     """
     if locked_range is None:
         return table[0]

@@ -1,6 +1,6 @@
 """Power and progress of a GPU as a function of its kernel parts and clocks.
 
-Nothing in this module keeps state. The equations are in docs/lab-physics.md, section 5. Power limits and time
+The module keeps no state. The equations are in docs/lab-physics.md, section 5. Power limits and time
 are in `gpu`.
 """
 

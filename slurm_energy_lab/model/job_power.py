@@ -1,4 +1,4 @@
-"""Division of the power of a package, its memory and a GPU above idle among jobs.
+"""Division of the power above idle of packages, memory and GPUs among jobs.
 
 This division is the reference for attributions that are based on measurement. It therefore follows the
 physics alone and does not use CPU time. The rule is in docs/lab-physics.md, section 10. The shares of a
@@ -71,7 +71,7 @@ def cpu_shares(
 def task_shares(
     physics: CpuPhysics, loads: Iterable[CoreLoad], operation: CpuOperatingPoint, ceiling_khz: int
 ) -> TaskShares:
-    """Return the memory traffic and the power of the cores of each task on a package.
+    """Return the memory traffic and the core power of each task on a package.
 
     Args:
         physics: physics of the package.

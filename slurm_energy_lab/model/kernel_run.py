@@ -1,4 +1,4 @@
-"""Progress of running computation kernels: current phase and remaining work of each kernel part.
+"""Progress of running compute kernels: current phase and remaining work of each kernel part.
 
 A kernel part is executed by one GPU, or by all CPUs of the run together. This device sets the rate of the
 part. The module uses neither power nor frequencies.
@@ -161,13 +161,13 @@ class KernelPart:
 
 @dataclass(slots=True)
 class KernelRun:
-    """A submitted kernel.
+    """A compute kernel that runs on the node model, with its parts.
 
     Attributes:
         run_id, kernel, device, size, start_s, flops, bytes: as in `KernelResult`.
         start_joules: the node's energy readings at the start, by component.
         total_units: progress units of each kernel part.
-        units: for each kernel part that still runs, its cores or its GPU.
+        units: numbers of the cores, or number of the GPU, of each kernel part that still runs.
     """
 
     run_id: int
@@ -186,7 +186,7 @@ class KernelRun:
         return min((part.units_at(now_s) for part in self.units), default=self.total_units)
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return units that the slowest kernel part can report at `now_s`, and the time of the last unit."""
+        """Return the units that the slowest kernel part can report at `now_s`, and the last unit's time."""
         return min((part.report_at(now_s) for part in self.units), default=(self.total_units, now_s))
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:

@@ -1,4 +1,4 @@
-"""Computation kernels of the node model: operations and bytes per problem size, and switching activity.
+"""Compute kernels of the node model: operations and bytes per problem size, and switching activity.
 
 The module contains only data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The
 kernels are those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
@@ -70,7 +70,7 @@ class KernelPhase:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """Definition of a computation kernel of the lab.
+    """Definition of a compute kernel of the lab.
 
     The work of a run is `size ** exponent` times the work of the kernel's phases.
 

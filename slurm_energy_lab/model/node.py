@@ -157,7 +157,10 @@ class NodeModel:
         self._points.stale_packages.add(package)
 
     def package_average_watts(self, package: int, interface: str = "msr") -> float | None:
-        """Return the running average to which the long-term limit applies; None without such a limit."""
+        """Return the running average of the power that the long-term limit bounds, in watts.
+
+        Return None if the package has no long-term limit.
+        """
         self._operate()
         limit = self._package(package).limits.get((interface, "long_term"))
         return None if limit is None else limit.average_at(self._now_s)
@@ -174,7 +177,7 @@ class NodeModel:
         graphics_clock_mhz: tuple[int, int] | None = None,
         memory_clock_mhz: tuple[int, int] | None = None,
     ) -> None:
-        """Set the power limit and the locked clock ranges of a GPU. A range of None unlocks the clock.
+        """Set the power limit and the locked clock ranges of a GPU. The range None unlocks a clock.
 
         Raises:
             UsageError: the GPU does not exist, or the limit is outside the profile's bounds.
@@ -197,13 +200,13 @@ class NodeModel:
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
     ) -> None:
-        """Set the load of programs outside the model. They keep `busy_cores` emulated cores of `cpus` busy.
+        """Set the load of programs outside the model. These programs keep `busy_cores` emulated cores busy.
 
         This load does not slow down kernels. It uses only time that kernels leave idle.
 
         Args:
             key: identifies the load.
-            cpus: logical CPUs of the programs. The busy share of a CPU is that of its core.
+            cpus: logical CPUs of the programs. Each CPU has the busy share of its core.
             busy_cores: number of busy cores, distributed evenly; 0 removes the load.
             job_id: Slurm's job id; None: no job.
 

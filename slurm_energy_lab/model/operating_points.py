@@ -17,12 +17,12 @@ from slurm_energy_lab.model.profile import NodeProfile
 class OperatingPoints:
     """Operating points of all devices.
 
-    After a change of a setting or load and after an event, they are updated.
+    The points are updated after each event and after each change of a setting or load.
 
     Attributes:
         stale_packages: packages whose operating point must be updated.
         stale_gpus: GPUs whose operating point must be updated.
-        next_event_s: time of the next event at the computed operating points; infinite without one.
+        next_event_s: time of the next event at the computed operating points; infinity without an event.
     """
 
     def __init__(

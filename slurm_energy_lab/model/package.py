@@ -126,7 +126,7 @@ class PackageModel:
         return low
 
     def next_event_s(self) -> float:
-        """Return the time at which a running average reaches its limit; infinity if none does.
+        """Return the time at which a running average of the power reaches its limit; infinity if never.
 
         The power is assumed to stay constant.
         """

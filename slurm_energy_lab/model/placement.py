@@ -1,4 +1,4 @@
-"""Pure functions: the cores or GPUs of a computation kernel, and the logical CPUs whose time it uses."""
+"""Placement of a compute kernel on cores or GPUs, and the logical CPUs whose time the kernel uses."""
 
 from __future__ import annotations
 

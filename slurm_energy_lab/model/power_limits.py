@@ -31,8 +31,8 @@ class RunningAverageLimit:
         average_watts: running average at `since_s`.
         since_s: time of the last update.
         power_watts: power since `since_s`.
-        crossing_s: time at which the average will reach the limit; None if it never does at the current
-            power.
+        crossing_s: time at which the average will reach the limit; None if the average never reaches the
+            limit at the current power.
     """
 
     limit_watts: float

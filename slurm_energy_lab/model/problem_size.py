@@ -14,9 +14,10 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 
 def size_of(profile: NodeProfile, request: KernelRequest) -> float:
-    """Return the problem size of a kernel request. If it states no size, compute the size from its run time.
+    """Return the problem size of a kernel request.
 
-    The run time is that on the whole idle device at full speed.
+    If the request states no size, the size is computed from the requested run time on the whole idle device
+    at full speed.
 
     Raises:
         UsageError: the kernel or device is unknown, the run time is not positive, or the node has no such

@@ -162,7 +162,7 @@ class Constraint:
     Attributes:
         name: `long_term` or `short_term`.
         limit_watts: limit after power-on.
-        window_s: time window in seconds after power-on.
+        window_s: time window of the limit's running average after power-on, in seconds.
         max_watts: value of `constraint_N_max_power_uw` in watts.
         enabled: whether the limit is in force after power-on.
     """
@@ -234,14 +234,14 @@ class MemoryProfile:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlProfile:
-    """Monitoring of the processor's memory traffic by task, which the kernel offers through resctrl.
+    """Linux's resctrl file system: monitoring of memory traffic and core energy by task.
 
     Attributes:
-        num_rmids: number of monitoring ids. The root group uses one of them.
+        num_rmids: number of monitoring ids (RMIDs). The root group uses one id.
         core_energy_rmids: number of monitoring ids for the energy of cores; 0: this energy is not monitored.
         mounted: whether the file system is mounted.
-        limbo_s: time for which the id of a removed group cannot be used again.
-        closids: number of control groups, including the root group.
+        limbo_s: time for which the monitoring id of a removed monitoring group cannot be used again.
+        closids: number of resctrl control groups, including the root group.
     """
 
     num_rmids: int
@@ -276,7 +276,7 @@ class GpuProfile:
     """The GPUs of the node. All GPUs are of the same kind.
 
     Attributes:
-        uuid_seed: text from which, with node name and index, the UUIDs are derived.
+        uuid_seed: text from which the UUIDs are derived, together with node name and index.
         graphics_clocks_mhz: supported graphics clocks, descending.
         memory_clocks_mhz: supported memory clocks, descending.
         flops_per_s: peak operation rate of compute-bound kernels at the maximum clock.

@@ -15,10 +15,10 @@ class FrequencyRequest:
         governor: `performance`, `powersave`, `userspace`, `ondemand`, `conservative` or `schedutil`.
         min_khz: scaling_min_freq.
         max_khz: scaling_max_freq.
-        setspeed_khz: scaling_setspeed, which only governor `userspace` uses; None if not set.
-        epp: energy_performance_preference as a name or as "0" to "255", which only active drivers use; None
-            if the driver has none.
-        boost: cpufreq/boost, or the inverse of no_turbo.
+        setspeed_khz: scaling_setspeed; None if not set. Only the governor `userspace` uses this frequency.
+        epp: energy_performance_preference: a name, or a number "0" to "255" as text. Only drivers in active
+            mode use this preference. None if the driver has no preferences.
+        boost: whether boost is enabled: the value of cpufreq/boost, or the inverse of no_turbo.
     """
 
     governor: str
@@ -31,7 +31,7 @@ class FrequencyRequest:
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
-    """Request to run one kernel on the node model.
+    """Request to run one compute kernel on the node model.
 
     Attributes:
         kernel: a name in `kernel_names()` or `program_names()`.
@@ -41,7 +41,7 @@ class KernelRequest:
         cpus: for a CPU kernel, the logical CPUs that share the problem. Siblings count as one core.
             Empty: all CPUs of the node. For a GPU kernel, the CPUs that feed the GPUs. Empty: the CPUs of the
             package to which the GPU belongs.
-        gpus: GPUs, each of which runs the whole problem; empty for all GPUs of the node.
+        gpus: numbers of the GPUs; empty for all GPUs of the node. Each GPU runs the whole problem.
         full_speed_s: seconds that the kernel takes on the whole idle device at full speed. This time
             determines the size if `size` is None. If both are None, the time is 10 seconds.
         job_id: Slurm's job id; None if the kernel belongs to no job.
@@ -58,7 +58,7 @@ class KernelRequest:
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:
-    """Result of a finished kernel.
+    """Result of a finished compute kernel.
 
     All times are seconds of model time.
 
@@ -71,9 +71,9 @@ class KernelResult:
         end_s: time at which the last operation ended.
         seconds: end_s - start_s.
         flops: operations executed, summed over the GPUs.
-        bytes: bytes moved, summed over the GPUs.
+        bytes: bytes read from and written to memory, summed over the GPUs.
         energy_joules: energy of every component of the node between start and end.
-        units: progress units of the whole kernel.
+        units: completed units of progress. The kernel chooses the unit.
     """
 
     run_id: int

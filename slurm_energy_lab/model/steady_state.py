@@ -1,7 +1,7 @@
 """Noise-free speed and power of a program at any operating point of a node, and the best static point.
 
-Tuning is compared with these values as the true optimum. Each phase runs on the node model until the power
-limits have settled. No code of the tuning itself is involved.
+These values are the true optimum with which the results of tuning are compared. Each phase runs on the node
+model until the power limits have settled. No code of the tuning is used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StaticRun:
 class SteadyState:
     """Speed and power of the phases of programs on one node.
 
-    The program runs on all CPUs, or on all GPUs, of a node that is otherwise idle.
+    The program runs on all CPUs or on all GPUs. The node is otherwise idle.
     """
 
     def __init__(self, profile: NodeProfile, device: str) -> None:

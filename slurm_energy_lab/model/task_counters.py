@@ -1,7 +1,8 @@
 """Exact memory traffic and core energy of the tasks on one package.
 
-A task is one of two things: a kernel run, identified by its run id, or the programs of a job outside the
-model, identified by the negative job id (0: programs of no job).
+A task is either a run of a compute kernel or all real programs of a job. The run id identifies a run of a
+compute kernel. The negative job id identifies the real programs of a job, and 0 identifies real programs
+without a job.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _STATUS_DIRECTORIES = {"intel": f"{CPU_ROOT}/intel_pstate", "amd": f"{CPU_ROOT}/
 
 
 class CpufreqFiles:
-    """All cpufreq files of one node. They show and change one `CpufreqState`."""
+    """All cpufreq files of one node. The files show and change one `CpufreqState`."""
 
     def __init__(self, tree: Tree, realtime_model: RealtimeModel) -> None:
         self._tree = tree

@@ -118,7 +118,7 @@ class Link(TreeEntry):
 
 
 class Directory(TreeEntry):
-    """A directory, with its entries by name."""
+    """A directory with entries by name."""
 
     __slots__ = ("children",)
 
@@ -161,7 +161,7 @@ class Tree:
         return len(self._entries)
 
     def get(self, path: str) -> TreeEntry | None:
-        """Return the entry at an absolute path; None if there is none."""
+        """Return the entry at an absolute path; None if the tree has no such entry."""
         return self._entries.get(path)
 
     def entries(self) -> list[tuple[str, TreeEntry]]:
@@ -169,7 +169,7 @@ class Tree:
         return list(self._entries.items())
 
     def fault(self, path: str) -> int:
-        """Return the injected error number with which access to a path fails; 0 if none is injected."""
+        """Return the injected error number with which access to a path fails; 0 if no fault is injected."""
         if not self.faults:
             return 0
         below = (

@@ -46,7 +46,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class GpuSignalValues:
-    """Present values of signals that the other parts of the GPU's state record need.
+    """Present values of those signals that the rest of the GPU's state record needs.
 
     Attributes:
         busy: share of time for which a kernel runs, 0 to 1.

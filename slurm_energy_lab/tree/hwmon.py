@@ -76,9 +76,9 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return for every power meter of Grace its label, and a function that returns the power in microwatts.
+    """Return the label of every power meter of Grace, with a function that returns the power in microwatts.
 
-    The other rails are part of `Grace`, and `Grace` is part of `Module`.
+    The meter `Module` includes the power of `Grace`. `Grace` includes the power of all other rails.
     """
     profile = realtime_model.profile
     meters: list[tuple[str, Callable[[], int]]] = []

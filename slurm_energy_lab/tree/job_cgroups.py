@@ -1,8 +1,8 @@
-"""Emulated control groups (version 2) of Slurm jobs, with the CPU time of the emulated processors.
+"""Emulated cgroups (version 2) of Slurm jobs, with the CPU time of the emulated processors.
 
 Path: `system.slice/NODE_slurmstepd.scope/job_JOB/cpu.stat`. Sources: Slurm, cgroup_v2.html (several slurmds
-on a machine); Linux, Documentation/admin-guide/cgroup-v2.rst. The lab's processes run in other, real control
-groups (`cpu_throttle`), which count the CPU time of the machine.
+on a machine); Linux, Documentation/admin-guide/cgroup-v2.rst. The lab's processes run in other, real cgroups
+(`cpu_throttle`), which count the CPU time of the machine.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ GROUP_RETENTION_S = 60.0
 
 
 class _Group:
-    """Emulated control group of one job.
+    """Emulated cgroup of one job.
 
     Attributes:
         active_s: time of the job's last activity in seconds.
-        gone: whether the group has been removed.
+        gone: whether the cgroup has been removed.
         signals: signals that the job's programs state; None before the first statement.
     """
 
@@ -40,7 +40,7 @@ class _Group:
         """Return the content of cpu.stat.
 
         Raises:
-            OSError: ENODEV after the removal of the group, as in the kernel.
+            OSError: ENODEV after the removal of the cgroup, as in Linux.
         """
         if self.gone:
             refuse(errno.ENODEV)
@@ -54,9 +54,9 @@ class _Group:
 
 
 class JobCgroups:
-    """Emulated control groups of the jobs of one node.
+    """Emulated cgroups of the jobs of one node.
 
-    A group appears with a job's first program or kernel.
+    The cgroup of a job appears with the job's first program or compute kernel.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class JobCgroups:
         """Add the directory of the node's slurmstepd scope.
 
         Args:
-            tree: file tree in which the groups appear.
+            tree: file tree in which the cgroups appear.
             realtime_model: the node's model.
             node: Slurm's name of the node.
             clock: monotonic clock in seconds.
@@ -79,11 +79,11 @@ class JobCgroups:
 
     @property
     def has_groups(self) -> bool:
-        """Whether the node has a control group of any job."""
+        """Whether the node has a cgroup of any job."""
         return bool(self._groups)
 
     def create_group(self, job_id: int) -> None:
-        """Create the control group of a job if it does not exist, and record that the job is active now."""
+        """Create the cgroup of a job if it does not exist, and record that the job is active now."""
         group = self._groups.get(job_id)
         if group is None:
             group = self._groups[job_id] = _Group(self._realtime_model, job_id, self._clock())
@@ -91,12 +91,13 @@ class JobCgroups:
         group.active_s = self._clock()
 
     def state_signals(self, job_id: int, run_id: int, values: Mapping[str, float]) -> None:
-        """Show signals that a program of a job states in the job's control group.
+        """Show signals of a job's program as files of the job's cgroup.
 
         Args:
-            job_id: id of the job. The job must have a group.
+            job_id: id of the job. The job must have a cgroup.
             run_id: id of the program's run.
-            values: values by signal name. The names are those in `stated_signals.STATED`.
+            values: values that the program states, by signal name. The names are those in
+                `stated_signals.STATED`.
         """
         group = self._groups[job_id]
         if group.signals is None:
@@ -104,16 +105,16 @@ class JobCgroups:
         group.signals.state(run_id, values)
 
     def end_signals(self, run_id: int) -> None:
-        """End the signals of a program."""
+        """Stop showing the signals of a program."""
         for group in list(self._groups.values()):
             if group.signals is not None:
                 group.signals.end(run_id)
 
     def remove_stale(self, alive: Callable[[int], bool]) -> None:
-        """Remove the control groups of jobs that were not active for `GROUP_RETENTION_S` seconds.
+        """Remove the cgroups of jobs that were not active for `GROUP_RETENTION_S` seconds.
 
         Args:
-            alive: returns whether real programs of a job, given by its id, still run.
+            alive: function that returns for a job id whether real programs of the job still run.
         """
         now_s = self._clock()
         with self._realtime_model.now() as model:

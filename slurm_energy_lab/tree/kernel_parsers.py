@@ -1,6 +1,6 @@
-"""Pure functions that parse values written to sysfs files as the kernel's functions do.
+"""Parsers of values written to sysfs files. They behave like the functions of the Linux kernel.
 
-Each of them raises OSError with the error number that the kernel's function returns.
+Each parser raises OSError with the error number that the function of the Linux kernel returns.
 """
 
 from __future__ import annotations

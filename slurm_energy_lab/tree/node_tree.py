@@ -49,14 +49,14 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class NodeTree:
-    """The emulated file tree of a node, and those objects behind its files that the emulator updates.
+    """The emulated file tree of a node, and the objects that the emulator updates.
 
     Attributes:
         tree: the file tree.
         cpufreq: the cpufreq files.
         meter: the ACPI power meter.
-        groups: the control groups of jobs.
-        resctrl: the monitoring groups; None if the profile has none.
+        groups: the cgroups of jobs.
+        resctrl: the resctrl file system; None if the profile has no resctrl.
     """
 
     tree: Tree
@@ -77,9 +77,9 @@ def build_tree(
     Args:
         realtime_model: the node's model.
         firmware: properties of this node besides its hardware profile.
-        processes: monitoring groups of processes; None: the processes of this machine.
+        processes: resctrl groups of processes; None: the processes of this machine.
         caller: function that returns the id of the process whose request is served. It returns 0 for a
-            process in this namespace.
+            process in the PID namespace of the emulator.
     """
     tree = Tree()
     add_topology(tree, realtime_model.profile)

@@ -153,7 +153,7 @@ def _add_constraint(tree: Tree, stem: str, limits: LimitRegister, name: str) -> 
 
 
 def _add_locked_dram_constraint(tree: Tree, base: str, registers: RaplRegisters) -> None:
-    """Add a locked DRAM constraint. The firmware of servers usually locks it.
+    """Add a locked DRAM constraint. The firmware of servers usually locks this constraint.
 
     The constraint can be read. Every write is rejected.
     """

@@ -1,6 +1,6 @@
-"""Monitoring groups of the processes of this machine. A child inherits the group of its parent.
+"""Resctrl monitoring groups of the processes of this machine. A child inherits the group of its parent.
 
-The emulator keeps this state instead of the kernel. A process that a client moves belongs to its new group.
+The emulator keeps this state instead of Linux. A process that a client moves belongs to its new group.
 Any other process belongs to the group to which its parent belonged when the process was created. A process
 whose parent has ended belongs to the root group, because its ancestry is unknown.
 """
@@ -39,7 +39,7 @@ class _Move:
 
 
 class ProcessGroups:
-    """Monitoring group of each process.
+    """Resctrl monitoring group of each process.
 
     Args:
         proc: the machine's /proc.
@@ -83,11 +83,11 @@ class ProcessGroups:
         return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 
     def local_tid(self, number: int, caller: int) -> int | None:
-        """Return the id in this namespace of a task, given the task's id in the namespace of a process.
+        """Convert a task id from the PID namespace of a process to the emulator's PID namespace.
 
         Args:
-            number: id in the namespace of `caller`.
-            caller: id of the process in this namespace; 0 if the process is in this namespace itself.
+            number: id of the task in the namespace of `caller`.
+            caller: id of a process in the emulator's namespace; 0 if the process runs in this namespace.
         """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return number
@@ -95,9 +95,9 @@ class ProcessGroups:
         return next((own for own, local in seen.items() if local == number), None)
 
     def numbers_for(self, tids: Iterable[int], caller: int) -> list[int]:
-        """Return the ids of tasks in the namespace of the process `caller`.
+        """Convert task ids from the emulator's PID namespace to the PID namespace of the process `caller`.
 
-        Tasks without an id there are left out.
+        Tasks without an id in the namespace of `caller` are left out.
         """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return list(tids)
@@ -153,7 +153,7 @@ class ProcessGroups:
             return ""
 
     def _seen_from(self, caller: int, tids: Iterable[int]) -> Mapping[int, int]:
-        """Return the ids of tasks in the PID namespace of a process, by their ids in this namespace."""
+        """Return the ids of tasks in the PID namespace of a process, by their ids in the emulator's."""
         depth = len(self._ids(caller))
         numbers: dict[int, int] = {}
         for tid in tids:

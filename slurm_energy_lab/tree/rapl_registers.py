@@ -24,7 +24,7 @@ _ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
 
 @dataclass(frozen=True, slots=True)
 class RaplUnits:
-    """Units of the raw register values, as integers like those of the kernel.
+    """Units of the raw register values, as integers as in the Linux driver.
 
     Attributes:
         power_uw: microwatts per unit of power.
@@ -266,7 +266,7 @@ class RaplRegisters:
     def _joules(self, model: NodeModel, domain: str) -> float:
         """Return the energy of a domain in joules.
 
-        `core[i]` is the energy of package i above the energy at deep sleep power.
+        The energy of `core[i]` is the energy of package i above the energy at deep sleep power.
         """
         if not domain.startswith("core"):
             part, _, dies = domain.partition("/")

@@ -1,4 +1,4 @@
-"""Emulated files below /sys/fs/resctrl: monitoring of memory traffic and core energy by groups of tasks.
+"""Emulated files below /sys/fs/resctrl: monitoring of memory traffic and core energy by resctrl group.
 
 Sources: Linux, Documentation/filesystems/resctrl.rst; fs/resctrl/monitor.c and rdtgroup.c. Differences from
 the kernel: the traffic of a package is divided evenly among its L3 caches; llc_occupancy is always 0; a
@@ -28,7 +28,7 @@ _FEATURES = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
 
 @dataclass(slots=True)
 class _CountedTask:
-    """A task that runs in a group.
+    """A task that runs in a resctrl group.
 
     Attributes:
         base: counts per package when the task joined the group.
@@ -41,7 +41,7 @@ class _CountedTask:
 
 @dataclass(slots=True)
 class _MonitoringGroup:
-    """A group with its own monitoring id.
+    """A resctrl group (control group or monitoring group) with its own monitoring id.
 
     Attributes:
         ended: counts per package of tasks that have left the group.
@@ -58,9 +58,9 @@ class ResctrlFiles:
     Args:
         tree: file tree in which the files appear.
         realtime_model: the node's model. The profile of the node must have resctrl.
-        processes: monitoring groups of processes.
+        processes: resctrl groups of the processes of this machine.
         caller: function that returns the id of the process whose request is served. It returns 0 for a
-            process in this namespace.
+            process in the PID namespace of the emulator.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class ResctrlFiles:
     def _count(self, name: str, package: int, file: str) -> TaskCount:
         """Return the counts of a group on a package.
 
-        The count of a control group includes the counts of its monitoring groups. A monitoring group whose
-        own file reports a failure is left out, as in the kernel's mon_event_count.
+        The count of a control group includes the counts of the monitoring groups below it. A monitoring group
+        whose own file reports a failure is left out, as in Linux (mon_event_count).
 
         Args:
             name: name of the group.
@@ -157,7 +157,7 @@ class ResctrlFiles:
         return total
 
     def _monitors_of(self, name: str) -> list[str]:
-        """Return the monitoring groups below a control group."""
+        """Return the monitoring groups below a resctrl control group."""
         below = f"{name}/{_MON_GROUPS}/".lstrip("/")
         return [other for other in self._groups if _is_control(name) and other.startswith(below)]
 
@@ -293,5 +293,5 @@ def _is_control(name: str) -> bool:
 
 
 def _control_of(name: str) -> str:
-    """Return the control group to which a group belongs."""
+    """Return the resctrl control group to which a resctrl group belongs."""
     return name if _is_control(name) else name.rpartition(f"{_MON_GROUPS}/")[0].rstrip("/")

@@ -1,7 +1,8 @@
-"""Signals of a job that a program states, as files of the job's emulated control group.
+"""Signals that a job's program states, as files of the job's emulated cgroup.
 
-Without a statement, these files do not exist. Like many real kernels, the emulated kernel has neither PSI nor
-the controllers memory and io. Sources: Linux, Documentation/admin-guide/cgroup-v2.rst and accounting/psi.rst.
+These files exist only after a program has stated signals. Like many real Linux kernels, the emulated kernel
+otherwise has neither PSI nor the cgroup controllers memory and io. Sources: Linux,
+Documentation/admin-guide/cgroup-v2.rst and accounting/psi.rst.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _RATES: Final = tuple(name for name in STATED if name.endswith(("_percent", "_pe
 
 
 class StatedSignals:
-    """Files of one control group for the signals that the job's programs state.
+    """Files of one cgroup for the signals that the job's programs state.
 
     Args:
         tree: file tree of the node.
-        folder: directory of the group.
+        folder: directory of the cgroup.
         clock: monotonic clock in seconds.
     """
 
@@ -68,7 +69,7 @@ class StatedSignals:
             self._add("memory.max", lambda: self._number("memory_limit_bytes"))
 
     def end(self, run_id: int) -> None:
-        """End the values that a program has stated. The files remain."""
+        """Discard the values that a program has stated. The files remain."""
         with self._lock:
             self._count()
             self._runs.pop(run_id, None)

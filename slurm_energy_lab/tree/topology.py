@@ -74,7 +74,7 @@ def _die_of(cpu: CpuProfile, number: int, dies: int) -> int:
 
 
 def _sharers(cpu: CpuProfile, cache: CacheLevel, number: int) -> list[int]:
-    """Return the logical CPUs that share an instance of a cache with the CPU `number`, including that CPU."""
+    """Return the logical CPUs that share an instance of a cache with the CPU `number`, including this CPU."""
     in_package = cpu.core_of(number) % cpu.cores_per_package
     first = cpu.package_of(number) * cpu.cores_per_package + in_package - in_package % cache.shared_cores
     last = min(first + cache.shared_cores, (cpu.package_of(number) + 1) * cpu.cores_per_package)

@@ -95,7 +95,7 @@ def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, Cur
     """Return the response curve of each program in the jobs.
 
     A curve that names its program belongs to this program. A curve that names a last job belongs to the
-    program of this job. Any other curve belongs to the programs of the curve's owner that have the curve's
+    program of this job. Any other curve belongs to the programs that have the curve's owner and the curve's
     name.
     """
     own = programs_of(jobs)
@@ -167,7 +167,7 @@ def _plan(
 ) -> list[dict[str, Any]]:
     """Return planned measurements of classes without a curve, sorted by descending energy per node-hour.
 
-    A sweep runs one program of the class, the one with most node-hours. It runs this program `REPEATS` times
+    A sweep runs one program of the class: the program with most node-hours. The program runs `REPEATS` times
     at each setting.
     """
     plan = []

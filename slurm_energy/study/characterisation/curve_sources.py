@@ -15,12 +15,12 @@ from slurm_energy.quantities import is_number
 
 @dataclass(frozen=True, slots=True)
 class CurveProgram:
-    """A program of `GET /v1/tuning` with its response curve.
+    """A program with its response curve, as in a response to `GET /v1/tuning`.
 
     Attributes:
-        user: owner; empty: unknown.
-        names: names that jobs of the program may have: its model and its workload.
-        last_job: id of its last job; empty: unknown.
+        user: user who owns the program; empty: unknown.
+        names: names that jobs of the program may have: the program's model and workload.
+        last_job: id of the program's last job; empty: unknown.
         points: points of the curve as in `GET /v1/tuning`.
         program: program as `USER/NAME`; empty: the other attributes identify the program.
     """
@@ -33,10 +33,10 @@ class CurveProgram:
 
 
 def curve_programs(answer: Mapping[str, Any]) -> list[CurveProgram]:
-    """Return those programs in a response to `GET /v1/tuning` that have a curve.
+    """Return the programs with a response curve from a response to `GET /v1/tuning`.
 
     Raises:
-        UsageError: the object is no such response.
+        UsageError: the object does not have the form of a response to `GET /v1/tuning`.
     """
     programs = []
     try:
@@ -75,7 +75,7 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
     """Read the curve of a program from a file with the output of `senergy sweep --json`.
 
     Args:
-        program: program of the jobs, as `USER/NAME` in the plan of the step.
+        program: program of the jobs, as `USER/NAME` in the plan of the step `characterise`.
         path: the file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Classes of jobs that people can check: a tree of thresholds on size, run time and power of programs. Pure.
+"""Classes of jobs: a tree of thresholds on size, run time and power of programs. People can check it. Pure.
 
 A program is the set of jobs of one user with the same name. Digits in the name do not count. All jobs of a
 program are in the same class. Tuning changes the power of a job and could otherwise move the job to another
@@ -40,7 +40,7 @@ class JobClass:
     Attributes:
         name: the ranges as text; unique.
         ranges: lower and upper bound of each feature. A value in the range is above the lower bound and
-            at most the upper bound. None: the site has chosen the class in the data (column `job_class`).
+            at most the upper bound. None: the column `job_class` of the data names the class.
         programs: programs of the class, in the data from which the class was made.
     """
 
@@ -49,7 +49,10 @@ class JobClass:
     programs: Sequence[str] = ()
 
     def contains(self, features: Mapping[str, float]) -> bool:
-        """Return whether features are within the ranges of the class. An unknown feature counts as 0."""
+        """Return whether a program's features are within the ranges of the class.
+
+        An unknown feature counts as 0.
+        """
         return self.ranges is not None and all(
             low < np.nan_to_num(features[name]) <= high or (low == -np.inf and np.isnan(features[name]))
             for name, (low, high) in self.ranges.items()
@@ -124,7 +127,7 @@ def _medians(values: Floats) -> list[float]:
 
 
 def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClass]:
-    """Return classes of programs that are alike in size, run time and power.
+    """Divide programs into classes with similar size, run time and power, and return the classes.
 
     Each step splits one class in two. It chooses the class and the threshold that remove most variance of the
     logarithms of the features, weighted by node-hours. The division ends with `max_classes` classes, or when

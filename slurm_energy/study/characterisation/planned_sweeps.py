@@ -63,7 +63,7 @@ class SweepOutcome:
         node_hours: node-hours of all runs of the sweep. Runs that have not ended count with their
             expected node-hours.
         is_stored: whether the result is stored as the curve of the program.
-        why: why the result is not stored; empty: it is stored.
+        why: reason why the result is not stored; empty: the result is stored.
     """
 
     program: str
@@ -97,8 +97,10 @@ class PlannedSweeps:
         points: settings to measure. The first setting is the reference.
         options: further options of sbatch.
         budget_node_hours: node-hours that all sweeps may take, including the node-hours of earlier runs.
-        access: function that returns, for a submitter, the access to Slurm and to the records.
-        report: function that is called after each round with state, limits and schedule.
+        access: function that is called with the submitter of jobs, and returns the access to Slurm and to the
+            energy records.
+        report: function that is called after each round with the state of the sweep, the limits and the
+            schedule.
     """
 
     def __init__(
@@ -234,9 +236,9 @@ def _slug(program: str) -> str:
 
 
 def _spent(runs: Sequence[SweepRun], order: SweepOrder) -> float:
-    """Return the node-hours of runs of a sweep. A run without a measured time counts with its expected time.
+    """Return the node-hours that the runs of a sweep have used.
 
-    A run that Slurm refused does not count.
+    A run without a measured time counts with its expected time. A run that Slurm refused does not count.
     """
     hours = [
         run.time_s * order.nodes / 3600 if run.time_s is not None else order.run_node_hours

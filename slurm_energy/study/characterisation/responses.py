@@ -47,7 +47,7 @@ class ClassResponses:
     points: Mapping[str, Sequence[ClassPoint]]
 
     def best(self, job_class: str, objective: str, slowdown_limit: float | None = None) -> ClassPoint:
-        """Return the best point for an objective. It is the untuned point if no other is better.
+        """Return the best point for an objective: the untuned point if no other point is better.
 
         Args:
             job_class: name of the class; a class without a curve stays untuned.
@@ -79,8 +79,8 @@ class ClassResponses:
             jobs: the jobs.
             objective: the objective.
             slowdown_limit: permitted slowdown, as in `best`.
-            random: generator of random numbers. It draws one error of the curve per class, with the
-                deviation of the curve. None: no errors.
+            random: generator of random numbers, which draws one error of the ratios per class. The deviation
+                of the curve is the standard deviation of this error. None: no errors.
         """
         time_ratio, power_ratio = np.ones(jobs.count), np.ones(jobs.count)
         for name in self.points:
@@ -93,7 +93,10 @@ class ClassResponses:
         return time_ratio, power_ratio
 
     def caps(self) -> dict[str, list[tuple[float, float]]]:
-        """Return for each class the points with less power than untuned, as (time ratio, power ratio)."""
+        """Return for each class the points with less power than the untuned job.
+
+        Each point is a pair (time ratio, power ratio).
+        """
         return {
             name: [(one.time_ratio, one.power_ratio) for one in points if one.power_ratio < 1]
             for name, points in self.points.items()
@@ -106,7 +109,7 @@ class ClassResponses:
         return float(np.nansum(jobs.energy_joules[covered])) / total if total > 0 else float("nan")
 
     def potential(self, jobs: JobsTable, objective: str, slowdown_limit: float | None = None) -> float:
-        """Return the relative saving of the jobs' energy if each class runs at its best point.
+        """Return the fraction of the jobs' energy that is saved if each class runs at its best point.
 
         The result is NaN if no energy is known.
         """
@@ -117,9 +120,11 @@ class ClassResponses:
 
 
 def responses_of(classes: Sequence[Mapping[str, Any]]) -> ClassResponses:
-    """Return the curves of the classes in a list that `characterise` has stored.
+    """Build the response curves from the list of classes that the step `characterise` has stored.
 
     Each element of the list has a `name` and `points`.
+
+    Raises:
         UsageError: the list is damaged.
     """
     points: dict[str, list[ClassPoint]] = {}

@@ -20,14 +20,14 @@ class AlternativeRuns:
     Finished simulations are stored, so that an interrupted run can be continued.
 
     Args:
-        run: the run of the step.
+        run: the running step `choose`, which stores the results.
         data: common input of all simulations.
         seeds: number of simulated periods. Each seed stands for one period.
         processes: number of parallel processes.
-        progress: function that is called with the number of finished simulations and the number of all.
+        progress: function that is called with the numbers of finished simulations and of all simulations.
 
     Attributes:
-        runs: for each alternative by name, a list with the figures of `forecast_run` for each seed.
+        runs: figures of `forecast_run` by name of the alternative, as a list with one element per seed.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class StudyAlternative:
         return asdict(self) | {"title": self.title, "levers": list(self.levers)}
 
     def with_levers_of(self, other: StudyAlternative) -> StudyAlternative:
-        """Return the combination of this alternative and another one that uses other levers.
+        """Return the combination of this alternative and another alternative that uses other levers.
 
         Raises:
             ValueError: both alternatives use the same lever.
@@ -176,7 +176,7 @@ def _lever(lever: str, value: str) -> dict[str, Any]:
 
 
 def _number(text: str) -> float:
-    """Return the number in a text; NaN if it contains none."""
+    """Return the number in a text; NaN if the text is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -51,8 +51,8 @@ class ChoiceRequest:
     """Options of the step `choose`.
 
     Attributes:
-        alternatives: alternatives that the administrator adds.
-        only: whether only these alternatives are simulated, without the alternatives of the decision tree.
+        alternatives: alternatives that the administrator adds to the alternatives of the decision tree.
+        only: whether only the administrator's alternatives are simulated.
         seeds: number of periods to simulate, including the held-out period.
         processes: number of parallel processes.
         slack_share: assumed share of jobs that may wait. Accounting does not say which jobs may wait.
@@ -76,7 +76,7 @@ def run_choose(
         study: the study.
         request: options.
         command: command line, for the manifest.
-        progress: function that is called with the number of finished simulations and the number of all.
+        progress: function that is called with the numbers of finished simulations and of all simulations.
 
     Raises:
         EnergyError: an earlier step is missing or stale, or a lever is unknown.
@@ -124,7 +124,7 @@ def run_choose(
 
 
 def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative]) -> list[str]:
-    """Return the assumptions that the forecasts make beyond the data."""
+    """Return the assumptions of the forecasts that the data cannot confirm."""
     if any(one.deferral for one in alternatives):
         share, hours = 100 * request.slack_share, request.slack_hours
         return [f"{share:g} % of the jobs may start up to {hours:g} h later, drawn at random"]
@@ -188,7 +188,7 @@ def _proposed(
     objective: StudyObjective,
     given: Sequence[StudyAlternative],
 ) -> list[StudyAlternative]:
-    """Return the alternatives that the decision tree proposes and that the administrator has not given."""
+    """Return the decision tree's alternatives, except those that the administrator has given."""
     levers = {node.lever: node.choice for node in tree if node.answer}
     proposed = []
     if "tuning" in levers:
@@ -302,6 +302,9 @@ def _document(one: AlternativeForecast, on_front: bool) -> dict[str, Any]:
 
 
 def _energy_by(jobs: JobsTable, names: np.ndarray) -> dict[str, float]:
-    """Return the energy of the jobs of each group. Without known energies, return node-seconds instead."""
+    """Return the energy of the jobs by the name that is given for each job, such as an account.
+
+    Without known energies, return node-seconds instead.
+    """
     amounts = jobs.energy_joules if np.nansum(jobs.energy_joules) > 0 else jobs.nodes * jobs.run_s
     return {str(name): float(np.nansum(amounts[names == name])) for name in np.unique(names) if name}

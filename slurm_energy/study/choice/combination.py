@@ -78,7 +78,10 @@ def _rescued(
 
 
 def _joined(group: Sequence[StudyAlternative]) -> StudyAlternative | None:
-    """Return the combination of alternatives; None if two of them use the same lever or are incompatible."""
+    """Combine several alternatives.
+
+    Return None if two of the alternatives use the same lever or are incompatible.
+    """
     levers = list(itertools.chain.from_iterable(one.levers for one in group))
     if len(set(levers)) < len(levers) or set(levers) >= _INCOMPATIBLE:
         return None

@@ -18,7 +18,7 @@ SIMPLER_WITHIN: Final = 0.005
 
 
 class LimitForecast(StrEnum):
-    """Forecast whether an alternative keeps a limit."""
+    """Answers to the question whether an alternative is expected to keep a limit."""
 
     KEPT = "kept"
     AT_RISK = "at risk"
@@ -32,8 +32,8 @@ class LimitOutlook:
 
     Attributes:
         kpi: KPI of the limit.
-        account: account to which the limit applies; empty: all jobs.
-        forecast: whether the alternative keeps the limit.
+        account: Slurm account to which the limit applies; empty: all jobs.
+        forecast: whether the alternative is expected to keep the limit.
         value: forecast value of the KPI; NaN: unknown.
         minimum, maximum: permitted values.
     """
@@ -62,8 +62,9 @@ class AlternativeForecast:
         alternative: the alternative.
         changes: forecast change of each KPI. Unknown KPIs are missing.
         limits: outlook of each limit.
-        accounts, classes: cost or saving of each account and class, see `forecast.group_changes`.
-        seeds: number of simulations.
+        accounts, classes: cost or saving of each Slurm account and of each class of jobs, see
+            `forecast.group_changes`.
+        seeds: number of simulated periods.
     """
 
     alternative: StudyAlternative
@@ -91,7 +92,7 @@ class AlternativeForecast:
         return -change.change if kpi.better is Direction.LOWER else change.change
 
     def certain_improvement(self, kpi: Kpi) -> float:
-        """Return the less favourable bound of the interval of a KPI's mean improvement; NaN if unknown."""
+        """Return the lower bound of the confidence interval of a KPI's mean improvement; NaN if unknown."""
         change = self.changes.get(kpi.name)
         if change is None:
             return math.nan
@@ -157,7 +158,7 @@ class Recommendation:
     """Recommendation of an alternative by the step `choose`.
 
     Attributes:
-        name: name of the alternative; empty: none is recommended.
+        name: name of the recommended alternative; empty: no alternative is recommended.
         reasons: reasons of the recommendation, as sentences.
         reaches_target: whether the forecast of the alternative reaches the main target.
     """

@@ -17,12 +17,12 @@ HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class StudyDays:
-    """Consecutive days.
+    """Consecutive days of a study, some of which may be excluded.
 
     Attributes:
         dates: the n dates.
         edges_s: start of each day and end of the last day in Unix seconds, shape (n + 1,).
-        used: whether a day counts, shape (n,). Days of outages and excluded days do not.
+        used: whether a day counts, shape (n,). Days of outages and excluded days do not count.
     """
 
     dates: tuple[date, ...]
@@ -46,13 +46,16 @@ class StudyDays:
         return lengths
 
     def day_of(self, times_s: Floats) -> np.ndarray:
-        """Return the row of the day that contains each time; -1 if there is none, or the time is unknown."""
+        """Return the index of the day that contains each time.
+
+        The index is -1 if no day contains the time or the time is unknown.
+        """
         rows = np.searchsorted(self.edges_s, times_s, side="right") - 1
         outside = np.isnan(times_s) | (rows >= self.count) | (rows < 0)
         return np.where(outside, -1, rows)
 
     def between(self, first: int, end: int) -> StudyDays:
-        """Return the days from row `first` to row `end` - 1."""
+        """Return the days with the indices `first` to `end` - 1."""
         return StudyDays(self.dates[first:end], self.edges_s[first : end + 1], self.used[first:end])
 
 
@@ -78,7 +81,7 @@ def date_of(time_s: float, timezone: str = "") -> date:
 
 
 def spread(start_s: Floats, end_s: Floats, amounts: Floats, edges_s: Floats) -> Floats:
-    """Distribute amounts evenly over their intervals, and return the sum in each bin.
+    """Distribute amounts evenly over intervals of time, and return the sum in each bin of time.
 
     Args:
         start_s: start of each interval, shape (n,).

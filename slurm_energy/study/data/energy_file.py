@@ -18,7 +18,7 @@ _TODO: Final = "write the columns start_s, end_s (Unix seconds) and joules"
 
 
 def read_energy(path: Path) -> EnergySeries:
-    """Read a file that `energy_csv` has written. An empty field is an unknown energy.
+    """Read a CSV file of energy in the form that `energy_csv` returns. An empty field is an unknown energy.
 
     Raises:
         UsageError: the file cannot be read, or a line is malformed. The message names file and line.

@@ -132,8 +132,8 @@ def _columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[s
 def _unambiguous(lines: Iterator[Record], columns: int, problems: InputProblems) -> Iterator[Record]:
     """Yield the lines of sacct, except lines in which a field contains the delimiter.
 
-    sacct does not quote fields. Otherwise, a delimiter in the name of a job could forge the job's user and
-    energy.
+    sacct does not quote fields. Without this check, a delimiter in the name of a job could forge the job's
+    user and energy.
     """
     for number, fields in lines:
         if len(fields) > columns:

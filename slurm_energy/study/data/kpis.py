@@ -25,7 +25,7 @@ _MIN_RUN_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class EnergySeries:
-    """Energy of all nodes in consecutive intervals, with idle energy.
+    """Energy of all nodes in consecutive intervals, including the energy of idle nodes.
 
     Attributes:
         start_s, end_s: intervals in Unix seconds, shape (m,).
@@ -181,7 +181,7 @@ def _series_peaks(energy: EnergySeries, days: StudyDays) -> Floats:
 
 
 def _day_sums(values: Floats, row: np.ndarray, count: int) -> Floats:
-    """Return the sum of the values of each day; NaN if one of them is unknown, or the day has none."""
+    """Return the sum of the values of each day; NaN if a value is unknown or the day has no value."""
     inside = row >= 0
     sums = np.bincount(row[inside], weights=values[inside], minlength=count)
     numbers = np.bincount(row[inside], minlength=count)
@@ -190,7 +190,7 @@ def _day_sums(values: Floats, row: np.ndarray, count: int) -> Floats:
 
 
 def _day_maxima(values: Floats, row: np.ndarray, count: int) -> Floats:
-    """Return the maximum of the values of each day; NaN if one of them is unknown, or the day has none."""
+    """Return the maximum of the values of each day; NaN if a value is unknown or the day has no value."""
     maxima = np.full(count, -np.inf)
     inside = row >= 0
     np.maximum.at(maxima, row[inside], np.where(np.isnan(values), np.inf, values)[inside])
@@ -199,7 +199,7 @@ def _day_maxima(values: Floats, row: np.ndarray, count: int) -> Floats:
 
 
 def _means(values: Floats, row: np.ndarray, count: int) -> Floats:
-    """Return the mean of the known values of each day; NaN if the day has none."""
+    """Return the mean of the known values of each day; NaN if the day has no known value."""
     kept = (row >= 0) & ~np.isnan(values)
     numbers = np.bincount(row[kept], minlength=count)
     sums = np.bincount(row[kept], weights=values[kept], minlength=count)
@@ -246,7 +246,7 @@ def jain_index(values: Floats) -> Floats:
 
 
 def _worst_waits(jobs: JobsTable, days: StudyDays) -> Floats:
-    """Return for each day the mean wait of the account that waits longest.
+    """Return for each day the mean wait of the Slurm account whose jobs wait longest.
 
     Jobs that started or waited on the day count.
     """

@@ -19,7 +19,7 @@ _MISSING_SHARE: Final = 0.05
 
 
 def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> dict[date, str]:
-    """Return the days that do not show normal operation, with the reason of each.
+    """Return the days that do not show normal operation, each with the reason.
 
     A day with any of these four signs counts: while jobs wait, no job starts for at least six hours and ten
     times the usual gap; at least a fifth of the jobs end because nodes failed; there is hardly any work

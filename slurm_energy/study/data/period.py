@@ -35,7 +35,7 @@ class StudyPeriod:
         days: the days; `used` is False for excluded days and days of outages.
         energy: energy of all nodes; None: unknown, or the scope covers only a part of the cluster.
         prices: price and carbon intensity of electricity.
-        outages: reason of each day of an outage.
+        outages: for each day of an outage, the reason why the day counts as an outage.
         notes: remarks about the data.
     """
 
@@ -51,7 +51,7 @@ class StudyPeriod:
         return daily_kpis(self.jobs, self.days, self.energy, self.prices)
 
     def between(self, first: int, end: int) -> StudyPeriod:
-        """Return the days from row `first` to row `end` - 1, with the jobs that overlap them."""
+        """Return the days with the indices `first` to `end` - 1, and the jobs that overlap these days."""
         days = self.days.between(first, end)
         kept = _overlapping(self.jobs, days)
         energy = self.energy
@@ -68,7 +68,7 @@ def measured_period(
     begin: date | None = None,
     end: date | None = None,
 ) -> StudyPeriod:
-    """Return a period of the data within the scope of the objective, including the days of outages.
+    """Select a period of the data within the scope of the objective, and mark days of outages as unused.
 
     Args:
         objective: the objective.
@@ -78,7 +78,7 @@ def measured_period(
         end: last day; None: `scope.end`, or else the last full day of the data.
 
     Raises:
-        UsageError: there is no job in the scope, or no full day.
+        UsageError: the scope contains no job, or the data contain no full day.
     """
     scope, zone = objective.scope, objective.season.timezone
     jobs, notes = loaded.jobs, list(loaded.notes)

@@ -1,4 +1,4 @@
-"""Data of a period: sources, and data that an earlier, interrupted run of a step has already read."""
+"""Data of a period for a step of a study, read from sources or from an interrupted run of the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_energy.study.step_run import StepRun
 
 @dataclass(frozen=True, slots=True)
 class StudySources:
-    """Sources of the data of a step.
+    """Sources from which a step of a study reads jobs and energy.
 
     Attributes:
         read: function that returns all jobs of the cluster and the energy of its nodes (None: unknown).
@@ -34,8 +34,8 @@ def source_data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, Energy
     """Return the data of a step. Data that an interrupted run has stored are not read again.
 
     Args:
-        run: the run of the step.
-        sources: sources of data that are not stored.
+        run: the running step.
+        sources: sources of the data. They are read if no interrupted run has stored the data.
     """
     folder = run.partial_folder()
     stored = run.partial("data")

@@ -34,12 +34,12 @@ class ExperimentData:
 
     Attributes:
         jobs: all jobs within the scope of the study.
-        days: the days of the baseline, then those of the deployment.
-        first_day: row of the first day of the deployment.
+        days: the days of the baseline, then the days of the deployment.
+        first_day: index of the first day of the deployment.
         energy: energy of all nodes; None: unknown.
         prices: factors for cost and emissions.
-        as_drawn: whether the configuration in force on each day was that of the drawn arm, shape (n,).
-            None: it was on all days.
+        as_drawn: whether the configuration of the drawn arm was in force on each day, shape (n,). None: it
+            was in force on all days.
     """
 
     jobs: JobsTable
@@ -51,7 +51,7 @@ class ExperimentData:
 
 
 def washout_seconds(jobs: JobsTable) -> float:
-    """Return the washout: the time after a switch until at most 5 % of the old arm's work still runs.
+    """Return the washout in seconds: the time until at most 5 % of the previous arm's work still runs.
 
     The washout is at most 12 h. At a random time, the share of the work that still runs t seconds later is
     E[max(0, L - t)] / E[L]. L is the run time, weighted by nodes.
@@ -168,7 +168,10 @@ class EffectPeriods:
         return np.isin(column, list(names))
 
     def _arms(self, group: str) -> tuple[Bools, np.ndarray | None, Bools]:
-        """Return for each day whether it is treated, its block of the random draw, and whether it is used."""
+        """Return arrays over the days: the arm, the block of the random draw, and whether the day counts.
+
+        The arm is True for a treated day. The block is None if the days were not drawn.
+        """
         days, first = self.data.days, self.data.first_day
         is_after = np.arange(days.count) >= first
         if self.assignment.design is not AssignmentDesign.SWITCHBACK:
@@ -186,7 +189,7 @@ class EffectPeriods:
 
 
 def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:
-    """Return days that are divided into the washout, which is not used, and the rest of the day."""
+    """Divide each day into the washout and the rest. Only the rest counts."""
     if washout_s <= 0.0:
         return days
     begin = days.edges_s[:-1]

@@ -53,8 +53,8 @@ class PeriodSeries:
         work: work of the period in a unit that the change cannot alter, such as node-hours at untuned
             speed. None: the comparison does not adjust for work.
         expected: value that the work of the period suggests without the change; None: unknown.
-        block: number of the group of periods within which the assignment was drawn. None: it was not
-            drawn at random.
+        block: number of the block of periods within which the assignment was drawn at random. None: the
+            assignment was not drawn at random.
     """
 
     start_day: Floats
@@ -129,8 +129,8 @@ class EffectEstimate:
 def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL) -> EffectEstimate | None:
     """Return the effect of a change that was switched on and off by period. None: there are too few periods.
 
-    Periods of the baseline may be given. They help to determine the effects of the weekday and of the work.
-    The level of their values may differ from the level of the experiment.
+    The series may contain periods of the baseline. These periods help to determine the effects of the weekday
+    and of the work. The level of the values may differ between baseline and experiment.
 
     Args:
         series: values of the periods, without the washout after a switch.
@@ -163,7 +163,7 @@ def difference_effect(
     """Return the difference in differences of a treated and a control group; None with too few periods.
 
     Without a control group, the result is the difference between the deployment and the baseline. This
-    difference also contains every other change in between.
+    difference also contains the effects of all other changes between baseline and deployment.
 
     Args:
         treated: periods of the treated group: the baseline, then the deployment.
@@ -209,7 +209,7 @@ def difference_effect(
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
     """Return the carry-over: the effect of the change in the previous period on the present period.
 
-    None: it cannot be determined. If the interval does not contain 0, the washout is too short.
+    None: the carry-over cannot be determined. If the interval does not contain 0, the washout is too short.
     """
     series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)
@@ -264,7 +264,7 @@ def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
 
 
 def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
-    """Return the columns of the regression other than the change, and names of the adjusted factors."""
+    """Return the regression's columns for factors other than the change, and the names of these factors."""
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []
     if not only_level and len(days := weekday_columns(series.weekday).T):

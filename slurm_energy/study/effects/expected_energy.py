@@ -1,4 +1,4 @@
-"""Energy expected from the work of a day without a change, learned from the baseline.
+"""Energy that the work of a day would need without the change, learned from the baseline.
 
 The amount and the kind of work differ between days and cause most of the variation of energy. Energy relative
 to the expected energy varies less, so that fewer days suffice to find an effect. The method is the baseline
@@ -68,7 +68,10 @@ def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
 
 
 def _means_by(keys: Texts, jobs: JobsTable, is_known: Bools, min_jobs: int) -> Floats:
-    """Return, for each job, the energy per work of the known jobs with its key; NaN if they are too few."""
+    """Return for each job the mean energy per work of the known jobs with the same key.
+
+    The result is NaN if too few known jobs have this key.
+    """
     names, number = np.unique(keys, return_inverse=True)
     own = number[is_known]
     joules = np.bincount(own, jobs.energy_joules[is_known], len(names))

@@ -39,7 +39,7 @@ class PlaceboCheck:
 
     @property
     def passes(self) -> bool:
-        """Whether the estimator finds effects rarely enough where there is none.
+        """Whether the estimator rarely finds an effect in the baseline, where nothing was changed.
 
         Trials overlap and are therefore correlated. The check also passes with one trial more than the
         permitted share.
@@ -90,7 +90,7 @@ def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> P
 def _begins(count: int) -> Iterator[int]:
     """Yield imagined first days of a deployment.
 
-    At least a quarter of the baseline lies before and after each of them.
+    At least a quarter of the baseline lies before each of these days, and at least a quarter after it.
     """
     margin = max(3, count // 4)
     yield from range(margin, count - margin + 1)

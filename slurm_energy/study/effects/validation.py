@@ -211,7 +211,7 @@ def _first_full_day(state: DeploymentState, objective: StudyObjective) -> date:
 
 
 def _require_day(jobs: JobsTable, energy: EnergySeries | None, begin: date, timezone: str) -> None:
-    """Refuse data that end before the end of the deployment's first full day.
+    """Check that the data contain the first full day of the deployment.
 
     Raises:
         UsageError: the data end too early. The message names the day.

@@ -87,7 +87,7 @@ def _effect(conclusion: StudyConclusion, results: Mapping[str, Any]) -> Mapping[
 
 
 def effect_text(effect: Mapping[str, Any]) -> str:
-    """Return an effect with its interval for people."""
+    """Return an effect with its confidence interval as text for people."""
     if effect["is_relative"]:
         interval = f"{effect['low']:+.1%} to {effect['high']:+.1%}"
         return f"{effect['change']:+.1%} ({effect['level']:.0%} interval {interval})"

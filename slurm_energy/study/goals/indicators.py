@@ -21,11 +21,11 @@ class Kpi:
     Attributes:
         name: key in objective.toml and in results.
         unit: unit of the value.
-        better: the direction of an improvement.
-        title: name for people.
+        better: direction in which the value improves.
+        title: readable name for reports.
         meaning: definition in one sentence.
-        depends_on_load: whether the value depends on the amount of submitted work. Means of two periods
-            with different load must then not be compared directly.
+        depends_on_load: whether the value depends on the amount of submitted work. If it does, means of two
+            periods with different load must not be compared directly.
     """
 
     name: str

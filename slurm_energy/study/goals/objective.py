@@ -138,7 +138,7 @@ class StudyTarget:
 
 @dataclass(frozen=True, slots=True)
 class StudyLimit:
-    """A guard: a bound that a KPI must not cross, `[[limit]]`. At least one bound is given."""
+    """Limit of a KPI: one or more bounds that the KPI must not cross, `[[limit]]`."""
 
     kpi: str = key("mean_jct_s", "KPI.", one_of(*KPIS))
     worse_percent: float | None = key(
@@ -206,7 +206,7 @@ class StudyObjective:
     Attributes:
         title: title of the study.
         targets: wanted changes. The first target is the main target.
-        limits: guards.
+        limits: bounds that KPIs must not cross.
         conclusions: statements that the report judges.
         path: path of the file. Relative paths in the file start at its directory.
     """
@@ -226,7 +226,7 @@ class StudyObjective:
         return self.path.parent / name
 
     def digest(self, *sections: str) -> str:
-        """Return the SHA-256 of some sections of the objective and of the files that they name.
+        """Return the SHA-256 of some sections of the objective and of the files named in these sections.
 
         Args:
             sections: sections to include: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.

@@ -49,11 +49,11 @@ class LimitVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TargetResult:
-    """Result of a target.
+    """Result of a validation for one target.
 
     Attributes:
         target: the target.
-        verdict: the verdict.
+        verdict: whether the target is reached.
         estimate: estimated effect; None: not enough data.
         is_certain: whether the whole confidence interval reaches the target.
         baseline: mean of the KPI over the days of the baseline; NaN: unknown.
@@ -68,15 +68,15 @@ class TargetResult:
 
 @dataclass(frozen=True, slots=True)
 class LimitResult:
-    """Result of a limit.
+    """Result of a validation for one limit.
 
     Attributes:
         limit: the limit.
-        account: account to which the limit applies; empty: all jobs.
-        verdict: the verdict.
+        account: Slurm account to which the limit applies; empty: all jobs.
+        verdict: whether the limit is kept.
         reason: reason of the verdict, for people.
         baseline: mean of the KPI over the days of the baseline; NaN: unknown.
-        level: value of the KPI under the change; NaN: unknown.
+        level: value of the KPI while the deployed change is in force; NaN: unknown.
         level_low, level_high: confidence interval of `level`; NaN: unknown.
         minimum, maximum: bounds of the permitted values.
         estimate: estimated effect; None: not enough data.
@@ -134,7 +134,7 @@ def judge_target(
 def judge_limit(
     periods: EffectPeriods, limit: StudyLimit, seed: int = 0, level: float = LEVEL
 ) -> list[LimitResult]:
-    """Return the verdicts on a limit: one, or one per account if the limit applies to each account."""
+    """Return the verdict on a limit, or one verdict per Slurm account if the limit applies per account."""
     accounts = periods.accounts() if limit.per == "account" else [""]
     return [_judge_limit(periods, limit, account, seed, level) for account in accounts]
 
@@ -181,10 +181,10 @@ def _interval_verdict(
 
 
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
-    """Return the reason why the values of single days prove a broken limit; empty if they do not.
+    """Return the reason why the values of single days prove a broken limit; empty without such a proof.
 
-    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). They must
-    be so on consecutive days from the first treated day on, or on consecutive treated days of a switchback.
+    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). This must
+    hold on consecutive days from the first treated day on, or on consecutive treated days of a switchback.
     Days without treatment count too, because the damage of a policy outlasts the policy. The margin is wide
     because waits of neighbouring days are correlated.
     """

@@ -1,1 +1,1 @@
-"""Step 4 of a study: the digital twin, its calibration, its replay and forecasts with it."""
+"""Step 4 of a study: the digital twin of the cluster, with calibration, replay and forecasts."""

@@ -63,8 +63,8 @@ def calibrated_twin(
     Args:
         period: the calibration period.
         nodes: number of nodes by partition. The number is estimated for missing partitions.
-        cached: function that returns a stored score by name, or else computes and stores it. None:
-            nothing is stored.
+        cached: function that returns the stored score with a name. If no score is stored, the function
+            computes and stores the score. None: nothing is stored.
 
     Raises:
         UsageError: no job of the period has run, or a given partition has no job.
@@ -156,7 +156,7 @@ def peak_nodes(jobs: JobsTable) -> int:
 
 
 def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[str]) -> float:
-    """Return the power of an idle node. Hours with known energy of nodes and jobs are used."""
+    """Return the power of an idle node, from the hours in which the energy of nodes and jobs is known."""
     if period.energy is None:
         notes.append("idle power: unknown, 0 W assumed; energies are those of jobs")
         return 0.0
@@ -171,7 +171,10 @@ def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[st
 
 
 def _energy_without_jobs(jobs: JobsTable, energy: EnergySeries, nodes: int) -> tuple[Floats, Floats]:
-    """Return the energy without jobs and the idle node-seconds of each hour with known energies."""
+    """Return for each hour the energy without jobs and the idle node-seconds.
+
+    Hours with an unknown energy are left out.
+    """
     edges = np.append(energy.start_s, energy.end_s[-1])
     held = spread(jobs.start_s, jobs.end_s, jobs.nodes * jobs.run_s, edges)
     unknown = jobs.where(np.isnan(jobs.energy_joules))

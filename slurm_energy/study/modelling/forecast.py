@@ -38,13 +38,13 @@ class ForecastInput:
     Attributes:
         jobs: all jobs of the data, with their classes.
         days: the days of the data.
-        first, end: first row of the held-out days, and the row after their last.
+        first, end: index of the first held-out day, and index of the day after the last held-out day.
         twin: the twin.
         responses: response curves of the classes.
         prices: price and carbon intensity.
         account_kpi_names: names of the KPIs that are computed for each account.
         slack_share: assumed share of the jobs whose users permit a later start.
-        slack_s: assumed slack of these jobs.
+        slack_s: assumed time by which the start of these jobs may be delayed.
     """
 
     jobs: JobsTable
@@ -175,7 +175,7 @@ def _deviation(daily: DailyKpis, name: str) -> float | None:
 
 
 def _groups(jobs: JobsTable, names: np.ndarray) -> dict[str, GroupTotals]:
-    """Return the figures of the jobs of each group."""
+    """Return the figures of the jobs by name of the account or class."""
     totals = {}
     for name in np.unique(names):
         part = jobs.where(names == name)
@@ -247,7 +247,8 @@ def group_changes(
         key: `accounts` or `classes`.
 
     Returns:
-        Per group its name, jobs, energy before and after, and mean wait and completion time before and after.
+        One object per account or class: name, jobs, and before and after: energy, mean wait, mean completion
+            time.
     """
     names = sorted({name for run in (*today, *runs) for name in run[key]})
     rows = []
@@ -258,7 +259,7 @@ def group_changes(
 
 
 def _joined(totals: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    """Return the figures of a group per simulated period. Means are weighted by jobs."""
+    """Return the figures of an account or class per simulated period. Means are weighted by jobs."""
     known = [one for one in totals if one is not None]
     jobs = sum(one["jobs"] for one in known)
     if not jobs:

@@ -30,7 +30,7 @@ class TwinError(EnergyError):
     """The twin's replay of the held-out days is too far from the measurement.
 
     Args:
-        errors: errors of all compared KPIs.
+        errors: replay errors of all compared KPIs.
     """
 
     def __init__(self, errors: list[ReplayDeviation]) -> None:
@@ -52,7 +52,7 @@ class ModelOptions:
         nodes: number of nodes by partition. The number is estimated for missing partitions.
         held_out_days: number of days at the end of the baseline that do not calibrate the twin.
         accept_error: whether the step accepts errors above their bounds.
-        bounds: permitted relative errors by KPI, instead of `BOUNDS`.
+        bounds: permitted relative errors of the replay by KPI, instead of `BOUNDS`.
     """
 
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def read_twin(study: StudyDirectory) -> TwinSettings:
 
 
 def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]:
-    """Return the first row of the held-out days in the baseline, and the row after their last.
+    """Return the index of the first held-out day in the baseline, and the index after the last held-out day.
 
     Args:
         study: the study.
@@ -127,7 +127,7 @@ def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]
 
 
 def _split(period: StudyPeriod, held_out_days: int) -> int:
-    """Return the row of the first held-out day.
+    """Return the index of the first held-out day.
 
     Raises:
         UsageError: the baseline is too short; the message says how much is missing.
@@ -144,7 +144,7 @@ def _split(period: StudyPeriod, held_out_days: int) -> int:
 
 
 def _cache(run: StepRun) -> Cache:
-    """Return a function that stores fits as partial work of the step, for a continued run."""
+    """Return a function that stores the scores of replays, so that an interrupted step can be continued."""
     fits: dict[str, list[float]] = run.partial("fits") or {}
 
     def cached(name: str, compute: Callable[[], Fit]) -> Fit:

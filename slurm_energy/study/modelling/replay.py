@@ -75,7 +75,7 @@ def replay_errors(
     """Return the errors of a replay relative to the measurement.
 
     Completion times and makespan are those of the jobs submitted on the compared days. Energy and power are
-    those of the days themselves.
+    those of the cluster on the compared days.
 
     Args:
         period: the measured period.
@@ -141,7 +141,10 @@ def _hours(days: StudyDays) -> Floats:
 
 
 def _watts(period: StudyPeriod, days: StudyDays) -> Floats:
-    """Return the measured power of the nodes in each hour. If it is unknown, return the power of the jobs."""
+    """Return the measured power of the nodes in each hour.
+
+    If the power of the nodes is unknown, return the power of the jobs.
+    """
     if period.energy is None:
         return _job_watts(period.jobs, days)
     known = ~np.isnan(period.energy.joules)

@@ -1,4 +1,4 @@
-"""Digital twin of a cluster. The simulator replays its jobs as they ran, or under changed levers.
+"""Digital twin of a cluster. The simulator replays the measured jobs as they ran, or under changed levers.
 
 Each partition becomes one kind of nodes in the simulator. Jobs keep their number of nodes. The simulator
 decides when they start. Source: thesis, section 6.3.4.
@@ -69,8 +69,8 @@ class TwinSettings:
         ranking: scheduling policy of the present site.
         discipline: rule that decides which ranked jobs may start, for example backfill.
         default_watts: power of a node for jobs without measured energy.
-        uses_limits: whether backfill plans with the time limits of jobs. Otherwise it plans with their
-            run times.
+        uses_limits: whether backfill plans with the time limits of jobs. Otherwise backfill plans with the
+            run times of jobs.
         start_delay_s: time from submission until a job can start: scheduling passes and prolog.
     """
 
@@ -107,8 +107,8 @@ class TwinDeferral:
         policy: `cheapest` or `cleanest`.
         slack_s: maximum time by which each job may be deferred after its submission, shape (n,); NaN: the
             job may not be deferred.
-        series: price or carbon intensity over Unix time. The simulated controller knows past values and
-            forecasts future values from them.
+        series: price or carbon intensity over Unix time. The simulated controller knows past values, from
+            which it forecasts future values.
     """
 
     policy: str
@@ -133,8 +133,8 @@ class TwinChange:
         deferral: deferral of jobs with slack; None: no deferral.
         time_ratio, power_ratio: run time and power of each job relative to the untuned job, shape (n,); None:
             jobs are not tuned.
-        caps: for each class, the points to which a power budget can limit its jobs, as time and power
-            relative to the untuned job. Jobs of other classes run at full power or wait.
+        caps: operating points to which a power budget can limit jobs, by class of the jobs. A point is the
+            time and the power relative to the untuned job. Jobs of other classes run at full power or wait.
     """
 
     ranking: str = ""
@@ -240,7 +240,7 @@ def _cap_points(
     power_ratio: Floats,
     caps: Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[int, tuple[Floats, Floats]]:
-    """Return the response of each job to power limits, by the job's row in the order of submission."""
+    """Return the response of each job to power limits, by the job's index in the order of submission."""
     found = {}
     for row, job in enumerate(np.argsort(jobs.submit_s, kind="stable").tolist()):
         points = np.array(caps.get(str(jobs.job_class[job]), ())).reshape(-1, 2)

@@ -53,9 +53,9 @@ def effects_chart(effects: Mapping[str, Mapping[str, Any]], size_x: int = 720) -
 
 
 def days_chart(days: Sequence[Mapping[str, Any]], name: str, size: tuple[int, int] = (720, 260)) -> str:
-    """Draw the value of a KPI on each day as SVG. The colour shows the day's group.
+    """Draw the value of a KPI on each day as SVG. The colour shows `baseline`, `control` or `treated`.
 
-    A value is drawn relative to the expected value if this is known.
+    A value is drawn relative to the expected value if the expected value is known.
         days: rows with `date`, `group`, `value` and `expected` (None: unknown).
         name: title of the KPI.
         size: width and height in pixels.

@@ -54,7 +54,7 @@ def report_document(study: StudyDirectory) -> dict[str, Any]:
 
 
 def conclusion(validation: Mapping[str, Any] | None, choice: Mapping[str, Any] | None) -> list[str]:
-    """Return the conclusion of the study, one sentence per target and per limit that is not kept.
+    """Return the conclusion of the study: one sentence per target, and one per broken limit.
 
     Args:
         validation: result of the step `validate`; None: the step has not run.

@@ -17,7 +17,7 @@ _BAR_SHARE, _ROW, _MAX_ERROR = 0.6, 26, 0.5
 
 
 def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (720, 240)) -> str:
-    """Draw the mean of a KPI by weekday, with the mean of a week and its interval, as SVG.
+    """Draw the mean of a KPI by weekday as SVG, with the mean over the week and its confidence interval.
 
     Args:
         kpi: name of the KPI.
@@ -68,7 +68,7 @@ def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (7
 
 
 def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
-    """Draw the twin's error of each KPI as a bar, with the permitted range if there is one, as SVG.
+    """Draw the twin's error of each KPI as a bar, as SVG. A permitted range is drawn too.
 
     Args:
         errors: rows with `kpi`, `error` (None: unknown), `bound` (None: no bound) and `exceeds`. Bars end
@@ -96,7 +96,7 @@ def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
 
 
 def _error_bar(one: Mapping[str, Any], x: Scale, frame: Frame, y: float) -> list[str]:
-    """Return the label, the permitted range and the bar of one error as SVG elements."""
+    """Return SVG elements for one error: label, permitted range and bar."""
     name, _ = replay_title(one["kpi"])
     error = max(x.low, min(x.high, one["error"]))
     tip = element("title", text=f"{name}: {one['error']:+.1%}")

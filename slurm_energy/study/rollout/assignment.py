@@ -1,4 +1,4 @@
-"""Random assignment of periods or groups to the arms of a deployment, treated or control. Pure.
+"""Random assignment of periods, partitions or users to an arm of a deployment: treated or control. Pure.
 
 The seed and the drawn arms are stored, so that the draw can be repeated and checked. Source of the designs:
 Bojinov, Simchi-Levi and Zhao, "Design and analysis of switchback experiments", Management Science 69 (2023);
@@ -38,7 +38,7 @@ class AssignmentPeriod:
 
     Attributes:
         begin_s, end_s: Unix times.
-        block: number of the group of periods within which the arms were drawn.
+        block: number of the block of periods within which the arms were drawn.
         is_treated: whether the change is in force.
     """
 
@@ -53,7 +53,7 @@ class ArmAssignment:
     """The arms of a deployment.
 
     Attributes:
-        design: the design.
+        design: design that divides jobs between the arms.
         seed: seed of the random numbers from which the arms were drawn.
         periods: periods in the order of time; empty except for a switchback.
         treated: partitions or users whose jobs are treated.
@@ -75,7 +75,7 @@ class ArmAssignment:
         return period if period is not None and time_s < period.end_s else None
 
     def is_treated(self, start_s: float, partition: str = "", user: str = "") -> bool | None:
-        """Return whether a job is in the treated arm; None if it is in neither arm.
+        """Return whether a job is in the treated arm; None if the job is in neither arm.
 
         Args:
             start_s: Unix time at which the job started.
@@ -159,8 +159,8 @@ def draw_groups(
 ) -> ArmAssignment:
     """Draw for each partition or user whether its jobs are treated.
 
-    The groups are sorted by their weight. Of each two neighbours, one is drawn for treatment, so that both
-    arms get similar work.
+    The partitions or users are sorted by weight. From each pair of neighbours, one is drawn for treatment, so
+    that both arms get similar work.
 
     Args:
         design: `PARTITION` or `USERS`.
@@ -169,7 +169,7 @@ def draw_groups(
         begin_s: Unix time from which the assignment holds.
 
     Raises:
-        UsageError: there are fewer than two groups.
+        UsageError: there are fewer than two partitions or users.
     """
     if len(weights) < 2:
         raise UsageError(
@@ -188,7 +188,10 @@ def draw_groups(
 def fixed_groups(
     design: AssignmentDesign, treated: Sequence[str], control: Sequence[str], begin_s: float = 0.0
 ) -> ArmAssignment:
-    """Return an assignment with groups chosen by the administrator. Its seed is -1: nothing is drawn."""
+    """Return an assignment in which the administrator has chosen the partitions or users of each arm.
+
+    The seed of the assignment is -1, because nothing is drawn.
+    """
     return ArmAssignment(design, -1, treated=tuple(treated), control=tuple(control), begin_s=begin_s)
 
 

@@ -39,8 +39,8 @@ class StageRequest:
         days: length of a switchback.
         period_days: days of a period of a switchback.
         seed: seed of the assignment; None: a random seed.
-        skip_stages: whether stages before this one may be skipped.
-        apply_command: see `DeploymentState`.
+        skip_stages: whether earlier stages may be skipped.
+        apply_command: program that brings the configuration into force, see `DeploymentState`.
     """
 
     stage: DeploymentStage
@@ -65,8 +65,8 @@ def planned_state(
 ) -> DeploymentState:
     """Return the state of the deployment at the beginning of a stage.
 
-    A request for the stage in force completes a stage that was interrupted. It keeps the arms of this stage,
-    unless it names a seed.
+    A request for the stage in force completes a stage that was interrupted. The arms of this stage are kept
+    unless the request names a seed.
 
     Args:
         request: stage and options that the administrator requests.
@@ -76,7 +76,8 @@ def planned_state(
         now_s: Unix time.
 
     Raises:
-        UsageError: the request contradicts itself, the choice, or the order of the stages.
+        UsageError: options of the request contradict each other, the result of the step `choose`, or the
+            order of the stages.
     """
     alternative = _alternative(request, choice, before)
     continues = before is not None and before.alternative == alternative and before.is_active

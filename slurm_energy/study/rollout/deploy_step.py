@@ -113,7 +113,8 @@ class Deployment:
             command: command line, for the manifest.
 
         Raises:
-            UsageError: the step choose is missing or stale, or the request contradicts itself.
+            UsageError: the step `choose` is missing or stale, or options of the request contradict each
+                other.
             EnergyError: the configuration cannot be changed.
         """
         self.preview(request)  # a refused request must not mark the deployment in force as failed
@@ -140,7 +141,7 @@ class Deployment:
             command: command line, for the manifest.
 
         Raises:
-            UsageError: there is no switchback.
+            UsageError: the deployment is not a switchback.
         """
         with self._study.locked("deploy --tick"):
             state = self.state()
@@ -159,7 +160,7 @@ class Deployment:
             return state
 
     def undo(self, reason: str, command: str) -> DeploymentState | None:
-        """Restore the site's own configuration. A stale or failed step does not prevent this.
+        """Restore the site's own configuration, even if a step of the study is stale or has failed.
 
         Args:
             reason: reason for the log.
@@ -177,7 +178,7 @@ class Deployment:
             return state
 
     def _check(self, step: ConfigurationStep) -> None:
-        """Check the configuration that a configuration step writes."""
+        """Check the configuration file that a planned change would write."""
         folder = self._study.folder(STEP)
         folder.mkdir(exist_ok=True)
         check_combination(step, folder)

@@ -22,7 +22,7 @@ class ConfigurationSwitch:
 
     Attributes:
         time_s: Unix time from which the change is in force.
-        stage: stage; empty: the deployment was undone.
+        stage: stage of the deployment that this change puts in force; empty: the deployment was undone.
         is_treated: whether the alternative is in force for the treated part of the cluster.
         sha256: SHA-256 of energy.toml after the change.
         reason: reason of the change.
@@ -40,7 +40,7 @@ class DeploymentState:
     """State of a deployment.
 
     Attributes:
-        alternative: the deployed alternative.
+        alternative: deployed alternative, a combination of levers that save energy.
         configuration: path of the site's energy.toml.
         stage: the last stage.
         assignment: assignment of the arms; None: the stage has no arms.
@@ -88,7 +88,7 @@ class DeploymentState:
         return replace(self, switches=(*self.switches, switch))
 
     def in_force_at(self, time_s: float) -> ConfigurationSwitch | None:
-        """Return the last switch at or before a time; None if there is none."""
+        """Return the last switch at or before a time; None if no switch was made by then."""
         earlier = [switch for switch in self.switches if switch.time_s <= time_s]
         return earlier[-1] if earlier else None
 
@@ -115,7 +115,7 @@ class DeploymentState:
         return TREATED if drawn else CONTROL
 
     def with_arms(self, jobs: JobsTable) -> JobsTable:
-        """Return the jobs with the arm of each."""
+        """Return the jobs with the column `arm` filled in."""
         rows = zip(jobs.start_s.tolist(), jobs.partition.tolist(), jobs.user.tolist(), strict=True)
         return jobs.with_columns(arm=[self.arm(*row) for row in rows])
 

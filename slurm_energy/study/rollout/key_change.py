@@ -69,7 +69,7 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
 
     Args:
         text: the text.
-        changes: the changes. A key that already has the new value is left alone.
+        changes: changes of keys. A key that already has the new value is left alone.
         remark: comment at the end of each written line; empty: no comment.
 
     Raises:
@@ -91,7 +91,7 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
 def undone_text(
     text: str, changes: Sequence[KeyChange], original: str, remark: str
 ) -> tuple[str, list[KeyChange]]:
-    """Return a text in which changes are undone. Other keys may have changed since then.
+    """Return a text in which changes are undone. Other keys keep their present values.
 
     Args:
         text: the present text.
@@ -100,8 +100,8 @@ def undone_text(
         remark: the comment that marks the changed lines.
 
     Returns:
-        The text, and the changes whose keys have got another value in the meantime. These keys are left
-        alone.
+        The text, and the changes that were not undone because their keys have got another value in the
+            meantime. These keys are left alone.
 
     Raises:
         ConfigError: the present text is not TOML.
@@ -306,7 +306,7 @@ def _line(name: str, value: Any, remark: str) -> str:
 
 
 def _comment(body: str) -> str:
-    """Return the comment after the value of a statement; empty if there is none."""
+    """Return the comment after the value of a statement; empty if the statement has no comment."""
     at = body.find("#", _key_end(body))
     while at >= 0:
         try:

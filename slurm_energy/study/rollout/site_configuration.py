@@ -31,7 +31,7 @@ class ConfigurationStep:
 
     Attributes:
         present: present contents of the file.
-        own: contents without changes by the study; None: there was no file.
+        own: contents without changes by the study; None: the site had no file.
         data: contents in the new stage; None: the file is deleted.
         remarks: remarks about keys of the previous stage that the site has changed in the meantime. These
             keys keep their values.
@@ -53,7 +53,7 @@ class ConfigurationStep:
 
 
 class SiteConfiguration:
-    """The site's configuration file and the journal of a study about it.
+    """The site's configuration file, and the journal of the changes that a study has made to the file.
 
     Args:
         path: energy.toml of the site.
@@ -163,7 +163,7 @@ class SiteConfiguration:
         self._journal.complete(entry)
 
     def _write(self, file: SiteFile, data: bytes | None) -> None:
-        """Replace or delete the file, unless it already has the contents."""
+        """Replace or delete the file. A file that already has the contents is left alone."""
         if read_site_file(self._path).digest != file.digest:
             raise UnavailableError(str(file.path), "changed meanwhile", "run the command again")
         if data is None:
@@ -174,7 +174,7 @@ class SiteConfiguration:
 
 
 def check_combination(step: ConfigurationStep, folder: Path) -> None:
-    """Run all checks of `senergy config check` on a planned file. Refuse errors that the change causes.
+    """Run all checks of `senergy config check` on a planned file, and refuse errors that the change causes.
 
     Args:
         step: the planned change.

@@ -1,7 +1,8 @@
 """Stages of a deployment, and the keys of energy.toml that put an alternative in force. Pure.
 
-The stage `shadow` computes and stores decisions but shows them to no user. `advise` shows them. `partition`
-applies them in some partitions. `all` applies them in the whole scope of the study.
+The stage `shadow` computes and stores decisions but shows them to no user. The stage `advise` shows the
+decisions. The stage `partition` applies the decisions in some partitions, and the stage `all` in the whole
+scope of the study.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class DeploymentTarget:
         partitions: treated partitions; empty: all.
         other_partitions: partitions of the site that are not treated.
         users: treated users; empty: all. Only tuning can be restricted to users.
-        power_share: share of the cluster's power that the treated partitions draw. Budgets are scaled by it.
+        power_share: share of the cluster's power that the treated partitions draw. Budgets are multiplied by
+            this share.
     """
 
     partitions: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ class CoefficientEstimate:
 
 
 def weekday_columns(weekday: NDArray[np.int64]) -> Floats:
-    """Return one 0/1 column for each day of the week that occurs, except the first of them."""
+    """Return one 0/1 column for each weekday in the data. The first weekday in the data has no column."""
     present = np.unique(weekday)[1:]
     columns: Floats = (weekday[:, None] == present[None, :]).astype(np.float64)
     return columns
@@ -93,7 +93,7 @@ def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -
         more_parameters: number of further parameters that were already fitted to the values.
 
     Returns:
-        Standard deviation and correlation. They are NaN and 0 if there are too few values.
+        Standard deviation and correlation; NaN and 0 with too few values.
     """
     basis = _orthonormal(columns)
     freedom = len(values) - basis.shape[1] - more_parameters

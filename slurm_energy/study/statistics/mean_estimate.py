@@ -105,7 +105,7 @@ def _neighbour_correlation(residuals: Floats, rows: np.ndarray, deviation: float
 def _bootstrap_error(
     residuals: Floats, weekday: np.ndarray, strata: np.ndarray, resamples: int, seed: int
 ) -> float:
-    """Return the standard error of the mean over strata of the strata's means."""
+    """Return the standard error of the mean of all strata's means."""
     random = np.random.default_rng(seed)
     totals = np.zeros(resamples)
     for day in strata:

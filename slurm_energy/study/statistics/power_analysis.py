@@ -2,7 +2,7 @@
 
 The variation of days is determined as in a validation: relative to the energy expected from the work of a
 day, adjusted for the weekday and the work, without the washout. If the effect of a change differs between
-days, the days under the change vary more than that.
+days, the days under the change vary more than the analysis assumes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class PowerAnalysis:
         days: number of days of the baseline.
         needed_days: number of days that the baseline and the later comparison each need for the wanted
             effect. None: more than ten years, or unknown.
-        needed_switchback_days: number of days that a switchback needs for the wanted effect; None: as above.
+        needed_switchback_days: number of days that a switchback needs for the wanted effect. None: more than
+            ten years, or unknown.
         deviation: relative standard deviation of daily values on which the figures are based; NaN: unknown.
         adjusted_for: factors for which the comparison adjusts.
     """
@@ -103,7 +104,7 @@ class PowerAnalysis:
 
     @property
     def missing_days(self) -> int | None:
-        """Number of further days that the baseline needs; None if it cannot become long enough."""
+        """Number of further days that the baseline needs; None if the baseline cannot become long enough."""
         return None if self.needed_days is None else max(0, self.needed_days - self.days)
 
     def to_json(self) -> dict[str, Any]:

@@ -38,10 +38,10 @@ class GroupSearch(Protocol):
         """Current phase of the search."""
 
     def observe(self, window: ProgressWindow) -> None:
-        """Update the search with a window of the whole job."""
+        """Update the search with a measurement window of the whole job."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the result so far, with the keys of the record's key `tuning`."""
+        """Return the result of the search so far, in the form of the job record's key `tuning`."""
 
 
 SearchFactory = Callable[[Mapping[str, NodeOffer], frozenset[str]], GroupSearch]
@@ -50,14 +50,14 @@ SearchFactory = Callable[[Mapping[str, NodeOffer], frozenset[str]], GroupSearch]
 
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
-    """Times of a change in seconds.
+    """Times, in seconds, that govern a change of the operating point and the polls of the agents.
 
     Attributes:
         lead_s: time from the announcement of a change to the change.
         guard_s: maximum time before the change at which the coordinator may decide that the change takes
             place.
-        last_call_s: latest time before the change at which it may still be decided. An undecided change
-            is postponed.
+        last_call_s: minimum time before the change at which the coordinator may still decide. A change
+            without a decision is postponed.
         contact_s: maximum age of an agent's last poll while the agent counts as in contact.
         confirm_s: time after the change in which every agent must report the new point.
         missing_s: age of an agent's last poll from which the agent counts as missing. The group is then
@@ -89,8 +89,9 @@ class _Member:
         polled_s: time of the last poll.
         epoch: number of the last change that the node has applied; -1: unknown.
         switch_at_s: time of the next change that the agent has stored.
-        offer: points that the node can have; None: not received yet.
-        window: window at the current epoch that has not been merged yet; None: there is none.
+        offer: operating points that the node can have; None: not received yet.
+        window: measurement window at the current point that has not been merged yet; None: no such window
+            has arrived.
     """
 
     polled_s: float
@@ -102,7 +103,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Switch:
-    """A pending change: announced, decided, or made but not yet reported by all agents.
+    """A change of the operating point that is not finished: not all agents have reported the new point.
 
     Attributes:
         epoch: number of the change.

@@ -21,7 +21,8 @@ class ConstantSearch:
 
     Args:
         point: the operating point.
-        source: source of the choice for the record's key `chosen_source`; None if nothing was chosen.
+        source: origin of the point, for the key `chosen_source` of the job record; None for the untuned
+            point of a job that cannot be tuned.
     """
 
     phase = "hold"
@@ -33,7 +34,7 @@ class ConstantSearch:
         """Ignore the window. The point does not depend on measurements."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the result for the record's key `tuning`."""
+        """Return the result in the form of the job record's key `tuning`."""
         return {"chosen": self.requested.to_json(), "chosen_source": self._source, "progress": "none"}
 
 

@@ -19,7 +19,7 @@ _CONFIRM_S: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class PointChange:
-    """A change that this node has to make: number of the change and new point."""
+    """A change of the operating point that this node has to make: number of the change and new point."""
 
     epoch: int
     point: OperatingPoint
@@ -36,7 +36,7 @@ class GroupMember:
         epoch: number of the last change that the node has applied; -1: unknown.
         point: operating point in force; None: unknown.
         phase: current phase of the group's search.
-        summary: result of the search, with the keys of the record's key `tuning`.
+        summary: result of the search, in the form of the job record's key `tuning`.
         needs_offer: whether the next poll must contain the node's offer.
         poll_s: seconds until the next poll.
     """
@@ -59,7 +59,10 @@ class GroupMember:
 
     @property
     def switch_at_s(self) -> float | None:
-        """Time on the controller's clock of the next change that this node has stored; None without one."""
+        """Time of the next change that this node has stored, on the controller's clock.
+
+        None: no change is stored.
+        """
         return self._switch_at_s
 
     def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
@@ -91,7 +94,10 @@ class GroupMember:
             self._switch_at_s, self._go = decision.switch_at_s, decision.go
 
     def change_at_s(self) -> float:
-        """Return the earliest local time at which `due_change` may return a change; infinity without one."""
+        """Return the earliest local time at which `due_change` may return a change.
+
+        Return infinity if no change is stored.
+        """
         if self._due is not None:
             return -math.inf
         if self._next is None or not self._go or self._switch_at_s is None:
@@ -100,7 +106,10 @@ class GroupMember:
         return math.inf if at_s is None else at_s
 
     def due_change(self, now_s: float) -> PointChange | None:
-        """Return the change that the node has to apply at the local time `now_s`; None without one."""
+        """Return the change that the node has to apply at the local time `now_s`.
+
+        Return None if no change is due.
+        """
         if self._due is not None:
             return self._due
         if now_s < self.change_at_s():
@@ -123,7 +132,10 @@ class GroupMember:
             self._cancel()
 
     def to_controller_time(self, window: ProgressWindow) -> ProgressWindow | None:
-        """Return a window with its start on the controller's clock; None before the first contact."""
+        """Return a measurement window whose start is converted to the controller's clock.
+
+        Return None before the first contact with the controller.
+        """
         start_s = self._offset.to_controller(window.start_s)
         return None if start_s is None else replace(window, start_s=start_s)
 

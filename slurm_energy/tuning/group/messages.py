@@ -36,7 +36,7 @@ class NodeOffer:
         candidates: operating points from which a search may choose, without the untuned point.
         gpu: the job's GPUs on the node; None without GPUs whose power limit can be lowered.
         cpu: the job's processors on the node; None if the frequency of processors is not tuned.
-        start: point to try first; None if none is known.
+        start: operating point to try first; None: the search chooses the first point.
         pinned: whether the job stays at `start`.
     """
 
@@ -53,7 +53,7 @@ class GroupPoll:
 
     Attributes:
         node: Slurm's name of the node.
-        job_id, restart_count: the run of the job.
+        job_id, restart_count: job id and restart count, which identify the run of the job.
         nodes: number of nodes of the job.
         objective: `edp`, `ed2p` or `energy`.
         slowdown_limit: maximum relative increase of the time; None for no limit.
@@ -61,7 +61,7 @@ class GroupPoll:
         point: operating point in force on the node; None if the agent does not know it.
         switch_at_s: time of the next change that the agent has stored; None if it has stored none.
         offer: points that the node can have. Sent if the coordinator requests the offer; None in other polls.
-        window: the latest window measured at `epoch`; None without a new one.
+        window: latest measurement window at the operating point of `epoch`; None without a new window.
         refused: names of fields of `OperatingPoint` that have no effect on the node.
         is_leaving: whether the job has ended on the node.
     """
@@ -134,13 +134,13 @@ class GroupDecision:
         time_s: time of the decision on the controller's clock.
         epoch: number of the change in force. An agent that has not applied this change applies it at once.
         point: operating point of `epoch`.
-        next_point: operating point of the next change; None without one.
-        switch_at_s: time of the next change, which the agent stores; None without one.
+        next_point: operating point of the next change; None: no change is planned.
+        switch_at_s: time of the next change, which the agent stores; None: no change is planned.
         go: whether the next change takes place. If not, the agent keeps `point` at `switch_at_s`.
         phase: current phase of the search, for example `reference`, `probe` or `hold`.
         poll_s: seconds until the agent polls again.
         needs_offer: whether the next poll must contain the agent's offer.
-        summary: result of the search so far, with the keys of the record's key `tuning`.
+        summary: result of the search so far, in the form of the job record's key `tuning`.
     """
 
     coordinator: str

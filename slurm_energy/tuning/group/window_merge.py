@@ -1,4 +1,4 @@
-"""Merging of windows that the nodes of a job have measured at the same operating point."""
+"""Merging of measurement windows in which the nodes of a job had the same operating point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRUST: Final = tuple(ProgressSource)
 
 
 def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
-    """Return the window of a whole job from one window of each of its nodes.
+    """Return the measurement window of a whole job from one measurement window of each of the job's nodes.
 
     The speed is that of the slowest node, because this node slows down all others. For the speed, only the
     nodes with the most trustworthy source of progress count. The reason is that often only one rank reports
@@ -41,6 +41,6 @@ def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """Return the mean of the known values; None if none is known."""
+    """Return the mean of the known values; None if all values are unknown."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None

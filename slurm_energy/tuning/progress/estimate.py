@@ -18,13 +18,13 @@ _MIN_FOR_CORRELATION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a job over a time window. Rates of different sources have different units.
+    """Progress of a job over a measurement window. Rates of different sources have different units.
 
     Attributes:
         units_per_s: progress rate. Depending on the source, the unit is the unit of the job's reports, a
             period of the power, or the work in the first window with this source.
         relative_error: standard error of `units_per_s` divided by `units_per_s`.
-        source: source of the rate.
+        source: signal from which the rate was computed.
         paused_share: share of the window that was excluded because the job paused, for example to write a
             checkpoint. The job's mean power includes the pauses.
         spans_cycles: whether the rate was measured over whole cycles of regular pauses, and therefore

@@ -90,7 +90,7 @@ def pause_cycle(reports: Sequence[Report], max_s: float = MAX_CYCLE_S) -> PauseC
 
 
 def may_become_cycle(reports: Sequence[Report]) -> bool:
-    """Return whether a process has paused once or twice and may soon pause again after as many units.
+    """Return whether a process has paused once or twice and may turn out to pause regularly.
 
     Args:
         reports: reports of the process since its start, as in `pause_cycle`.
@@ -110,7 +110,7 @@ def may_become_cycle(reports: Sequence[Report]) -> bool:
 
 
 def _pauses(per_unit: Sequence[float]) -> list[int]:
-    """Return the numbers of the intervals that are pauses.
+    """Return the indices of the intervals that are pauses.
 
     Settings of the hardware may change between intervals. Each interval is therefore also compared with its
     neighbours.

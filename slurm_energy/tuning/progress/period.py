@@ -58,7 +58,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Result of a period detection: a period, or the reason why none was accepted."""
+    """Result of a period detection: a period, or the reason why no period was accepted."""
 
     period: Period | None
     reason: str
@@ -69,7 +69,7 @@ class _RejectedError(Exception):
 
 
 def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detection:
-    """Return the period of a series, or the reason why none was accepted.
+    """Return the period of a series, or the reason why no period was accepted.
 
     Args:
         times_s: increasing sample times. Irregular times (± 20 %) allow the detector to exclude periods that
@@ -159,7 +159,7 @@ def _flattened(series: Array) -> Array:
 
 
 def _base_lag(correlation: Array, count: int) -> float:
-    """Return the lag, in samples, of the shortest repetition. No other lag may contradict it.
+    """Return the lag, in samples, of the shortest repetition that no other lag contradicts.
 
     Raises:
         _RejectedError: there is no such repetition, or it does not last through the series.

@@ -111,7 +111,10 @@ class LocalPeriods:
 
 
 def local_periods(even: Array, lag: float) -> LocalPeriods | None:
-    """Return the local periods of an evenly sampled series, one per period; None if it is too short."""
+    """Return the local periods of an evenly sampled series, one per period.
+
+    Return None if the series is too short.
+    """
     points = _POINTS_PER_PERIOD
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
     wanted = math.ceil(_SEGMENT_SAMPLES / lag)
@@ -220,8 +223,8 @@ def has_other_period(even: Array, lag: float) -> bool:
 def contains_fast_loop(even: Array, lag: float) -> bool:
     """Return whether a loop of at most a twelfth of the lag runs within the period.
 
-    The period is then a cycle of many steps, for example from one checkpoint to the next. A step has fewer
-    micro-batches than that.
+    The period is then a cycle of many steps, for example from one checkpoint to the next. A single step has
+    fewer than twelve micro-batches.
     """
     if lag < _LONG_PERIOD:
         return False
@@ -242,7 +245,7 @@ def _fast_share(even: Array) -> float:
 
 
 def _without_period(even: Array, lag: float) -> Array:
-    """Return each sample minus the mean of the two samples one period before and one period after it."""
+    """Return each sample minus the mean of two samples: one period earlier and one period later."""
     index = np.arange(len(even))
     before, after = np.interp(index - lag, index, even), np.interp(index + lag, index, even)
     rest = even - (before + after) / 2

@@ -30,7 +30,10 @@ class ProxyValidation:
         self._ratios: list[float] = []
 
     def compare(self, proxy: Progress, true: Progress) -> None:
-        """Add a window. If its trusted source differs from the previous one, start the comparison again."""
+        """Add a measurement window.
+
+        If the trusted source differs from that of the previous window, start the comparison again.
+        """
         if true.source is not self._source:
             self._source = true.source
             self._speeds.clear()

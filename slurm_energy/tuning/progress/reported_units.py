@@ -57,8 +57,8 @@ class ReportedUnits:
     def add(self, units: float, time_s: float, process: str) -> None:
         """Store a report.
 
-        A total that is lower than the previous one starts a new series, because the process has started
-        again. A report that is not finite, or not later than the previous one, is ignored.
+        A total that is lower than the previous total starts a new series, because the process has started
+        again. A report that is not finite, or not later than the previous report, is ignored.
 
         Args:
             units: units of work that the process has completed since its start.
@@ -121,7 +121,7 @@ class ReportedUnits:
         return may_become_cycle(_steps(reports, -math.inf, math.inf, _CYCLE_REPORTS))
 
     def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the slowest process. The window may be shorter than a cycle of pauses.
+        """Return the rate of the slowest process over a window that may be shorter than a cycle of pauses.
 
         The rate is that of the median unit. If the process pauses regularly, the rate includes the mean
         length of pauses.
@@ -202,7 +202,7 @@ def _median_rate(
 ) -> Progress | None:
     """Return the rate of the median unit of one process in a window.
 
-    Of two units, the faster one counts.
+    If the window contains two units, the faster unit counts.
     """
     steps = _steps(reports, start_s, end_s)
     per_unit = sorted((b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps))

@@ -43,12 +43,12 @@ class SampleHistory:
         self._samples: collections.deque[Sample] = collections.deque(maxlen=MAX_SAMPLES)
 
     def add(self, sample: Sample) -> None:
-        """Store a sample. A sample that is not later than the previous one is ignored."""
+        """Store a sample. A sample that is not later than the previous sample is ignored."""
         if not self._samples or sample.time_s > self._samples[-1].time_s:
             self._samples.append(sample)
 
     def between(self, start_s: float, end_s: float) -> list[Sample]:
-        """Return the samples of a window, except samples that describe time before the window."""
+        """Return the samples of a window. Samples that describe time before the window are left out."""
         samples = self._samples
         recent = list(itertools.takewhile(lambda sample: sample.time_s > start_s, reversed(samples)))
         recent.reverse()

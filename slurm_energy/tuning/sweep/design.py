@@ -51,8 +51,8 @@ def build_points(
 ) -> tuple[SweepPoint, ...]:
     """Return the points of a sweep. The first point is the reference.
 
-    The reference sets no knob and has the policy `monitor`. It has the first value of every other factor, and
-    the first configuration. If it is not among the combinations of the factors, it is added.
+    The reference sets no knob and has the policy `monitor`. The reference has the first value of every other
+    factor, and the first configuration. It is added if the combinations of the factors do not contain it.
 
     Args:
         factors: factors of the sweep, at least one unless there are configurations.

@@ -32,7 +32,9 @@ def relative_noise(quantities: Sequence[tuple[int, Quantity]]) -> float:
 
 
 def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
-    """Return the indices of dominated points: slower than another point, with more energy, beyond noise.
+    """Return the indices of dominated points.
+
+    A dominated point is slower than another point and needs more energy, and both differences exceed noise.
 
     A difference is beyond noise if it exceeds two standard errors of the difference. No metric that increases
     with time and energy, such as the energy-delay product, is best at a dominated point.
@@ -65,6 +67,6 @@ class _Front:
         self._joules = list(itertools.accumulate((joules for _, joules in ordered), min))
 
     def least_joules(self, time_s: float) -> float:
-        """Return the minimum energy of the points that take less than `time_s`; infinity without any."""
+        """Return the minimum energy of the points that take less than `time_s`; infinity if no point does."""
         count = bisect.bisect_left(self._times_s, time_s)
         return self._joules[count - 1] if count else math.inf

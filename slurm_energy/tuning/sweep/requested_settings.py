@@ -37,8 +37,8 @@ class RequestedSettings:
 def requested_settings(point: SweepPoint) -> RequestedSettings:
     """Return the settings that a batch script requests to run at a point.
 
-    A knob that keeps its setting has no entry. Neither has the policy `monitor`, which jobs without a request
-    have.
+    A knob that keeps its setting has no entry. The policy `monitor` has no entry either, because it is the
+    policy of jobs without a request.
     """
     given = [(name, value) for name, value in point.settings if value is not None]
     options = {option: value for name, value in given if (option := option_of(name))}

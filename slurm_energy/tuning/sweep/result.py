@@ -29,7 +29,8 @@ class PointResult:
     Attributes:
         point: settings of the point.
         summary: measurements of the point; None without measurements.
-        gains: metrics of the point relative to the reference; None if one of them has no measurements.
+        gains: metrics of the point relative to the reference; None if the point or the reference has no
+            measurements.
         gain_half_widths: half-width of the 95 % confidence interval of each gain by metric, in percentage
             points; None for fewer than two repetitions of the point or the reference.
         is_dominated: whether the point is not repeated because another point is faster and needs less energy.

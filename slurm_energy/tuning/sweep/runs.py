@@ -20,7 +20,8 @@ MAX_ATTEMPTS: Final = 2
 class RunStatus(StrEnum):
     """Status of a run.
 
-    The stages are: sbatch is running, the job exists, the record has arrived, the run has failed.
+    In the order of the members: sbatch is running, the job exists, the record has arrived, the run has
+    failed.
     """
 
     SUBMITTING = "submitting"
