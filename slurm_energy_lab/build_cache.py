@@ -33,7 +33,7 @@ def copy_or_make(name: str, target: Path, command: Sequence[str]) -> list[str]:
 
     Args:
         name: name of the directory in the cache. Commands that make different contents need different names.
-        target: directory to fill.
+        target: directory that receives the copy.
         command: command that fills `target`.
     """
     return ["sh", "-ec", _COPY_OR_MAKE, "sh", str(cache_folder() / name), str(target), *command]

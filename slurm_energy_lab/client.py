@@ -35,7 +35,7 @@ def run_kernel(
     Args:
         socket_path: the node's control socket; `DEFAULT_SOCKET` inside the node.
         kernel: name of a compute kernel or program of the node model.
-        device: `cpu` or `gpu`.
+        device: `cpu` or `gpu`, where the kernel runs.
         size: problem size in the kernel's own unit; None if `full_speed_s` determines it.
         cpus: logical CPUs that share the problem or feed the GPUs; empty for all CPUs of the node.
         gpus: GPUs, each of which runs the whole problem; empty for all GPUs of the node.

@@ -32,7 +32,7 @@ class PairedController:
 
     Args:
         directory: directory for the controller's files. It is created.
-        munge_socket: socket of munged.
+        munge_socket: path of the socket of munged.
         port: TCP port of the controller.
         urls: URLs of both controllers.
         database: URL of the database.
@@ -114,7 +114,7 @@ class ControllerPair:
 
     Args:
         directory: directory for the files of both controllers.
-        munge_socket: socket of munged.
+        munge_socket: path of the socket of munged.
         ports: TCP ports of the controllers.
         databases: URL of the database for each controller.
     """

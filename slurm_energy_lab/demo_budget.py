@@ -49,7 +49,7 @@ def run_budget_step(
     """Run jobs on three nodes, lower the limit of the cluster while they run, and raise it again.
 
     Args:
-        shell: runner of commands.
+        shell: runner of commands on the lab's login node.
         begin_enforcing: function that lets senergyctld enforce the budget.
         say: function that is called with each line of output.
 
@@ -88,7 +88,7 @@ def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: flo
     Args:
         before: state of the budget before the limit was lowered.
         during: state of the budget while the limit was low.
-        limit_watts: the low limit.
+        limit_watts: the lowered limit of the budget in watts.
         over_s: seconds in which the measured power was above a limit.
     """
     limit, *measured = (

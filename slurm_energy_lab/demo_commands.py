@@ -22,12 +22,12 @@ class DemoJob:
 
     Attributes:
         kernel: name of the emulated compute kernel.
-        device: `cpu` or `gpu`.
+        device: `cpu` or `gpu`, where the kernel runs.
         node: name of the node.
         machine: readable name of the node's hardware.
-        policy: energy policy.
+        policy: name of the energy policy that the job requests.
         gpu_cap_watts: power cap per GPU in watts; None if the job requests no cap.
-        gpus: number of GPUs.
+        gpus: number of GPUs that the job requests.
         size_s: run time of the kernel at full speed in seconds.
         reports: whether the kernel reports its progress to the agent.
         purpose: text that replaces the policy in the job name, for jobs outside the comparison of policies;

@@ -31,7 +31,7 @@ def run_in_job(
 
     Args:
         kernel: name of a compute kernel or program of the node model.
-        device: `cpu` or `gpu`.
+        device: `cpu` or `gpu`, where the kernel runs.
         size: problem size; None if `full_speed_s` determines it.
         full_speed_s: seconds that the kernel takes at full speed; None for the default.
         report_progress: whether to report the completed units to the node's agent.

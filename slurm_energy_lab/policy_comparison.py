@@ -28,7 +28,7 @@ class ComparedProgram:
 
     Attributes:
         kernel: name of the compute kernel or program.
-        device: `cpu` or `gpu`.
+        device: `cpu` or `gpu`, where the kernel runs.
         profile: name of the node's profile.
         machine: readable name of the hardware.
     """
@@ -57,8 +57,8 @@ class PolicyRun:
 
     Attributes:
         kernel, machine: the program and its hardware.
-        policy: the energy policy.
-        seconds: run time.
+        policy: name of the energy policy.
+        seconds: run time of the program in seconds.
         joules: energy of the whole node.
         tuning: value of the key `tuning` in the job's energy record: what the tuner did; None if the policy
             has no objective.

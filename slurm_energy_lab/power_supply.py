@@ -89,7 +89,7 @@ def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) ->
 
     Args:
         folder: the folder, in which slurmd writes its PID as `slurmd.NODE.pid`.
-        conf: slurm.conf.
+        conf: path of slurm.conf.
         search: PATH of the programs.
         model: durations of the states.
     """

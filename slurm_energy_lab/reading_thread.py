@@ -19,7 +19,7 @@ class ReadingThread(Generic[Value]):
 
     Args:
         read: function that returns the value.
-        interval_s: time between readings.
+        interval_s: seconds between two readings.
         clock: clock of `readings` in seconds.
 
     Attributes:

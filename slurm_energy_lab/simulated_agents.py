@@ -95,7 +95,7 @@ class SimulatedAgents:
 
     Args:
         cluster: address of the controller, and munge's socket.
-        nodes: simulated nodes.
+        nodes: nodes whose agents are simulated.
         live_report_s: seconds between live reports of a node; 0 means no live reports. The controller may
             lengthen the interval.
         threads: maximum number of requests in progress.

@@ -28,7 +28,7 @@ def best_values(
         objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         template: template to be rendered.
         text: the script that the template yields without these values.
-        given: values of --set.
+        given: values of template variables that the user set by --set.
 
     Raises:
         UsageError: the template is no batch script.

@@ -26,7 +26,7 @@ class ValueSource:
 
     Attributes:
         name: name of the shell function, unique among sources.
-        words: fixed words.
+        words: words that are always offered.
         command: shell command that prints further words, one per line; ends within a second. A shell expands
             no character of the words.
         is_list: whether the value is a list of words separated by commas.

@@ -22,7 +22,7 @@ def opened(args: argparse.Namespace, *, read_only: bool = False, new: bool = Fal
 
     Args:
         args: parsed options.
-        read_only: reject every change.
+        read_only: open the database for reading only.
         new: the SQLite file may be missing.
 
     Raises:

@@ -33,7 +33,7 @@ def emit_fitted(
     """Print lines as `emit` does. On a terminal, fit the lines to its width and colour them.
 
     Args:
-        lines: prose and tables.
+        lines: lines to print, which may form prose and tables.
         delimited: the lines are for programs, and are printed as they are.
         styles: style of lines by their first word. The headers of tables are bold.
     """
@@ -132,7 +132,7 @@ def add_field_options(
         group: the group of options.
         short: also add -e as in sacct.
         more_names: further spellings of --helpformat.
-        verbose: help of -v.
+        verbose: help text of the option -v.
     """
     names = (*(["-e"] if short else []), "--helpformat", *more_names)
     group.add_argument(

@@ -51,7 +51,7 @@ def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, s
         args: command line of `senergy template render`. `sweep` names a state file; with None, the current
             folder and the folder of the output are searched for one.
         template: template to be rendered.
-        given: values of --set.
+        given: values of template variables that the user set by --set.
 
     Raises:
         NotFoundError: the named state file does not exist, or has no measurement.

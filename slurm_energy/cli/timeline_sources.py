@@ -32,8 +32,8 @@ class CollectedSources:
         usage: the job's energy records; None if not requested, or there are none.
         nodes: observations by node, with the power trace as signal `power_watts`.
         findings: findings, the most important first.
-        processes: event files.
-        profiles: profiler traces.
+        processes: event files of processes of the job.
+        profiles: traces of a profiler that the user recorded.
         skipped: files of the named directories that cannot be read.
         other_jobs: event files of other jobs in the named directories.
         window: the shown part of the time; set by `collect`.

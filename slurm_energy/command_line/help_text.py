@@ -38,7 +38,7 @@ class HelpBlock:
     Attributes:
         text: the paragraph. It ends with `:` if it is the title of the rows.
         rows: the rows; empty if there is only a paragraph.
-        lines: the original lines.
+        lines: the lines of the block as written in the help text.
     """
 
     text: str

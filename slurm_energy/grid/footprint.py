@@ -25,9 +25,9 @@ class Reservation:
     """Hardware that a job reserved, from which the job's share of the embodied emissions is computed.
 
     Attributes:
-        node_seconds: node-seconds. The job may have reserved only some of the CPUs of a node.
-        gpu_seconds: GPU-seconds.
-        cpu_seconds: CPU-seconds; None if unknown. Each node then counts as wholly reserved.
+        node_seconds: reserved node-seconds. The job may have reserved only some of the CPUs of a node.
+        gpu_seconds: reserved GPU-seconds.
+        cpu_seconds: reserved CPU-seconds; None if unknown. Each node then counts as wholly reserved.
     """
 
     node_seconds: float

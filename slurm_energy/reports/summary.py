@@ -73,7 +73,7 @@ class Summary:
         energy_joules: energy of all runs of all jobs. Jobs without a known energy are not included.
         unknown_energy: number of jobs without a known energy.
         lost_joules: energy of runs that ended in a requeue.
-        users_joules: energy by user.
+        users_joules: energy of the jobs in joules, by user.
         users_jct_s: by user, the mean seconds from submission to end of the user's jobs.
         first_submit, last_end: first submission and last end in Unix seconds.
         jct_s: seconds from submission to end, one value per completed job, in ascending order.

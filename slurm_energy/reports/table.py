@@ -100,7 +100,7 @@ def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: s
     `%WIDTH` right-justifies a column, `%-WIDTH` left-justifies it.
 
     Args:
-        fields: available fields.
+        fields: fields that the command can show.
         text: list of names; ALL stands for all fields.
         flag: option that contained the text, for the error message.
         listing: command that lists all fields, for the error message.

@@ -30,7 +30,7 @@ class PowerTrace:
 
     Attributes:
         start: start of the first interval, Unix seconds.
-        interval_s: seconds per interval.
+        interval_s: length of an interval in seconds.
         watts: mean watts per interval by component, NaN where unknown; all columns have the same length.
     """
 
@@ -91,7 +91,7 @@ def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[f
 
     Args:
         start: start of the first interval in Unix seconds.
-        interval_s: seconds per interval.
+        interval_s: length of an interval in seconds.
         watts: mean watts per interval by component; NaN if unknown.
     """
     columns = {}

@@ -33,8 +33,9 @@ class JobInfo:
 
     Attributes:
         display_id: the id as Slurm shows it, e.g. `12_3` or `14+0`.
-        name, account, partition, user, state: as in sacct.
-        submit, start, end: Unix seconds.
+        name, account, partition, user, state: name, Slurm account, partition, user and state of the job, as
+            sacct prints them.
+        submit, start, end: times of submission, start and end in Unix seconds.
         nodes: number of allocated nodes.
         requested: requested resources as sacct prints them, e.g. `cpu=4,gres/gpu:a100=2,node=1`.
         exit_code: exit code and signal of the job as sacct prints them, e.g. `1:0`.

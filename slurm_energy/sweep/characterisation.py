@@ -135,7 +135,7 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
     """Run a short job that measures the reference kernels on a node and reads the ranges of its knobs.
 
     Args:
-        request: node and options.
+        request: node to describe, and options for submitting its jobs.
         cpus: CPUs of the node.
         gpus: GPUs of the node.
         measure: also measure the speed of the kernels.

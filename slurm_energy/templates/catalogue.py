@@ -39,9 +39,9 @@ class TemplateVariable:
     """A variable of a template.
 
     Attributes:
-        name: key for --set.
+        name: name of the variable, used as key in --set.
         kind: kind of value, one of `value_kinds.names()`.
-        doc: meaning, one line.
+        doc: meaning of the variable in one line.
         default: default value; None if the user must give a value.
         option: sbatch option that receives the value; empty if the text of the template uses the value
             instead.
@@ -166,7 +166,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
     """Return the variables that the head of a template declares.
 
     Args:
-        head: parsed head.
+        head: parsed TOML of the head of the template.
         path: path of the template file, for errors.
 
     Raises:

@@ -48,7 +48,7 @@ class RestartLoop:
         tasks_per_node: tasks on each node.
         probe_s: seconds in which a node must run a task.
         run: function that runs a command.
-        environment: environment variables.
+        environment: environment variables of the program.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class TrainingSession:
 
     Attributes:
         model: the model of this rank.
-        ranks: all ranks.
+        ranks: process groups of all ranks of the program.
         epoch: number of the current epoch.
         step: number of the next step in the current epoch.
     """

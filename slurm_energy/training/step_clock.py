@@ -10,7 +10,7 @@ class StepClock:
     """Clock of a CPU or GPU. Events on a GPU are read later, so that the program never waits for the GPU.
 
     Args:
-        torch: the module PyTorch.
+        torch: the imported module `torch`.
         is_gpu: whether the model is on a GPU.
     """
 

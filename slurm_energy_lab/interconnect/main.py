@@ -95,7 +95,7 @@ class SwitchProcess:
     """Process that forwards packets between the TUN devices of the nodes through the emulated switch.
 
     Args:
-        links: latency and bandwidth.
+        links: latency and bandwidth of the links between nodes and switch.
         sockets: path of each node's socket, by the name of the node. The file `hosts` is written into the
             same directory.
     """

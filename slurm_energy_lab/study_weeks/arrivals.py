@@ -32,9 +32,9 @@ class WeekJob:
         partition: `ampere` or `hopper`.
         name: name of the program that the user runs, which is the job's name in Slurm.
         program: compute kernel or program of the node model.
-        nodes: number of nodes.
+        nodes: number of nodes that the job uses.
         seconds: run time without tuning, in seconds.
-        limit_s: requested time limit.
+        limit_s: requested time limit in seconds.
         user, account: user and Slurm account of the job.
         power_factor: factor by which the job's power differs from the power of the program in the node model.
     """

@@ -101,7 +101,7 @@ class SiteDirectory:
         """Run the site for some days. Write `jobs-N.csv` and `energy-N.csv` with all N days of the site.
 
         Args:
-            days: number of days.
+            days: number of days to run.
             at_midnight: function that is called at the start of each day, before the configuration is read.
             fault: account whose jobs do not start while anything is tuned, as a planted fault; None means no
                 fault.

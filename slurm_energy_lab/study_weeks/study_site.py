@@ -82,7 +82,7 @@ class PlacedWeekJob:
     Attributes:
         job: job as it was submitted.
         nodes: names of the job's nodes.
-        start_s, end_s: start of the job, and the end that follows from the job's speed.
+        start_s, end_s: start of the job, and its end, which follows from the job's speed.
         watts: power of each of the job's nodes, before the influence of the room's temperature.
         time_ratio: run time divided by the run time of the untuned job.
         is_tuned: whether the job runs tuned.
@@ -292,7 +292,7 @@ def true_saving(seed: int, jobs: Sequence[WeekJob], mode: SiteMode, first_day: i
         jobs: all jobs from day 0.
         mode: mode whose effect is computed.
         first_day: first day with the settings, and first day of the comparison.
-        days: number of days.
+        days: number of days that are simulated.
     """
     ratios = []
     for used in (SiteMode(), mode):

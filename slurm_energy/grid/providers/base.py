@@ -52,7 +52,7 @@ class FetchRequest:
 
     Attributes:
         url: the URL with its query.
-        headers: further headers.
+        headers: HTTP headers beyond the default headers.
     """
 
     url: str = field(repr=False)

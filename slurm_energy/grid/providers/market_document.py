@@ -32,7 +32,7 @@ class XmlElement:
     Attributes:
         name: name of the element without its namespace prefix.
         text: text between the tags.
-        children: elements within.
+        children: child elements.
     """
 
     name: str
@@ -91,7 +91,7 @@ def blocks(series: XmlElement, value_name: str) -> Iterator[Block]:
     With the curve type A03 a value holds until the next position, or the end of the period.
 
     Args:
-        series: TimeSeries element.
+        series: a TimeSeries element of the document.
         value_name: name of the element with the value, `price.amount` or `quantity`.
 
     Raises:

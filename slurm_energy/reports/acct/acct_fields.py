@@ -68,7 +68,7 @@ def parse_format(text: str, release: Release | None, flag: str = "--format") -> 
 
     Args:
         text: list of names; `ALL`, `al` and `a` stand for all fields, as in sacct.
-        release: see `catalogue`.
+        release: release of the installed sacct, see `catalogue`.
         flag: option that contained the text, for the error message.
 
     Raises:
@@ -95,7 +95,7 @@ def default_columns(release: Release | None, width: int | None) -> list[Column[A
     """Return the default columns.
 
     Args:
-        release: see `catalogue`.
+        release: release of the installed sacct, see `catalogue`.
         width: width of the terminal. None stands for output for programs, which has all default columns.
     """
     columns = parse_format(",".join(DEFAULT_COLUMNS), release)

@@ -70,7 +70,7 @@ class Field(Generic[Row]):
             `figure` values never do. A `slurm_time` is a text of Unix seconds or a word of sacct such as
             `Unknown`.
         value: function that returns the value of a row (a job or Slurm step); None if unknown.
-        doc: meaning, for users.
+        doc: meaning of the column, as users read it.
         left: whether the column is left-justified by default.
         additive: whether a sum over jobs is meaningful.
         unit: unit of the value, without a prefix.
@@ -358,7 +358,7 @@ def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) ->
     """Return the column named `name`, or the first column whose name starts with `name`, ignoring case.
 
     Args:
-        fields: available columns.
+        fields: columns that the command can show.
         name: text given by the user.
         flag: option that contained the text, for the error message.
         listing: command that lists all columns, for the error message.

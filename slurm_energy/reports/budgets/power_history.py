@@ -57,7 +57,7 @@ def regular_history(series: Mapping[str, Any], begin: float, end: float, interva
         series: a series of the response to `GET /v1/budget/history`.
         begin: start of the time range in Unix seconds.
         end: end of the time range in Unix seconds.
-        intervals: number of intervals.
+        intervals: number of intervals into which the time range is divided.
     """
     interval_s = (end - begin) / intervals
     rows: list[list[int]] = [[] for _ in range(intervals)]

@@ -47,7 +47,7 @@ def observation_of(job: JobUsage, observed: Sequence[NodeObservation], config: C
 
     Args:
         job: the job with its records and power traces.
-        observed: the node observations.
+        observed: the parsed node observations of the job.
         config: configuration of the site.
     """
     by_node = {node.node: node for node in observed}

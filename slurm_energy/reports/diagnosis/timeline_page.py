@@ -44,7 +44,7 @@ class TimelinePage:
     Attributes:
         title: heading.
         subtitle: line below the heading.
-        nodes: observations by node.
+        nodes: node observations of the job, by node name.
         findings: findings, the most important first.
         overview: time of the processes by phase.
         events: number of events in the overview.

@@ -25,7 +25,7 @@ def document(
     """Return the JSON document of `senergy job --json`.
 
     Args:
-        jobs: jobs to include.
+        jobs: jobs to include in the document.
         decisions: changes that the queue engine made to each job, by job id; the output of `senergy job`
             contains them. None if not included.
         scope: `scope` field of the controller's response, which states whose records the response covers;

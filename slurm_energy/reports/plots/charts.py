@@ -25,7 +25,7 @@ class Series:
         name: name in legend and tooltip.
         color: name of a CSS variable without dashes, e.g. `cpu` for `var(--cpu)`.
         values: watts per interval; NaN if unknown.
-        interval_s: seconds per interval.
+        interval_s: length of an interval in seconds.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Chart:
     """A chart of an HTML page.
 
     Attributes:
-        svg: the SVG drawing.
+        svg: the drawing as SVG markup.
         data: values that the page's script shows as tooltips; empty means no tooltips.
     """
 

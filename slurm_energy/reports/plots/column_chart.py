@@ -19,7 +19,7 @@ class ColumnLayer:
     """One layer of a chart of stacked columns: a part of every column.
 
     Attributes:
-        name: name in tooltips.
+        name: name of the layer in tooltips.
         color: name of a colour variable in page.css.
         values: one value per column; None: unknown, drawn as nothing.
         texts: the values as text, for tooltips.

@@ -101,7 +101,7 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
     """Draw the cumulative distribution of durations as one line per scheduling policy.
 
     Args:
-        series: durations in seconds.
+        series: for each scheduling policy, the durations in seconds.
         title: title for screen readers.
         size: width and height in pixels.
     """

@@ -18,7 +18,7 @@ def element(name: str, *children: str, text: str = "", **attributes: Attribute) 
     """Return an SVG element as markup.
 
     Args:
-        name: tag name.
+        name: tag name of the element, such as `rect`.
         children: markup of child elements.
         text: character data, which is escaped here.
         attributes: attributes by name; the value None omits one. A trailing `_` is dropped (`class_`), other

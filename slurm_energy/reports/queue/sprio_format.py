@@ -44,8 +44,8 @@ def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> l
     As in sprio, a dot right-justifies a column. Without a width each text has its natural width.
 
     Args:
-        fields: available columns.
-        text: format to parse.
+        fields: columns that the command can show.
+        text: format in the notation of sprio.
         flag: option that contained the text, for the error message.
         listing: command that lists all columns, for the error message.
 
@@ -79,7 +79,7 @@ def field_of_letter(
     """Return the column for a letter of sprio.
 
     Args:
-        fields: available columns.
+        fields: columns that the command can show.
         letter: letter of sprio that names a field.
         message_start: start of the error message, which names the option.
         listing: command that lists all columns, for the error message.

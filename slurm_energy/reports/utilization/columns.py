@@ -101,9 +101,9 @@ class ReportColumn:
     """A column of `senergy report`.
 
     Attributes:
-        name: name for `format=`.
+        name: name of the column in `format=`.
         min_length: minimum length of its abbreviation.
-        header: header without unit.
+        header: header of the column, without the unit.
         width: width in characters; a column of amounts is widened if an amount needs more.
         source: source of the text. If it is the name of a dimension, the column shows the value of this
             dimension.

@@ -110,9 +110,9 @@ def size_table(
 
     Args:
         lines: lines of the report, with an amount per class.
-        columns: columns of names.
+        columns: leading columns, which contain names such as accounts.
         intervals: start and end of each interval.
-        classes: size classes.
+        classes: classes of jobs by size, each of which has a column.
         tres: quantity that the cells show; None means the number of jobs.
         style: format of the cells.
     """

@@ -99,9 +99,9 @@ class ReportUnits:
     """The units of a report.
 
     Attributes:
-        time: unit of CPU and GPU time.
-        energy: unit of energy.
-        percent: whether percentages are printed.
+        time: unit in which CPU and GPU times are printed.
+        energy: unit in which energies are printed.
+        percent: whether amounts, percentages or both are printed.
     """
 
     time: TimeUnit = TimeUnit.MINUTES

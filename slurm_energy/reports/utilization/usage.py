@@ -134,7 +134,7 @@ class UsageDocument:
     Attributes:
         start, end: window in Unix seconds.
         intervals: start and end of each interval of the window.
-        rows: amounts by group.
+        rows: amounts, one row per group and interval.
         parents: by cluster, the parent of each Slurm account; empty if unknown.
         meter_visible: whether the response contains idle and unattributed energy.
         scope: whose jobs the response covers: `all`, `accounts` or `own`.

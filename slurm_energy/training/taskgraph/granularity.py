@@ -50,7 +50,7 @@ class GranularityTuner:
     """Choice of a split of the batch, by measurements on the first batches.
 
     Args:
-        workers: number of workers.
+        workers: number of StarPU workers.
         batch_size: samples per batch.
         overhead_s: processor seconds that StarPU needs for one task.
     """
@@ -76,11 +76,11 @@ class GranularityTuner:
         """Add a measurement of the split that `next_trial` returned.
 
         Args:
-            wall_s: elapsed seconds.
+            wall_s: elapsed seconds of the measured batches.
             cpu_s: processor seconds of the process.
             task_s: processor seconds inside tasks.
-            tasks: number of tasks.
-            batches: number of batches.
+            tasks: number of executed tasks.
+            batches: number of measured batches.
         """
         trial = self._trials[self._position]
         if self._batches == 1 and self._position == 0 and trial.rounds == 0:

@@ -25,7 +25,7 @@ class NativeNetwork:
 
     Args:
         stages: stages of the network from input to output.
-        dtype: numpy's element type.
+        dtype: element type of the arrays, as a numpy type.
         image_shape: channels, height and width.
         batch_size: samples of a full batch.
     """

@@ -29,7 +29,7 @@ class TrainerStatistics:
     Attributes:
         chunks: tasks into which a batch is split.
         groups: groups of features into which the stages of a chunk are split.
-        tasks: tasks executed.
+        tasks: number of executed tasks.
         task_s: processor seconds inside tasks.
         overhead_per_task_s: processor seconds that StarPU needs per task, measured when StarPU started.
     """
@@ -48,7 +48,7 @@ class Trainer:
         model: the model; its parameters are converted to `dtype` and updated in place.
         learning_rate: factor of the gradient in an update.
         batch_size: samples per update; the last batch of an epoch may be smaller.
-        dtype: "float32" or "float64".
+        dtype: element type of the computation: "float32" or "float64".
         workers: number of StarPU workers; by default the number of processors that this process may use. All
             trainers of a process share one StarPU. The trainer that was used last sets the number.
         granularity: "auto", the number of chunks of a batch, or a pair of this number and the number of
