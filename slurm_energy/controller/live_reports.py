@@ -101,7 +101,7 @@ class LiveReports:
         running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
         clock: returns monotonic seconds.
         factors: returns the present carbon intensity and price, which responses to nodes contain. None:
-            responses do not contain them.
+            responses state that both are unknown.
         policies_digest: returns the digest of the policy file. Nodes keep copies of this file. None:
             responses do not contain the digest.
     """

@@ -106,14 +106,14 @@ def jobs(
     """Return finished jobs that the caller may see, one row per job and run.
 
     Args:
-        ids: jobs such as `12`, `12_3`, `14+0`; None: all.
-        users: owners; None: all whose jobs the caller may see.
-        accounts: Slurm accounts; None: any.
-        partitions: partitions; None: any.
-        nodes: names of nodes; a job is returned if it ran on one of them. None: any.
-        start: return only jobs that ran after this time, given as text as in `senergy acct` (`now-7days`),
-            Unix seconds or a datetime. None: no limit.
-        end: return only jobs that ran before this time, given in the same forms. None: no limit.
+        ids: job ids such as `12`, `12_3`, `14+0`; None: all jobs.
+        users: login names of jobs' owners; None: all users whose jobs the caller may see.
+        accounts: names of Slurm accounts; None: any.
+        partitions: names of partitions; None: any.
+        nodes: names of nodes; a job is returned if it ran on at least one of these nodes. None: any.
+        start: return only jobs that ran after this time: a text as for `senergy acct` (`now-7days`), Unix
+            seconds, or a datetime. None: no limit.
+        end: return only jobs that ran before this time, in one of the forms of `start`. None: no limit.
         duplicates: also return earlier runs of requeued jobs.
         controller: client of the senergyctld to query; None: the configured one.
 
@@ -161,7 +161,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
     """Return the power trace of a job, summed over its nodes, in watts.
 
     Args:
-        job: a job such as `12`, `12_3`, `14+0`.
+        job: job id such as `12`, `12_3`, `14+0`.
         controller: client of the senergyctld to query; None: the configured one.
 
     Returns:
@@ -169,7 +169,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
         interval (UTC). `frame.attrs["interval_s"]` is the length of an interval.
 
     Raises:
-        NotFoundError: there is no such job, or its trace was dropped.
+        NotFoundError: there is no such job, or its trace has been deleted.
     """
     pandas = pandas_module()
     answer = (controller or client()).get(f"/v1/jobs/{quote(str(job), safe='')}")

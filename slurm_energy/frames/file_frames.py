@@ -26,7 +26,7 @@ def simulation(folder: str | Path, table: str = "summary") -> Any:
         Data frame with the columns of the files; names contain units (`time_s`, `energy_joules`).
 
     Raises:
-        NotFoundError: there are no such files.
+        NotFoundError: the directory does not contain the files of the table.
         UsageError: the table is unknown, or a file cannot be parsed.
         UnavailableError: pandas, or pyarrow for Parquet files, is not installed.
     """
@@ -58,7 +58,7 @@ def _readers(pandas: Any) -> Mapping[str, Callable[[Path], Any]]:
 
 
 def sweep(path: str | Path) -> Any:
-    """Return the points of a sweep, one row per point; row 0 is the reference.
+    """Return the points (combinations of settings) of a sweep, one row per point; row 0 is the reference.
 
     Args:
         path: state file of `senergy sweep`, or a directory that contains exactly one such file.

@@ -28,7 +28,7 @@ class FrameColumn:
         name: name of the column. The name of a quantity contains its unit.
         type: type of the values.
         unit: unit of the values; empty for text and counts.
-        doc: meaning of the values.
+        doc: meaning of the values, in one sentence.
     """
 
     name: str
@@ -55,8 +55,8 @@ def typed_frame(columns: Sequence[FrameColumn], rows: Iterable[Mapping[str, Any]
 
     Args:
         columns: the columns in order.
-        rows: one mapping per row, from column name to value. A missing value or None is unknown. Times are
-            Unix seconds.
+        rows: one mapping per row, from column name to value. A value that is missing or None is unknown.
+            Times are Unix seconds.
     """
     pandas = pandas_module()
     listed = list(rows)

@@ -1,4 +1,4 @@
-"""Energy in a time window by account, user, policy and other groups: the figures of `senergy report`."""
+"""Energy in a time range by account, user, policy and other dimensions: the figures of `senergy report`."""
 
 from __future__ import annotations
 
@@ -41,16 +41,18 @@ def report(
     clusters: Names = None,
     controller: ControllerClient | None = None,
 ) -> Any:
-    """Return the energy in a time window by groups. Energy counts in the interval in which it was used.
+    """Return the energy used in a time range, summed by the dimensions in `by` and by interval.
 
-    Operators also get rows of the kinds `idle` and `unattributed`. All rows then add up to the measured
-    energy.
+    Energy counts in the interval in which it was used. Operators also get rows of the kinds `idle` and
+    `unattributed`. All rows then add up to the measured energy.
 
     Args:
-        by: one or more of account, user, qos, partition, policy, tag, gpu_kind and cpus.
-        start: start of the window, as in `jobs`; None: yesterday 00:00.
-        end: end of the window; None: now, or today 00:00 without `start`.
-        interval: all, hour, day, week or month. The frame has one row per group and interval.
+        by: dimensions: one or more of account, user, qos, partition, policy, tag, gpu_kind and cpus.
+        start: start of the time range, in a form that `jobs` accepts; None: yesterday 00:00.
+        end: end of the time range, in a form that `jobs` accepts. None: now if `start` is given, otherwise
+            today 00:00.
+        interval: `all`, `hour`, `day`, `week` or `month`. The frame has one row per interval and combination
+            of dimension values.
         clusters: names of clusters; None: only the cluster of the controller.
         controller: client of the senergyctld to query; None: the configured one.
 

@@ -1,4 +1,4 @@
-"""A submitted job, with its state in Slurm, and with its energy record and power trace in senergyctld."""
+"""A submitted job: its state in Slurm, and its energy record and power trace in senergyctld."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD_TIMEOUT_S: Final = 120.0
 
 
 class EnergyJob:
-    """A job in Slurm.
+    """A job in Slurm, with methods to wait for it, cancel it, and read its energy data.
 
     Args:
         job_id: Slurm's job id.
@@ -50,7 +50,7 @@ class EnergyJob:
         return self._status().state
 
     def wait(self, timeout_s: float | None = None) -> str:
-        """Wait for the end of the job and return its final state. The pauses between queries grow to 30 s.
+        """Wait for the end of the job and return the final state. The pauses between queries grow to 30 s.
 
         Args:
             timeout_s: maximum time to wait in seconds; None: unlimited.

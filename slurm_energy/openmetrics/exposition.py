@@ -18,7 +18,7 @@ OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 
 
 class MetricKind(StrEnum):
-    """Kind of a metric: a value that rises and falls, or a sum that only rises."""
+    """Kind of a metric: gauge (a value that rises and falls) or counter (a sum that only rises)."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -29,11 +29,13 @@ class MetricFamily:
     """A metric with its samples.
 
     Attributes:
-        name: name without the prefix `slurm_energy_`, and without `_total` for counters.
-        help: meaning in one sentence.
+        name: name of the metric without the prefix `slurm_energy_`; for counters also without the suffix
+            `_total`.
+        help: meaning of the metric in one sentence.
         kind: gauge or counter.
-        labels: names of the labels.
-        samples: value of each sample; the key contains the values of the sample's labels.
+        labels: names of the metric's labels.
+        samples: value of each sample. The key contains the values of the sample's labels, in the order of
+            `labels`.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """HTTP listener for Prometheus: `GET /metrics`, either with token and TLS, or on the loopback interface.
 
 Until a client has sent the token, the listener limits the number of connections and the size and duration of
-a request. Within one second, a response is sent again without a new collection, so that frequent requests
-cost little.
+a request. Metrics are collected at most once per second, so that frequent requests cost little.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ Collect = Callable[[], Awaitable[Sequence[MetricFamily]]]
 
 
 class _RefusedRequestError(Exception):
-    """Error for a request that gets no metrics. `args` contains status line and text of the response."""
+    """Error for a refused request. `args` contains the HTTP status line and the text of the response."""
 
 
 class MetricsListener:
     """Listener for the metrics of one daemon.
 
     Args:
-        address: HOST:PORT; empty: no listener.
+        address: HOST:PORT of the listener; empty: metrics are not served.
         settings: section `metrics` of the configuration.
         collect: returns the current metrics.
     """

@@ -115,7 +115,7 @@ class PriorityPipeline:
             self.interventions.apply(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
-        """Return a value that changes when slurmctld reports new jobs; None: it does not report new jobs."""
+        """Return a value that changes when slurmctld reports new jobs; None: new jobs are not reported."""
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def close(self, successor: PriorityPipeline | None) -> None:

@@ -1,4 +1,4 @@
-"""This host as one of several controllers: configuration, name, policy file, location of slurmctld."""
+"""State of this host as one of several controllers: configuration, name, policy file, slurmctld's host."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = logging.getLogger("senergyctld")
 
 
 class ControllerHost:
-    """The state of a controller that its active and its passive role share.
+    """State that a controller keeps when it changes between the active and the passive role.
 
     Args:
         config: configuration at the start.
-        argument: configuration file named on the command line; None: the default path.
-        log_level: the level named on the command line; None: the level in the configuration.
+        argument: path of the configuration file named on the command line; None: the default path.
+        log_level: log level named on the command line; None: the level in the configuration applies.
         clock_s: returns monotonic time.
 
     Attributes:
@@ -69,7 +69,8 @@ class ControllerHost:
         """Find out whether the active slurmctld runs on this host, at most every few seconds.
 
         The call may block for two seconds: the heartbeat file of slurmctld may be on a file system that
-        hangs, and scontrol may take long. Until the observation ends, the result of the last one remains.
+        hangs, and scontrol may take long. Until the observation ends, the result of the previous observation
+        remains.
         """
         if self._observation is None and self._clock_s() - self._observed_s >= _OBSERVE_S:
             self._observed_s = self._clock_s()
@@ -84,7 +85,7 @@ class ControllerHost:
         self.beside = self._follower.is_beside_slurmctld()
 
     def successor(self, state: LeaseState) -> str | None:
-        """Return the controller to which this active controller should hand over now; None: to none."""
+        """Return the controller that should become active instead of this one; None: no change is needed."""
         return self._follower.successor(state, self.name, self.beside)
 
     def write_policies(self, lines: Sequence[str]) -> None:
@@ -102,7 +103,10 @@ class ControllerHost:
             self._written = text
 
     def reload(self) -> None:
-        """Read the configuration again while passive; keep the old one if the new one is wrong."""
+        """Read the configuration again while passive.
+
+        Keep the old configuration if the new one is invalid.
+        """
         try:
             self.config = load_for_daemon(self.argument, DaemonRole.CONTROLLER, log)
         except EnergyError as error:
@@ -113,5 +117,8 @@ class ControllerHost:
         log.info("configuration read again: %s", self.config.path or "defaults")
 
     def forget_written_policies(self) -> None:
-        """Write the policy file at the next call even without a change: another role has written it."""
+        """Let the next call of `write_policies` write the file even if the text has not changed.
+
+        The other role may have written another text to the file.
+        """
         self._written = None

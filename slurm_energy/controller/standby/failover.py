@@ -35,8 +35,9 @@ class Resignation:
     """End of the active role while the daemon continues to run.
 
     Args:
-        config: the configuration at that time.
-        successor: controller that should take the lease; None: another one has already taken it.
+        config: the configuration when the active role ended.
+        successor: controller that should take the lease; None: another controller has already taken the
+            lease.
     """
 
     def __init__(self, config: Config, successor: str | None = None) -> None:
@@ -47,7 +48,7 @@ async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> s
     """Wait until this process should stop being the active controller.
 
     Returns:
-        The controller that should take the lease; None: another one has already taken it.
+        The controller that should take the lease; None: another controller has already taken the lease.
     """
     while True:
         lease.note_loop()
@@ -67,7 +68,7 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
     The process is passive until the lease is free. It is then active until it loses the lease.
 
     Args:
-        host: this controller.
+        host: state of this controller, which both roles share.
         manager: the service manager to notify.
         run_active: serves as the active controller.
 
@@ -92,7 +93,10 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
 
 
 def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
-    """Take the lease and serve as the active controller. Return why this ended (None: a signal)."""
+    """Take the lease and serve as the active controller. Return why the active role ended.
+
+    None: a signal ended the daemon.
+    """
     location = configured_database(host.config.controller)
     lease = ControllerLease(location, host.presence, free.token)
     lease.policy_lines = free.policy_lines

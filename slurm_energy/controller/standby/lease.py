@@ -41,11 +41,11 @@ class ControllerLease:
     Args:
         location: the database.
         presence: returns this controller's announcement to the other controllers.
-        expected_token: fencing token that the lease had when it was found free.
+        expected_token: fencing token that the lease had when this process found the lease free.
         clock_s: returns seconds since boot, including suspended time.
 
     Attributes:
-        token: fencing token; 0: the lease has not been taken.
+        token: fencing token of this process's lease; 0: this process has not taken the lease.
         policy_lines: lines that this controller adds to the policy file.
         state: state of the lease and of all controllers at the last renewal.
         on_loss: called in the renewing thread when another controller has taken the lease.
@@ -74,7 +74,7 @@ class ControllerLease:
         self.on_loss: Callable[[], None] = lambda: None
 
     def enter(self, connection: Connection) -> None:
-        """Fence a new connection of the writer. The connection already holds the lock of the only writer.
+        """Fence a new database connection of the writer. The connection has already locked the database.
 
         The first connection takes the lease.
 
@@ -113,7 +113,10 @@ class ControllerLease:
 
     @property
     def is_valid(self) -> bool:
-        """Whether this process may act: after so recent a renewal, no other controller can be active."""
+        """Whether this process may act, because no other controller can be active yet.
+
+        After a renewal of the lease, no other controller can become active for a limited time.
+        """
         return not self._lost and self._clock_s() < self._valid_until_s
 
     def require(self) -> None:

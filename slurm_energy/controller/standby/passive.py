@@ -1,4 +1,4 @@
-"""A passive senergyctld: it watches the lease, keeps the policy file current, and refuses every request."""
+"""The passive role of senergyctld: watches the lease, updates the policy file, refuses all requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class PassiveController:
     """The passive role of this process.
 
     Args:
-        host: this controller: configuration, name, policy file, observer of slurmctld.
+        host: state that both roles of this controller share: configuration, name, policy file, observer of
+            slurmctld.
         manager: the service manager to notify.
         retry_s: minimum duration of the passive role, used after a failed attempt to become active.
     """
@@ -147,7 +148,7 @@ class PassiveController:
         return takes
 
     def _write_policies(self, lines: Sequence[str]) -> None:
-        """Keep the policy file up to date. slurmctld reads it if slurmctld becomes active on this host."""
+        """Keep the policy file up to date, because slurmctld may become active on this host and read it."""
         try:
             self._host.write_policies(lines)
             self._failures.clear("policy file")
@@ -157,7 +158,8 @@ class PassiveController:
     def _announce(self) -> tuple[LeaseState, str | None]:
         """Announce this controller and return the lease.
 
-        Also return the reason why this controller cannot take the lease; None: it can.
+        Also return the reason why this controller cannot take the lease; None: this controller can take the
+        lease.
         """
         self._host.observe_slurmctld()
         with self._database.connect() as connection:
@@ -171,7 +173,10 @@ class PassiveController:
             return state, problem
 
     async def _end_former_writer(self) -> tuple[bool, str | None]:
-        """End the database session of the former holder. Return whether its lock is free, and if not, why."""
+        """End the database session of the controller that had the lease. Return whether its lock is free.
+
+        If the lock is not free, also return the reason.
+        """
 
         def end() -> None:
             with self._database.connect() as connection:
@@ -223,7 +228,10 @@ class PassiveController:
 
 
 def _schema_problem(connection: Connection, name: str) -> str | None:
-    """Return why this release cannot use a database; None: it can use it, perhaps after a migration."""
+    """Return why this release of senergyctld cannot use a database; None: no reason prevents its use.
+
+    A database of an older release can be used after a migration.
+    """
     try:
         migrations.schema_version(connection, name)
     except UnavailableError as error:

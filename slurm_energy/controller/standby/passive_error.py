@@ -10,7 +10,7 @@ class PassiveControllerError(UnavailableError):
 
     Args:
         why: the reason.
-        active: URL of the active controller; None: unknown, or there is none.
+        active: URL of the active controller; None: the URL is unknown, or no controller is active.
     """
 
     def __init__(self, why: str, active: str | None = None) -> None:
@@ -19,9 +19,9 @@ class PassiveControllerError(UnavailableError):
 
 
 def passive_reason(holder: str | None) -> str:
-    """Return the reason why a passive controller refuses requests, for its error.
+    """Return the reason why a passive controller refuses requests, for the error message.
 
     Args:
-        holder: name of the active controller; None: there is none.
+        holder: name of the active controller; None: no controller is active.
     """
     return f"the active controller is {holder}" if holder else "no controller is active now"

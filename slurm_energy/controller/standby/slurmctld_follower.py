@@ -18,7 +18,7 @@ class SlurmctldFollower:
     """Rule that selects the controller that should be active: the one on the host of the active slurmctld.
 
     Args:
-        slurmctld: observer of the active slurmctld.
+        slurmctld: determines on which host the active slurmctld runs.
         clock_s: returns monotonic time.
     """
 
@@ -33,7 +33,7 @@ class SlurmctldFollower:
         return None if host is None else is_this_host(host)
 
     def successor(self, state: LeaseState, name: str, beside: bool | None) -> str | None:
-        """Return the controller to which the active one should hand over now; None: to none.
+        """Return the controller that should replace the active controller now; None: no change is needed.
 
         Args:
             state: state of the lease and of the controllers.

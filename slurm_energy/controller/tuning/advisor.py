@@ -48,10 +48,11 @@ class _Knowledge:
     """Stored knowledge about a program.
 
     Attributes:
-        pin: operating point that a user or operator fixed; None: there is none.
-        issued: starting point that an earlier answer gave this job; None: there is none.
+        pin: operating point that a user or operator fixed for the program; None: the program has no pin.
+        issued: starting point that an earlier answer gave to this job; None: no earlier answer gave one.
         runs: earlier runs of the program, oldest first.
-        of_site: runs of the site's characterisation of the hardware, by class of reference kernel.
+        of_site: runs of the reference kernels (compute kernels) with which the site characterised the
+            hardware, by class of reference kernel.
     """
 
     pin: Pin | None = None
@@ -67,7 +68,7 @@ class TuningAdvisor:
         config: returns the current configuration.
         store: the database.
         hosts: addresses of nodes; None: any agent may speak for any node.
-        running: the running jobs.
+        running: cache of the running jobs in Slurm.
         oracle: returns the response curve of a model (`--energy-model`) on a kind of hardware; None: unknown.
     """
 
@@ -88,7 +89,7 @@ class TuningAdvisor:
         """Return the advice about a job.
 
         Raises:
-            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            ForbiddenError: the sender or the job does not run on the node.
             NotFoundError: Slurm runs no such job.
             UnavailableError: Slurm or the database does not answer.
             UsageError: the objective is unknown.
@@ -137,7 +138,7 @@ class TuningAdvisor:
             sender: addresses of the agent's host.
 
         Raises:
-            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            ForbiddenError: the sender or the job does not run on the node.
             NotFoundError: Slurm runs no such job.
             UnavailableError: Slurm does not answer.
         """
@@ -150,7 +151,7 @@ class TuningAdvisor:
         return job
 
     async def is_running(self, job_id: int, uid: int) -> bool:
-        """Return whether Slurm runs a job of this id and user. Return False also if Slurm does not answer."""
+        """Return whether Slurm runs a job with this id and user; False also if Slurm does not answer."""
         try:
             job = (await self._running.read(_RUNNING_MAX_AGE_S)).get(job_id)
         except EnergyError:
@@ -158,7 +159,7 @@ class TuningAdvisor:
         return job is not None and job.uid == uid
 
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
-        """Return the fingerprint of a job from Slurm, or else the one that a node of the job has reported.
+        """Return the fingerprint of a job from Slurm, or else the fingerprint that a node of it has reported.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
         advice later.
@@ -175,7 +176,7 @@ class TuningAdvisor:
     async def _assign(
         self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
     ) -> IssuedStart:
-        """Return the starting point of a job. If the job has none yet, store one for it.
+        """Return the starting point of a job. If the job has no starting point yet, choose and store one.
 
         Args:
             run: the run of the job.
@@ -217,7 +218,7 @@ def curve_oracle(config: Config) -> CurveOracle | None:
 
 
 def parse_run(stored: StoredRun) -> LearnedRun | None:
-    """Return a run, parsed from its stored form; None: this release cannot read the form."""
+    """Return a run, parsed from its stored form; None: this release of senergyctld cannot parse it."""
     try:
         return LearnedRun.from_json(stored.body)
     except EnergyError as error:
@@ -261,7 +262,7 @@ def _load(
 async def _recommend(
     run: JobRun, known: _Knowledge, request: AdviceRequest, objective: Objective
 ) -> RecurringStart | None:
-    """Return the starting point that the earlier runs recommend for a job; None: they recommend none."""
+    """Return the starting point that the earlier runs recommend for a job; None: no point is recommended."""
     return await asyncio.to_thread(
         recurring_start,
         known.runs,

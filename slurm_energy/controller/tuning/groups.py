@@ -1,4 +1,4 @@
-"""Tuning groups. Each job on several nodes has one coordinator, which the agents of its nodes poll."""
+"""Tuning groups: each job on several nodes has one coordinator, which the agents of these nodes poll."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Group:
 
     Attributes:
         coordinator: coordinator that decides about the settings of the job on all its nodes.
-        created_s: time of its creation in monotonic seconds.
+        created_s: time at which the group was created, in monotonic seconds.
         checked_s: time of the last successful check that a node runs the job, in monotonic seconds, by node
             and address of the sender.
     """
@@ -77,7 +77,7 @@ class TuningGroups:
             sender: addresses of the agent's host.
 
         Raises:
-            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            ForbiddenError: the sender or the job does not run on the node.
             NotFoundError: Slurm runs no such job.
             UnavailableError: Slurm does not answer, or too many jobs are tuned.
             UsageError: the poll is malformed, or the job has too many nodes.
@@ -135,7 +135,7 @@ class TuningGroups:
         return create
 
     def _forget(self) -> None:
-        """Remove the groups whose agents have not polled for a long time."""
+        """Remove the tuning groups whose agents have not polled for a long time."""
         now_s = self._clock()
         for key, group in list(self._groups.items()):
             if now_s - max(group.coordinator.last_poll_s, group.created_s) > _FORGOTTEN_S:

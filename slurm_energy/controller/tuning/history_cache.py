@@ -1,4 +1,4 @@
-"""In-memory history of measured runs. It learns ended runs and answers prediction requests. No SQL.
+"""In-memory history of measured runs, which learns ended runs and answers prediction requests. No SQL.
 
 One thread owns the history. The history is built from the runs that the database stores.
 """
@@ -46,8 +46,8 @@ class HistoryCache:
             reload.
 
     Attributes:
-        model: training model. It predicts jobs that name a model and that the history cannot predict.
-            Replaced on reload.
+        model: model of neural network training, which predicts jobs with `--energy-model` that the history
+            cannot predict. Replaced on reload.
         loaded: whether the runs in the database have been loaded.
     """
 
@@ -124,14 +124,14 @@ class HistoryCache:
     def run(self, function: Callable[[History], T]) -> T:
         """Run a function on the history in the history's thread and return the result.
 
-        The call blocks until the result is there. Never call it from the event loop.
+        The call blocks until the function has returned. Never call this method from the event loop.
         """
         return self._thread.submit(function, self._history).result()
 
     def status(self) -> dict[str, Any]:
         """Return the entries about the history on the status page.
 
-        The number of learned runs includes those loaded at the start.
+        The number of learned runs includes the runs that were loaded at the start.
         """
         return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self.loaded}
 
@@ -197,7 +197,7 @@ def read_requests(data: Any, user: str | None, *, operator: bool) -> list[Predic
         data: the JSON object in the body.
         user: name of the caller; None: this host does not know the name.
         operator: whether the caller may request predictions for jobs of any user. If such a caller names no
-            user, the request is for no particular user.
+            user, the prediction uses no user name.
 
     Raises:
         UsageError: malformed requests.

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class TuningLearner:
-    """Learner of response curves. It uses a job once the job has been added to the history of runs.
+    """Learner of response curves. A job is used once it has been added to the history of runs.
 
     Args:
         store: the database.
@@ -59,7 +59,7 @@ class TuningLearner:
             await asyncio.sleep(interval_s())
 
     async def learn(self) -> int:
-        """Learn the runs that were added to the history since the last call. Return the number of jobs.
+        """Learn the runs that were added to the history since the last call. Return the number of used jobs.
 
         Raises:
             UnavailableError: the database refused; the next call retries.

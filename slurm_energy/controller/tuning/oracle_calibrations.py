@@ -1,4 +1,4 @@
-"""Calibrations of the oracle in senergyctld: those that the configuration names, and refitted ones."""
+"""Calibrations of the oracle in senergyctld: configured calibrations and refitted calibrations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refit_file(config: Config, kind: str) -> Path:
 
 
 def site_calibrations(config: Config) -> SiteCalibrations:
-    """Register the site's hardware, and return the calibrations of the configuration and the refitted ones.
+    """Register the site's hardware, and return the configured and the refitted calibrations.
 
     A refitted calibration is used only for a kind of GPU for which the configuration has no calibration. A
     refitted file that cannot be read is left out.

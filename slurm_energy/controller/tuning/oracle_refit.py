@@ -3,8 +3,8 @@
 A job names its workload with `--energy-model`, and nothing proves that the name is true. A calibration serves
 all users of the site. Therefore only runs of trusted accounts count: operators and `controller.agent_users`.
 A kind of GPU is refitted only if its calibration is transferred from other kinds: a calibration that was
-fitted to measured steps contains more information than these runs. A calibration that the configuration names
-is never replaced.
+fitted to measured training steps contains more information than runs of jobs. A calibration that the
+configuration names is never replaced.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class OracleRefit:
 
 
 def refittable_kind(hardware: str, config: Config) -> str | None:
-    """Return the oracle's name for a kind of GPU; None: the calibration of this kind must not be refitted.
+    """Return the oracle's name of a kind of GPU; None: the calibration of this kind must not be refitted.
 
     Args:
         hardware: product name of the GPU.
@@ -168,7 +168,7 @@ def refittable_kind(hardware: str, config: Config) -> str | None:
 
 
 def relative_rows(runs: Iterable[LearnedRun]) -> list[dict[str, Any]]:
-    """Return the runs of one program as rows for a refit, relative to untuned runs.
+    """Return the runs of one program as rows for a refit. Time and power are relative to untuned runs.
 
     The result is empty if there are too few runs or power limits. Only whole runs on GPUs at a power limit
     are used, and only if there is an untuned run in the same shape (nodes, GPUs, CPUs).

@@ -106,8 +106,8 @@ class TuningRoutes:
         Raises:
             ForbiddenError: the program belongs to another user.
             NotFoundError: no run of the program was learned.
-            UsageError: the point is malformed or out of the range of the hardware, the program has runs on
-                several kinds of hardware, or its owner has too many pins.
+            UsageError: the operating point is malformed or out of the range of the hardware, the program has
+                runs on several kinds of hardware, or the program's owner has too many pins.
         """
         point = OperatingPoint.from_json(body.get("point"))
         owner, program, runs = await self._known_program(body, rights)

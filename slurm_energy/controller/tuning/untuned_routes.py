@@ -1,4 +1,4 @@
-"""Route about untuned runs of programs. `senergy acct` compares jobs with them."""
+"""Route about untuned runs of programs, with which `senergy acct` compares jobs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ async def find(body: bytes, rights: Rights, read: Callable[..., Awaitable[Any]])
     """Return the response to `POST /v1/untuned-runs`.
 
     Args:
-        body: body of the request.
-        rights: rights of the caller to see data.
-        read: runs a function on a database connection.
+        body: JSON object in the body of the request.
+        rights: records and jobs that the caller may see.
+        read: runs a function on a database connection and returns its result.
 
     Raises:
         UsageError: the body is malformed.
