@@ -29,7 +29,7 @@ class DeferralPolicy:
     Attributes:
         name: name in commands and configuration, lower case.
         function: the planning function. `plan` checks its result.
-        summary: first line of the function's docstring.
+        summary: one-line description, the first line of the function's docstring.
     """
 
     name: str

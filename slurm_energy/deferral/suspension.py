@@ -105,8 +105,8 @@ def plan_suspensions(
     """Return which running jobs should be suspended now, and when each should resume.
 
     A job is suspended if waiting for later slots saves more than the fraction `min_saving` of its remaining
-    cost, and if it can still resume and end in time. A job is suspended at most `max_suspensions` times.
-    Before a suspension it must have run for at least `min_run_s`. A suspension lasts at least
+    cost, and if the job can still resume and end in time. A job is suspended at most `max_suspensions` times.
+    Before a suspension, the job must have run for at least `min_run_s`. A suspension lasts at least
     `min_suspension_s`.
     """
     count = len(jobs.left_s)

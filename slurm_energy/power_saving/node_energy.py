@@ -52,5 +52,5 @@ class NodeEnergy:
         return max(self.shutdown_s, self.cycle_joules / self.saved_watts)
 
     def saving_joules(self, gap_s: float) -> float:
-        """Return the energy saved by powering down in an idle gap, if the node boots when it is needed."""
+        """Return the energy saved by powering down in an idle gap, if the node boots when a job needs it."""
         return self.saved_watts * gap_s - self.cycle_joules

@@ -227,7 +227,7 @@ def minus_sum(terms: Mapping[str, Term]) -> Floats:
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return the value of each job's chosen alternative, shape (n,); +inf for jobs without one.
+    """Return the value of each job's chosen alternative, shape (n,); +inf if no alternative was chosen.
 
     Args:
         values: value of each alternative, shape (m,).

@@ -52,7 +52,7 @@ class NodeKind:
     memory_gib: float = math.inf
 
     def watts(self, state: NodePowerState) -> float:
-        """Return the power in watts of a node of this kind in a power state, without any job."""
+        """Return the power in watts that a node of this kind draws in a power state if no job runs on it."""
         powers = {
             NodePowerState.ON: self.idle_watts,
             NodePowerState.OFF: self.off_watts,

@@ -202,7 +202,7 @@ def select_preemption(
 
 
 def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:
-    """Return the running jobs without a deadline, with the energy that each would lose by an interruption."""
+    """Return the running jobs without a deadline, and the energy that an interruption of each job wastes."""
     return [
         Running(
             job_id=run.job,

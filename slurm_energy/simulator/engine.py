@@ -41,7 +41,7 @@ class Simulation:
     Args:
         workload: the jobs.
         kinds: the kinds of nodes of the cluster.
-        policy: scheduling policy. It orders the jobs and chooses a shape (way to run) for each.
+        policy: scheduling policy. The policy orders the jobs and chooses the shape (way to run) of each job.
         settings: settings of the simulation, such as discipline, budget and preemption.
         watch: function for checks, called with the time in seconds and the cluster's watts after all events
             of one point in time. None means no checks.

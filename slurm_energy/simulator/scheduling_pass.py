@@ -151,7 +151,7 @@ class SchedulingPass:
                 return  # no other job may delay it
 
     def _may_start(self, candidate: Candidate) -> bool:
-        """Return whether the budget admits a job, and the limits in force leave enough free power for it.
+        """Return whether the budget admits a job and the limits in force leave enough power for the job.
 
         If the job is admitted but too little power is free, limits are lowered so that the job may start in a
         later pass.

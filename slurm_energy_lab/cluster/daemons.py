@@ -183,7 +183,7 @@ def _energy_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _slurmctld(plan: DaemonPlan) -> StartupStep:
-    """Return the startup step of slurmctld, which registers the cluster at a running slurmdbd."""
+    """Return the startup step of slurmctld. slurmctld registers the cluster at a running slurmdbd."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []

@@ -71,8 +71,8 @@ class Lab:
     def exec_argv(self, node: str, argv: list[str], directory: Path | None = None) -> list[str]:
         """Return the command that runs the command `argv` inside a node.
 
-        The command's working directory is `directory`. If `directory` is None, it is the caller's working
-        directory.
+        The command's working directory is `directory`. If `directory` is None, the caller's working directory
+        is used.
 
         Raises:
             NotFoundError: the lab has no such node.

@@ -111,7 +111,7 @@ class LabLayout:
 
     @property
     def slurm_plugins(self) -> Path:
-        """Directory of the lab's Slurm plugins, which all users can read."""
+        """Directory of the lab's Slurm plugins. All users can read this directory."""
         return self.root / "lib" / "slurm"
 
     @property

@@ -65,7 +65,7 @@ class LabRecord:
     """Content of lab.json: specification and state of a lab.
 
     Attributes:
-        spec: the specification.
+        spec: specification of the lab that the user requested.
         ports: TCP port by daemon; the key of a node's slurmd is `slurmd.NAME`.
         complete: whether the start of the lab was completed.
         started: Unix time in seconds at which the start of the lab began.

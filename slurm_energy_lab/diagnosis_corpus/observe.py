@@ -118,7 +118,7 @@ def _training_pattern(shape: JobShape) -> Pattern:
 
 
 def _checkpoint_share(shape: JobShape, time_s: float) -> float:
-    """Return the fraction of the sampling interval around a time that is spent in checkpoints."""
+    """Return which fraction of the sampling interval around a time the job spends in checkpoints."""
     if not shape.checkpoint_every_s:
         return 0.0
     period = shape.checkpoint_every_s + shape.checkpoint_s

@@ -202,7 +202,7 @@ def signal_feed(section: SignalsSection, location: str, beside: Callable[[str], 
 
 
 def check_signals(section: SignalsSection, location: str) -> ForecastMode:
-    """Check the section, and return the mode of the forecasts.
+    """Check the section `[signals]`, and return the mode of the forecasts.
 
     Raises:
         ConfigError: a key is wrong.

@@ -29,7 +29,7 @@ class SignalCosts:
 
 
 def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: SignalName) -> SignalCosts | None:
-    """Return the cost by the price signal, or the emissions by carbon intensity.
+    """Return the cost of jobs and cluster under the price signal, or emissions under carbon intensity.
 
     Return None if the signal has no source. Cost and emissions include the PUE where the outside temperature
     is known.

@@ -21,7 +21,7 @@ _FEW: Final = 0.01
 def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Sequence[Path]) -> WorkloadRows:
     """Return the rows without repeated rows and without rows with wrong dates.
 
-    Both are recorded in `problems` as skipped.
+    The removed rows are recorded in `problems` as skipped.
 
     Args:
         rows: usable rows of all files.

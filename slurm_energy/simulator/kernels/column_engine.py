@@ -1,7 +1,8 @@
 """Compiled simulation of the built-in policies, without a budget, node power states and node failures.
 
 This engine covers all built-in policies and disciplines, rigid and malleable jobs on several kinds of nodes,
-preemption and a horizon. Its schedule is exactly that of the general engine; tests compare the two schedules.
+preemption and a horizon. The resulting schedule is exactly that of the general engine; tests compare the two
+schedules.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _use_caches_of_these_sources(function: Any) -> None:
     """Invalidate the cache of a function if any source of the simulator has changed.
 
     The machine code of a function contains the code of all functions that it calls. Numba compares only the
-    source of the function itself. It would use old code if only a called function has changed.
+    source of the function itself. Numba would therefore use old code if only a called function has changed.
     """
     file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):

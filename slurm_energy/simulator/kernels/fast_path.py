@@ -1,8 +1,8 @@
 """Compiled simulation of the common case, for millions of jobs per second.
 
 The fast path covers jobs with one shape (rigid jobs) on equal nodes, in order of submission, without backfill
-(strict) or with EASY backfill. Its schedule is exactly that of the general engine; tests compare the two
-schedules.
+(strict) or with EASY backfill. The resulting schedule is exactly that of the general engine; tests compare
+the two schedules.
 
 A scheduling pass may examine all pending jobs. On an overloaded cluster, the run time would grow with the
 square of the number of jobs. The column engine therefore simulates such a workload.

@@ -19,7 +19,7 @@ class UserColumns(NamedTuple):
     Attributes:
         share: fair share of each user, scaled for the policy, shape (u,).
         units, watts: units and power of the user's running jobs, shape (u,).
-        unit_s, joules: decayed usage, shape (u,).
+        unit_s, joules: decayed unit seconds and decayed energy of each user, shape (u,).
         factor: factor by which each user's usage enters scores, shape (u,).
         settled_s: time up to which usage is counted, in seconds, shape (1,).
         half_life_s: half life of usage, shape (1,).

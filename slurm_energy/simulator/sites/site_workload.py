@@ -25,8 +25,8 @@ def on_all_sites(
     """Return a workload in which each job can run at each site.
 
     A job with no shape on the nodes of a site gets copies of its shapes, on the first kind of nodes of this
-    site. Shapes that a job has at a site are kept. All times at a site are divided by the site's speed, and
-    all powers are multiplied by the site's factor.
+    site. Shapes that a job has at a site are kept. All times at a site are divided by the site's `speed`, and
+    all powers are multiplied by the site's `power`.
 
     Args:
         work: workload with the jobs.
@@ -71,7 +71,7 @@ def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[i
 
     Args:
         work: workload with all jobs.
-        jobs: rows of the jobs.
+        jobs: rows of the site's jobs in `work`.
         submit_s: time at which each of these jobs enters the site's queue; same shape as `jobs`.
         kinds: kinds of nodes of the site.
     """

@@ -80,9 +80,10 @@ def _grouped(seconds: Floats) -> Floats:
 def _least_utilisation(seconds: Floats) -> float:
     """Return the lowest possible value of the highest utilisation among the kinds of nodes.
 
-    Each kind has a price. The work of a group is divided among the kinds by a softmin of the prices, whose
-    temperature falls from round to round. The price of a kind with less than the maximum of work falls. Each
-    round yields a feasible division of the work, so the result is never below the optimum.
+    The algorithm gives each kind of nodes a weight, called price. The work of a group is divided among the
+    kinds by a softmin of the prices, whose temperature falls from round to round. The price of a kind with
+    less than the maximum of work falls. Each round yields a feasible division of the work, so the result is
+    never below the optimum.
 
     Args:
         seconds: work of each group on each kind, divided by the units of the kind, shape (g, kinds). Infinity
