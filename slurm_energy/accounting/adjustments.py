@@ -65,7 +65,7 @@ class OfferedRun(NamedTuple):
     """Values of adjustments that were offered to a run of a job.
 
     Attributes:
-        run: the run.
+        run: the run to which the values were offered.
         uid: owner of the job.
         workload: program of the job.
         trial: row id of the trial in which the run takes part; None: the run takes part in no trial.
@@ -89,7 +89,7 @@ class ProgramRun(NamedTuple):
     """A run of a program that has energy records.
 
     Attributes:
-        run: the run.
+        run: identity of the run.
         start: start of the first record in Unix seconds.
         end: end of the last record in Unix seconds.
         policy: energy policy.
@@ -167,7 +167,7 @@ def trials_of(
         connection: connection to the database.
         cluster: Slurm's ClusterName.
         uid: owner of the program; None: all users.
-        workload: the program; None: all programs.
+        workload: identity of the program; None: all programs.
     """
     columns = _trials.c
     query = select(*columns[_COLUMNS]).where(columns.cluster == cluster)

@@ -73,7 +73,8 @@ class BudgetChange:
         time: Unix seconds.
         budget: name of the budget; None if the event does not concern one single budget.
         actor: login name of the user who made the change; None: senergyctld.
-        kind: kind of event: `set`, `clear`, `reload`, `signal`, `over`, `node` or `start`.
+        kind: kind of event. `set`, `clear`: an operator set or cleared a live limit. Other kinds: `reload`,
+            `signal`, `over`, `node`, `start`; `why` explains the event.
         why: the event in one line of text.
         details: further values that describe the event.
     """
@@ -92,7 +93,7 @@ class LimitOverride:
 
     Attributes:
         budget: name of the budget.
-        watts: the limit.
+        watts: the limit in watts.
         end: Unix seconds at which the configured limit applies again; None: the live limit applies until it
             is cleared.
         actor: login name of the operator.

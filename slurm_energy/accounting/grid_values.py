@@ -37,8 +37,8 @@ def save_samples(connection: Connection, key: SeriesKey, samples: Sequence[Sampl
 
     Args:
         connection: connection to the database.
-        key: the series.
-        samples: the samples.
+        key: identity of the time series.
+        samples: the samples to store.
         fetched: Unix time at which the provider answered.
     """
     if not samples:

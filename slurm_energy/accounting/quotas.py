@@ -127,7 +127,7 @@ def set_quota(connection: Connection, cluster: str, quota: Quota, why: str) -> N
     Args:
         connection: connection of the writing thread.
         cluster: Slurm's ClusterName.
-        quota: the quota.
+        quota: the quota to store.
         why: the change in one line, for the audit trail.
     """
     with transaction(connection):

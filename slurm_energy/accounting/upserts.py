@@ -17,8 +17,8 @@ def insert_or_replace(connection: Connection, table: Table, rows: Sequence[Mappi
 
     Args:
         connection: connection to the database.
-        table: the table.
-        rows: values of all columns by name.
+        table: the table into which the rows are inserted.
+        rows: values of all columns of each row, by column name.
     """
     if not rows:
         return
@@ -40,7 +40,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
 
     Args:
         connection: connection to the database.
-        table: the table.
+        table: the table into which the rows are inserted.
         rows: values of each row by column name.
     """
     if not rows:

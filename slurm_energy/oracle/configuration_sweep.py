@@ -77,7 +77,7 @@ def sweep(
 
     Args:
         oracle: oracle of training jobs.
-        profile: the workload.
+        profile: profile of the workload.
         kinds: kinds of device.
         gpus: numbers of devices.
         batches: samples per device and step.
@@ -257,7 +257,7 @@ def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
     """Return a sweep as a dict that JSON can hold.
 
     Args:
-        result: the sweep.
+        result: the compared alternatives with their predictions.
         names: entries that describe the inputs. They are the first entries of the dict.
     """
     alternatives = []

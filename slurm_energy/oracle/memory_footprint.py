@@ -21,11 +21,11 @@ def footprint_bytes(profile: WorkloadProfile, batch: Any, precision: str, optimi
     of the driver.
 
     Args:
-        profile: the workload.
+        profile: profile of the workload.
         batch: samples per device and pass, a number or an array. The result has its shape.
         precision: precision of matrix products. A 16-bit format adds a copy of the weights in that format and
             halves the activations.
-        optimizer: the update rule.
+        optimizer: the optimizer of the training job.
     """
     width = _WIDTHS[precision]
     weights = profile.parameters * (_MASTER_BYTES + (width if width < _MASTER_BYTES else 0.0))

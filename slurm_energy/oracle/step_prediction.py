@@ -31,7 +31,7 @@ from slurm_energy.oracle.workload import WorkloadProfile, find_optimizer
 Array = NDArray[np.float64]
 _MAX_TABLES: Final = 256
 Deviation = tuple[float, float]
-"""Deviations from the prediction in standard deviations: of the power demand, and of the host's share."""
+"""Deviations of the latent quantities demand and supply from the expected values, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ class TrainingOracle:
         """Predict all alternatives.
 
         Args:
-            alternatives: the alternatives.
+            alternatives: the training jobs to predict.
             deviation: assumed errors of the two expected latent quantities demand and supply
                 (`oracle.transfer.prior.LATENTS`), in standard deviations. (0, 0) assumes no error.
 

@@ -97,7 +97,7 @@ def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str
     """Return the rows to predict for offered shapes.
 
     Args:
-        shapes: the offered shapes.
+        shapes: the GPU shapes that jobs offer.
         node_shares: for each shape, the fraction of the job's nodes by GPU type. A shape that is not mixed
             has one type.
     """
@@ -123,7 +123,7 @@ def combined(
 
     Args:
         predicted: predictions of the component rows.
-        rows: the component rows.
+        rows: the rows of the shapes, one per GPU type of a mixed shape.
     """
     first = np.flatnonzero(np.diff(rows.origin, prepend=-1))
     ends = np.append(first, len(rows.origin))[1:]

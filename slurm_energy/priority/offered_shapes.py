@@ -250,8 +250,8 @@ def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
     """Return the GPU shapes that a queue row's job offers; empty if the list is missing or invalid.
 
     The result is also empty for a record of several array tasks and for a component of a heterogeneous job,
-    because a change would affect other tasks or components, too. It is also empty for jobs that Slurm cannot
-    run for reasons other than resources.
+    because a change of the request would affect other tasks or components, too. It is also empty for jobs
+    that Slurm cannot run for reasons other than resources.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
     if not text or queue.reason[row] == "BadConstraints" or queue.tasks[row] > 1 or queue.het_job_id[row]:

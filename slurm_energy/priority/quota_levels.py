@@ -36,9 +36,9 @@ class QuotaUse:
     """A quota with its use in the current period.
 
     Attributes:
-        quota: the quota.
-        start: start of the period in Unix time.
-        end: end of the period in Unix time.
+        quota: the quota as configured.
+        start: start of the current period in Unix time.
+        end: end of the current period in Unix time.
         used: amount used, in the unit of the quota; None: unknown, so that the quota has no effect.
         basis: for cost and carbon, a text with provider, zone, resolution and PUE; empty for energy.
         accounts: the quota's account and all accounts below it.
@@ -122,8 +122,8 @@ class QuotaStandings:
     def limiting(self, account: str, user: str) -> QuotaUse | None:
         """Return the quota that limits a user's jobs most; None if no quota is over a level.
 
-        A quota over the hold level limits more than one over the warning level. Of several quotas at the same
-        level, the one with the highest percentage of use counts.
+        A quota over its hold level limits more than a quota that is only over its warning level. Of several
+        quotas at the same level, the one with the highest percentage of use counts.
         """
         key = (account, user)
         if key not in self._known:
@@ -143,7 +143,7 @@ def period_window(quota: Quota, now: float, zone: tzinfo | None) -> tuple[float,
     Return None if no period of the quota contains the time.
 
     Args:
-        quota: the quota.
+        quota: the quota whose period is computed.
         now: the time, in Unix time.
         zone: time zone of calendar periods; None: the time zone of this host.
     """

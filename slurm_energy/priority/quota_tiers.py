@@ -43,7 +43,7 @@ def demoted(ranking: Ranking, limiting: Mapping[int, QuotaUse]) -> Ranking:
 
     Args:
         ranking: result of the scheduling policy for n jobs.
-        limiting: the quota that limits a job, by position of the job.
+        limiting: for each job over a level of a quota, by position of the job, the quota that limits the job.
     """
     if not limiting:
         return ranking

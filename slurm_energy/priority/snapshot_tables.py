@@ -76,7 +76,7 @@ def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | N
     """Return the dict of a Slurm account: sums over its users, and the account's share of the cluster.
 
     Args:
-        name: the account.
+        name: name of the account.
         own: the dicts of the users in the account.
         configured: the account's share in Slurm; None: unknown, so that the sum of its users' shares is
             given.

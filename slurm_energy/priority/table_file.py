@@ -52,7 +52,9 @@ def encode(
     stale_s: float = 300.0,
     default: int = 0,
 ) -> bytes:
-    """Return the bytes of a table. `sequence` is its sequence number; `write` describes the other arguments.
+    """Return the bytes of a table file.
+
+    `sequence` is the sequence number of the table. `write` describes the other arguments.
 
     Raises:
         ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.

@@ -82,7 +82,10 @@ class DecayedUsage:
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
-        """Return database rows of records with unconfirmed owners, at most `MAX_IDS`, in rotation."""
+        """Return the row ids of records with unconfirmed owners, at most `MAX_IDS`.
+
+        Successive calls return different rows in rotation.
+        """
         rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
             self._unsettled[row] = self._unsettled.pop(row)  # to the end: other rows come next

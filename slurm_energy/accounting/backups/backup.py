@@ -76,7 +76,7 @@ def copy_sqlite(source: Path, target: Path, progress: Progress, *, replace: bool
 
     Args:
         source: the SQLite file.
-        target: the copy.
+        target: path of the copy.
         progress: called with the number of pages copied so far and the total number of pages.
         replace: whether to replace an existing file.
 
@@ -153,7 +153,7 @@ def read_rows(connection: Connection, table: Table, names: Sequence[str]) -> Ite
 
     Args:
         connection: connection to the database, in a transaction.
-        table: the table.
+        table: SQLAlchemy definition of the table.
         names: names of the columns.
     """
     key = [column for column in table.primary_key if column.name in names]

@@ -60,7 +60,7 @@ class BackupWriter:
     """Writer of one backup file. The file has a temporary name until it is complete and on disk.
 
     Args:
-        path: the file.
+        path: path of the backup file.
         header: first line of the file.
         replace: whether to replace an existing file.
 
@@ -133,7 +133,7 @@ class BackupReader:
     """Reader of one backup file. Call `tables`, consume all rows, then call `verify`.
 
     Args:
-        path: the file.
+        path: path of the backup file.
 
     Raises:
         DamagedBackupError: the file is not a backup file, or its first line is damaged.

@@ -68,7 +68,7 @@ class ExportTable:
 
     Attributes:
         meaning: description of the rows of the table, and of the time by which the rows are selected.
-        columns: the columns.
+        columns: names and types of the columns.
         read: function that returns the rows of an `ExportPeriod` in a fixed order.
     """
 

@@ -48,7 +48,7 @@ def restore(source: Path, database: Database, progress: Progress, *, replace: bo
 
     Args:
         source: portable backup file, or copy of a SQLite file.
-        database: the target.
+        database: the database whose contents are replaced.
         progress: called with the number of rows restored so far and the total number of rows. Both may be 0
             while the numbers are unknown.
         replace: whether to replace the contents of a target that is not empty.

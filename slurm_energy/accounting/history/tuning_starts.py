@@ -49,7 +49,7 @@ class Pin(NamedTuple):
     """A pinned operating point.
 
     Attributes:
-        program: the program.
+        program: the program to which the pin applies.
         point: JSON text of the operating point.
         pinned_by: login name of the user who pinned it.
         time: time of the pinning in Unix seconds.

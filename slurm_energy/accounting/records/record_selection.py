@@ -79,7 +79,7 @@ class RecordSelection:
         users, uids: user names as in the records, and numeric user ids. A record matches if either matches.
         accounts, partitions: Slurm accounts and partitions.
         nodes: jobs that ran on one of these nodes match, with their records of all nodes.
-        start, end: Unix seconds; jobs that overlap the window from `start` to `end` match.
+        start, end: Unix seconds; jobs that ran at any time between `start` and `end` match.
         steps: whether to include records of Slurm steps. A job selector with a step selects the records of
             this step in any case.
         duplicates: whether to include earlier runs of requeued jobs, and earlier jobs whose id was reused.

@@ -226,7 +226,7 @@ def _escaped_bytes(text: str | None) -> int:
 def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> list[Refusal]:
     """Insert all records at once. If the database rejects a value, insert the records one by one.
 
-    Returns the records that the database rejected. `received` is the time of arrival in Unix seconds.
+    Return the records that the database rejected. `received` is the time of arrival in Unix seconds.
     """
     try:
         with savepoint(connection, "items"):

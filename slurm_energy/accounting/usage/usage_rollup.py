@@ -1,7 +1,8 @@
 """Sums of energy, CPU time and GPU time by period and group, from which `senergy report` is computed.
 
-The sums are integers. They always equal the sums over the rows that have been counted, in whatever order
-periods, records and job facts arrived. The work consists of three parts:
+A group consists of the job runs with the same account, user, partition and similar attributes (`groups`). The
+sums are integers. They always equal the sums over the rows that have been counted, in whatever order periods,
+records and job facts arrived. The work consists of three parts:
 
 - A row of `periods` with a `usage_group` is counted in the sums of that group. The rows of a node period are
   counted together, in the order of `node_periods.id`.

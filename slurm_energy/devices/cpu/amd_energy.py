@@ -24,8 +24,9 @@ class AmdEnergyCounter(EnergyCounter):
 
     The driver unwraps the register.
 
-    The driver multiplies register units by 10^6. This arithmetic overflows after 2^64, at an energy of 281
-    MJ. The overflow looks like a reset of the counter and makes the energy of one interval uncertain.
+    The driver multiplies register units by 10^6. This product overflows at 2^64, which corresponds to an
+    energy of 281 MJ. The overflow looks like a reset of the counter and makes the energy of one interval
+    uncertain.
     """
 
     range_uj = None

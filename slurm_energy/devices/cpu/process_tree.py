@@ -1,4 +1,4 @@
-"""CPU time of jobs without a cgroup: the sum over their slurmstepds and all descendants in /proc.
+"""CPU time of jobs without a cgroup: the sum over each job's slurmstepds and their descendants in /proc.
 
 This method is less exact than a cgroup. If a process ends between two readings, its CPU time is
 counted only if its parent is in the tree and has called wait(2) for the process. Source: man 5 proc,

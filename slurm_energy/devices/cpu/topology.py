@@ -105,7 +105,7 @@ def _core_numbers(text: str, count: int) -> set[int]:
     """Parse a list of core numbers such as `0-3,8`.
 
     Args:
-        text: the list.
+        text: the list of core numbers.
         count: number of cores; every number must be smaller.
 
     Returns:

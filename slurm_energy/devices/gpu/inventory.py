@@ -15,7 +15,7 @@ class GpuDevices:
     """GPUs of one vendor with their devices; all lists are empty on a node without GPUs of that vendor.
 
     Attributes:
-        gpus: the GPUs.
+        gpus: descriptions of the GPUs.
         counters: energy counters.
         knobs: knobs of limits, clocks and persistence mode.
         throttle_sensors: sensors of throttling.

@@ -73,7 +73,7 @@ def _node_sensor(chip: HwmonChip, path: Path) -> PowerSensor:
     A thread polls the meter, because the firmware may query the BMC at each reading.
 
     Args:
-        chip: the meter.
+        chip: hwmon chip of the power meter.
         path: path of the meter's file power1_average.
     """
     # The mean of an interval is half an interval old at its end. It is then shown for one more interval,

@@ -207,7 +207,7 @@ def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) ->
 
     Args:
         spread: range of measured / predicted of the measurements to which the unknowns were fitted.
-        rows: these measurements.
+        rows: the measurements to which the unknowns were fitted.
         unknown_count: number of fitted unknowns.
     """
     measured_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
@@ -305,7 +305,7 @@ class HeldOutPredictions:
     """Predictions of measurements, each by a calibration that was fitted without it.
 
     Attributes:
-        rows: the measurements.
+        rows: the predicted measurements.
         seconds: predicted seconds per step, in the order of `rows`.
         watts: predicted mean watts of one device, in the order of `rows`.
         calibrations: the calibrations, by the fold of measurements that was withheld from each fit.

@@ -79,7 +79,7 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
     distinguishes the two formats.
 
     Args:
-        path: the file.
+        path: path of the CSV file.
         precision: precision of matrix products in the runs of the power-limit study. The study's files do not
             state it.
 

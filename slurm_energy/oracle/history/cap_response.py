@@ -1,8 +1,9 @@
 """Response of a run's time and watts to its power cap. Pure arithmetic.
 
 The model has three constants. A run that draws `p` watts without a cap draws `min(p, cap)` watts under a cap.
-The power above the static share is proportional to a power of the clock, and the compute share of the time is
-proportional to the inverse of the clock. For a capped power P and an uncapped time t:
+The watts above the static share are proportional to clock ^ clock_exponent. The compute share of the run time
+is proportional to the inverse of the clock, and the rest of the run time is constant. For a capped power P
+and an uncapped time t:
 
     f = ((P / p - static_share) / (1 - static_share)) ^ (1 / clock_exponent)
     T = t (1 - compute_share + compute_share / f)

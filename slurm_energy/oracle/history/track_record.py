@@ -348,7 +348,7 @@ def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
         newest: latest end of the earlier runs in Unix seconds.
 
     Returns:
-        Factor on the sums over the earlier runs, factor on this run, and the latest end of all runs.
+        Factor on the sums over the earlier runs, factor on the new run, and the latest end of all runs.
     """
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end

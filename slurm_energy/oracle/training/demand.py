@@ -63,7 +63,7 @@ def demand(
         profile: profile of the workload.
         batch: samples per device and pass, a number or an array.
         precision: number format of matrix products. `bf16` and `fp16` also halve the bytes of activations.
-        optimizer: the update rule.
+        optimizer: the optimizer of the training job.
         looping: whether the framework updates one tensor after the other (PyTorch before 2.0).
     """
     width = ELEMENT_BYTES[precision]

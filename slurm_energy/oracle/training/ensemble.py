@@ -42,7 +42,7 @@ def members(
             `[workloads.shared-weights]` are used.
         device: peak rates of the device.
         precision: number format of matrix products.
-        optimizer: the update rule.
+        optimizer: the optimizer of the training job.
     """
     own_factors = calibration.workloads.get(profile.name)
     if own_factors is None and profile.shared_weights:
