@@ -73,7 +73,7 @@ class LiveReportClient:
             await asyncio.sleep(pause_s)
 
     async def _report(self, interval_s: float) -> float:
-        """Send a report and return the seconds until the next one."""
+        """Send a report and return the seconds until the next report."""
         cluster = self._config().cluster
         facts = await self._facts.facts(self._config(), requested=self._wants_facts)
         counts = await self._work(self._facts.counts) | {"failed_reports": self._unanswered}

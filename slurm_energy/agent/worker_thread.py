@@ -2,7 +2,7 @@
 
 The thread runs tasks in order, and takes periodic samples.
 
-The thread itself waits for the time of the next sample. If an event loop waited instead, each sample would
+This thread also waits for the time of the next sample. If an event loop waited instead, each sample would
 wake up two threads, which costs more than the sample.
 """
 
@@ -45,8 +45,9 @@ class PeriodicTask:
     """A task that runs at a regular interval.
 
     Attributes:
-        work: the task.
-        interval_s: returns the interval in seconds. It is called again after every run of the task.
+        work: function that performs the task.
+        interval_s: returns the interval in seconds. This function is called again after every run of the
+            task.
         failed: called with the error of a failed run. Later runs follow as usual.
     """
 

@@ -34,11 +34,11 @@ def apply(
 
     Args:
         devices: devices of the node.
-        journal: original values and claims. It is written to disk before the hardware is changed.
+        journal: original values and claims. The journal is written to disk before the hardware is changed.
         owner: job that requests the settings, as `JOBID.RESTART`.
         settings: requested settings.
         current: values, by key of the knob, that the caller has just read, so that they are not read again;
-            None if there are none.
+            None if the caller has read no values.
         arbiter: arbitration between the jobs on the node, including the owner.
 
     Returns:
@@ -127,7 +127,7 @@ def _claim_dependent(transaction: SettingsTransaction, owner: str, key: str) -> 
 
     Args:
         transaction: transaction that holds the journal entries.
-        owner: the job.
+        owner: the job, as `JOBID.RESTART`.
         key: key of the knob that may change.
     """
     entry, current = transaction.entry(key), transaction.read(key)

@@ -73,8 +73,8 @@ class Arbiter:
     """Arbitration between the jobs that run on a node.
 
     Attributes:
-        allocations: allocation of each running job, by job as `JOBID.RESTART`. None if the running jobs are
-            unknown. All claims are then in force, and jobs without claims are disregarded.
+        allocations: allocation of each running job, by job as `JOBID.RESTART`. If the running jobs are
+            unknown, the value is None. All claims are then in force, and jobs without claims are disregarded.
         domains: the logical CPUs that each knob controls.
     """
 

@@ -26,7 +26,7 @@ class JournalEntry:
 
     Attributes:
         key: key of the knob.
-        original: value before the agent first changed it.
+        original: value of the knob before the agent first changed the knob.
         claims: value that each job requests, by job as `JOBID.RESTART`; None for a job of which another
             setting may change the knob as a side effect.
         target: value that resulted from claims and ceiling at the last write. None if neither claims nor

@@ -1,4 +1,4 @@
-"""Manager that applies settings and ceilings, restores settings of finished jobs, and retries failures.
+"""Manager that applies settings and ceilings, restores settings of finished jobs, and repeats failed writes.
 
 The manager does not know the sessions of jobs. The argument `allocations` supplies the running jobs and their
 allocations.
@@ -62,7 +62,7 @@ class SettingsManager:
             owner: job that requests the settings, as `JOBID.RESTART`.
             settings: requested settings; may be empty.
             current: values, by key of the knob, that the caller has just read, so that they are not read
-                again; None if there are none.
+                again; None if the caller has read no values.
 
         Returns:
             One outcome per setting. Optional settings that the hardware lacks have no outcome.

@@ -1,8 +1,7 @@
 """The agent's Unix sockets: their paths, and a client that sends one message and reads the response.
 
 Root has a second socket beside `agent.socket`. Users who fill the queue of the public socket therefore cannot
-lock root out. This module imports nothing that is slow to import, because every subcommand may load this
-module.
+lock root out. Every subcommand may load this module, so the module imports nothing that is slow to import.
 """
 
 from __future__ import annotations

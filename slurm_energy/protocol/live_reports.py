@@ -44,7 +44,8 @@ class LiveReport:
         watts: power of the node by component, None if unknown. If the node has a node meter, the component
             `node` is the power of the whole node.
         records: records of the running jobs and of their running steps.
-        counts: numbers about the agent, see `node_states`.
+        counts: numbers that describe the state of the agent, for example of spooled records, see
+            `node_states`.
         facts: facts about the node as canonical JSON, see `node_states`; None if they are the same as in an
             earlier report.
     """

@@ -20,7 +20,7 @@ def request_payload(method: str, target: str, body: bytes) -> bytes:
     Args:
         method: HTTP method.
         target: path and query as in the request line.
-        body: body of the request, possibly empty.
+        body: body of the request; may be empty.
     """
     return f"{_FORMAT} {_request_sha256(method, target)} {hashlib.sha256(body).hexdigest()}".encode()
 

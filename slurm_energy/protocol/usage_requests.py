@@ -28,9 +28,9 @@ class UsageRequest:
             intervals between them.
         by: dimensions by which energy is grouped, from `DIMENSIONS`.
         clusters: names of clusters; empty for the controller's own cluster.
-        all_clusters: include every cluster of the database.
+        all_clusters: whether every cluster of the database is included.
         nodes: names of nodes to which the energy is restricted; empty for all nodes.
-        count_jobs: also count the jobs that ran.
+        count_jobs: whether the response also contains the number of jobs that ran.
     """
 
     edges: tuple[int, ...]

@@ -36,7 +36,7 @@ class _Connection:
     """Connection of one client.
 
     Attributes:
-        peer: the socket.
+        peer: socket that is connected to the client.
         pid, uid: process id and uid of the client, as reported by Linux.
         buffer: received bytes that are not processed yet.
         run_id: run id of the compute kernel whose end the client awaits; None if the client waits for no
@@ -81,7 +81,7 @@ class _Timer:
         self._due_s = time.monotonic() + interval_s
 
     def run(self) -> float | None:
-        """Run the action if it is due.
+        """Run the action if the action is due.
 
         Returns:
             Seconds until the action is due again; None while the timer's condition is False.

@@ -139,7 +139,7 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
     """Find a usable cgroup CPU controller, and create the base group of a node below its root.
 
     Args:
-        base: path of the base group below the controller's root, for example `senergy-lab/n1`.
+        base: path of the base group below the root of the cgroup controller, for example `senergy-lab/n1`.
         mountinfo: the kernel's list of mounts.
 
     Returns:

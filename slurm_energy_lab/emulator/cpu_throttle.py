@@ -1,4 +1,4 @@
-"""Throttling of real programs with CPU quotas that follow the effective frequency of the emulated CPUs.
+"""Throttling of real programs: CPU quotas follow the effective frequency of the emulated CPUs.
 
 The utilisation of a job is the fraction of its quota that it uses. This utilisation is passed to the node
 model. An emulated core is a fixed fraction of a real core. Compute kernels of `senergy lab run` are not
@@ -28,9 +28,9 @@ def quota_us(real_cores: float) -> tuple[int, int]:
     """Return the CPU quota and the period in microseconds that limit programs to a share of real CPU time.
 
     Linux rejects quotas below a millisecond, so a small share needs a long period. A program that has waited
-    may use the whole quota of one period at full speed, so long periods give it too much CPU time. Measured
-    with bursts of 50 ms of CPU time at a share of 0.24: the real share was 0.272 with periods of 20 ms, and
-    0.247 with periods of 5 ms.
+    may use the whole quota of one period at full speed, so long periods give such a program too much CPU
+    time. Measured with bursts of 50 ms of CPU time at a share of 0.24: the real share was 0.272 with periods
+    of 20 ms, and 0.247 with periods of 5 ms.
 
     Args:
         real_cores: number of real cores, that is CPU seconds per second; at least 0.001.
@@ -177,7 +177,7 @@ class CpuThrottle:
             self._groups.close()
 
     def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
-        """Call `act` for a job, and return the result of the call.
+        """Call the function `act` for a job, and return the result of the call.
 
         If the job's control group no longer exists, remove the job.
         """

@@ -54,7 +54,7 @@ class EmulatorRequestHandler:
         self._stating: dict[int, list[NvidiaGpu]] = {}
 
     def answer(self, message: Message, uid: int) -> Message:
-        """Execute a message other than `kernel`, and return the response.
+        """Execute the operation of a message, except the operation `kernel`, and return the response.
 
         Args:
             message: the message.

@@ -56,7 +56,7 @@ class NodeLink:
         polled_s: time of the agent's last poll.
         is_running: whether the agent is running.
         is_connected: whether the agent's polls reach the controller.
-        missed: messages of prologs and epilogs that the agent has missed while it was not running.
+        missed: messages of prologs and epilogs that arrived while the agent was not running.
     """
 
     node: VirtualNode
@@ -171,7 +171,7 @@ class BudgetedCluster:
     Args:
         nodes: nodes by name.
         clock: clock of all nodes.
-        controller: the controller.
+        controller: the simulated controller.
         history: power and response curves of the programs from earlier runs; None if no earlier runs are
             known.
         admission: whether a job starts only if its power fits in the headroom.
@@ -285,7 +285,7 @@ class BudgetedCluster:
 
 
 def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> tuple[PowerGroups, Floats]:
-    """Return the groups of devices of a job that uses whole nodes, and the idle power per device.
+    """Return the groups of equal devices of a job that uses whole nodes, and the idle power per device.
 
     Args:
         profile: hardware of the nodes.

@@ -23,17 +23,17 @@ class ClusterNode(Protocol):
     model: RealtimeModel
 
     def submit(self, kernel: str, device: str, seconds: float | None, job_id: int) -> int:
-        """Start a computation kernel that takes `seconds` at full speed, and return its run id."""
+        """Start a compute kernel that takes `seconds` at full speed, and return its run id."""
 
 
 class BareNode:
-    """A node without an agent."""
+    """A node of the virtual cluster without an agent."""
 
     def __init__(self, profile: NodeProfile, clock: ModelClock) -> None:
         self.model = RealtimeModel(profile, clock)
 
     def submit(self, kernel: str, device: str, seconds: float | None, job_id: int) -> int:
-        """Start a computation kernel that takes `seconds` at full speed, and return its run id."""
+        """Start a compute kernel that takes `seconds` at full speed, and return its run id."""
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id)
         with self.model.modify() as state:
             return state.submit(request, state.now_s)
@@ -56,7 +56,7 @@ class PowerManager(Protocol):
         """Perform the work of the job's epilogs."""
 
     def tick(self, now_s: float) -> None:
-        """Act at the time `now_s`. The cluster calls this method every `TICK_S` seconds."""
+        """Control the power at the time `now_s`. The cluster calls this method every `TICK_S` seconds."""
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class VirtualCluster:
         return total
 
     def _share(self, entry: PlacedJob) -> float:
-        """Return the completed fraction of a running job's work: the mean over its nodes."""
+        """Return the completed fraction of a running job's work, as the mean over the nodes of the job."""
         total = 0.0
         for node, run_id in entry.runs.items():
             with self._models[node].now() as state:

@@ -48,7 +48,7 @@ class ClusterFault:
 
 
 def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> list[ClusterFault]:
-    """Return a random fault near each of the given times. A fault ends before the next one begins.
+    """Return a random fault near each of the given times. A fault ends before the next fault begins.
 
     Args:
         seed: seed of the random numbers.
@@ -74,7 +74,7 @@ class FaultyCluster:
 
     Args:
         manager: the power manager to which calls are passed.
-        faults: the faults.
+        faults: the faults, in the order of their begins.
         on_cycle: function called with the time after each tick.
     """
 

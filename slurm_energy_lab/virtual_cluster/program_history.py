@@ -37,7 +37,7 @@ class ProgramResponse:
 
 
 class ProgramHistory:
-    """Records of programs by hardware and program. A record is measured when it is first requested."""
+    """Power and response curves by hardware and program. Each is measured when it is first requested."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], ProgramResponse] = {}

@@ -16,7 +16,7 @@ USERS = 3
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """Job of the virtual cluster. It uses whole nodes of one partition.
+    """Job of the virtual cluster, which uses whole nodes of one partition.
 
     Attributes:
         job_id: number of the job.

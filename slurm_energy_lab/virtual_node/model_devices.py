@@ -32,7 +32,7 @@ class _GpuKnob(Knob):
 
 
 class ModelGpuPersistence(_GpuKnob):
-    """Persistence mode of one GPU. It is always on."""
+    """Persistence mode of one GPU, which is always on."""
 
     name = "nvml.persistence"
     stage = WriteStage.PERSISTENCE

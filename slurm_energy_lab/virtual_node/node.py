@@ -277,7 +277,8 @@ class VirtualNode:
         Args:
             kernel: name of the compute kernel.
             device: `cpu` or `gpu`.
-            seconds: run time in seconds at full speed. It determines the problem size unless `size` is given.
+            seconds: run time in seconds at full speed. This time determines the problem size unless `size` is
+                given.
             job_id: id of the job.
             variation: relative standard deviation of the progress per second that the job reports.
             numbers: generator of random numbers, used for the variation of the reported progress.

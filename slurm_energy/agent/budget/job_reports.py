@@ -93,7 +93,7 @@ def response_curve(session: Session) -> dict[str, Any] | None:
     distribute power.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
     """
     if session.tuning is None:
         return None

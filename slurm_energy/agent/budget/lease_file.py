@@ -31,7 +31,7 @@ class Lease:
     """The controller's last decision, and the time until which the limits of the decision are valid.
 
     Attributes:
-        decision: the decision.
+        decision: the controller's decision about the power limits of this node.
         boot_id: identifier of the boot in which the decision was applied.
         until_s: end of the lease in seconds since that boot.
     """

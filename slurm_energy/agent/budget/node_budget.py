@@ -58,8 +58,8 @@ class NodeBudget:
         config: returns the current configuration.
 
     Attributes:
-        poll_s: seconds until the next poll. Any thread may read it.
-        wants_poll: whether jobs started or ended since the last poll. Any thread may read it.
+        poll_s: seconds until the next poll of the controller. Any thread may read this attribute.
+        wants_poll: whether jobs started or ended since the last poll. Any thread may read this attribute.
         is_safe: whether the ceilings are at the safe limits, because the lease has ended.
     """
 
@@ -101,7 +101,7 @@ class NodeBudget:
     def state(self) -> dict[str, Any]:
         """Return the state for status pages.
 
-        It contains the ceilings by device, and whether the safe limits are in force.
+        The state contains the ceilings by device, and whether the safe limits are in force.
         """
         watts = {name: self._ceilings.watts(name) for name in self._ceilings.limited}
         return {
@@ -198,7 +198,7 @@ class NodeBudget:
         """Set the ceilings of a decision and renew the lease.
 
         Args:
-            decision: the decision.
+            decision: the controller's decision, with the ceilings of the devices, safe limits and lease.
             sent_s: time in seconds since boot at which the poll was sent. The lease starts at this time. None
                 stands for the current time.
         """
@@ -256,7 +256,7 @@ class NodeBudget:
         node, the ceiling of a package is not raised before the job's CPUs are known.
 
         Args:
-            session: the job, which is among the running jobs already.
+            session: session of the job, which is among the running jobs already.
         """
         self.wants_poll = True
         if self._lease is None:

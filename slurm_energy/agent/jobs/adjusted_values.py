@@ -39,7 +39,7 @@ class AdjustedValues:
     """Adjusted values of the running jobs of a node. The values of ended jobs are deleted.
 
     Args:
-        sessions: the running jobs.
+        sessions: sessions of the running jobs.
         clock: returns monotonic seconds.
     """
 

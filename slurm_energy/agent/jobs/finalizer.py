@@ -53,10 +53,12 @@ class JobFinalizer:
         self._settings.repair([session.owner for session in (*running, *self.sessions)])
 
     def end_step(self, session: Session, name: str, sampled_s: float, now_s: float) -> None:
-        """Write the record of a step. If the write fails, `complete` writes it with the record of the job.
+        """Write the record of a Slurm step.
+
+        If the write fails, `complete` writes this record together with the record of the job.
 
         Args:
-            session: the job.
+            session: session (state on this node) of the job.
             name: Slurm's name of the step.
             sampled_s: time of the step's last sample in seconds since boot.
             now_s: present time in seconds since boot.

@@ -53,8 +53,8 @@ class JobManager:
         devices: the node's hardware.
         state: the state directory.
         clock: the machine's clock; if None, the manager creates a clock.
-        on_written: called after each write that should be synced to disk or delivered; None if nothing is to
-            be called.
+        on_written: function that is called after each write whose file should be synced to disk or whose
+            record should be delivered; None if no function is to be called.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
     All jobs come first, then all steps. The sessions stay unchanged.
 
     Args:
-        sessions: the jobs.
+        sessions: sessions of the jobs.
         now: Unix time in seconds.
     """
     jobs = list(sessions)
@@ -80,7 +80,7 @@ def running_record(session: Session, now: float) -> EnergyRecord:
     latest value. If the diagnosis has findings, the record has the key `findings`.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
         now: Unix time in seconds.
     """
     end = max(session.start_unix, now)
@@ -137,7 +137,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
     The record of the extern step contains all energy that the job used while this step ran.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
         step: the step.
         end_unix: Unix time of the step's end in seconds.
     """

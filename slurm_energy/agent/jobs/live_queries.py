@@ -142,7 +142,7 @@ class LiveQueries:
 
         Args:
             node: Slurm's name of the node.
-            cluster: name of the cluster, used if no job reports it.
+            cluster: name of the cluster, used if no job reports the name.
         """
         now = self._clock.unix()
         sessions = [session for session in self._running.values() if session.phase == OPEN]

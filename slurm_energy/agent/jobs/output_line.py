@@ -47,7 +47,7 @@ class OutputLine:
 
         Args:
             event: `start` or `end`.
-            session: the job, sampled at this event.
+            session: session of the job, sampled at this event.
             step: name of the step.
             sampled_s: time of the last sample in seconds since boot.
         """

@@ -133,12 +133,12 @@ def _product(name: str) -> str:
 def mark_unmeasured(
     session: Session, flags: Mapping[str, str], config: Config, boot_id: str, end_unix: float
 ) -> None:
-    """Mark the session of a job that was never measured as ended. The record of the job has no energy.
+    """Mark a job that was never measured as ended. The record of the job then has no energy.
 
     The record id is computed from job, node and boot, so a repeated call for the same job gives the same id.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
         flags: the job's energy flags.
         config: the configuration.
         boot_id: identifier of the current boot.
@@ -213,7 +213,7 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
     """Store which CPUs a job on a shared node has, computed from the cores that a Slurm step reports.
 
     Args:
-        session: the job, in which the CPUs are stored.
+        session: session of the job, in which the CPUs are stored.
         job_cores: list of the job's cores in Slurm's numbering; None if the step reports no cores.
         hardware: the node's hardware.
 
@@ -272,7 +272,7 @@ def plan(
     The plan never exceeds the limits that were in force before any job changed them.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
         request: the energy policy and the caps that the job requests.
         devices: the node's hardware.
         journal: the original values of settings that jobs have changed.
@@ -331,7 +331,7 @@ def capping_policy(name: str, config: Config) -> str:
 def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
     """Return the note for a job's record that states the new caps in watts.
 
-    None means no cap.
+    A cap of None stands for no cap.
     """
     caps = {"node": cap_watts, "GPU": gpu_cap_watts}
     texts = [f"{name} {watts:g} W" for name, watts in caps.items() if watts is not None]

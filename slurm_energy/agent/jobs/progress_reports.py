@@ -64,7 +64,7 @@ class ProgressReports:
     """Progress reports of the running jobs of a node. Reports of ended jobs are deleted.
 
     Args:
-        sessions: the running jobs.
+        sessions: sessions of the running jobs.
         clock: the clock of the machine.
     """
 
@@ -77,7 +77,7 @@ class ProgressReports:
         """Store a report and return the response.
 
         Args:
-            message: the report.
+            message: the progress report of one process.
             reader: uid of the sender; None for a user who may report for every job.
             pid: process id of the sender; 0 if unknown.
 
@@ -179,7 +179,7 @@ def _interval_s(session: Session, processes: int) -> float:
 def _remaining_s(first: ProgressReport, last: ProgressReport, total: float | None) -> float | None:
     """Return the seconds that a process needs for its remaining units at its mean rate.
 
-    None if the rate is unknown.
+    Return None if the rate is unknown.
     """
     units, seconds = last.units - first.units, last.time_s - first.time_s
     if total is None or units <= 0 or seconds <= 0:

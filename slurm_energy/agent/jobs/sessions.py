@@ -1,6 +1,6 @@
 """Sessions: the state of each job on this node, with its settings and its energy so far.
 
-A session is plain data that can be written to disk at any time. The job manager changes it.
+A session is plain data that can be written to disk at any time. The job manager changes the sessions.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ class Session:
         fingerprint: digest of the batch script and its arguments; None if not reported.
         plan: planned settings, without the settings of tuning.
         tuning: the key `tuning` of the job's record so far; None for a policy without an objective.
-        outcomes: results of applying the plan.
+        outcomes: results of applying the planned settings.
         restored: results of restoring the original settings.
         notes: notes for the record.
         job_components: hardware components whose energy is recorded for the job.
-        meter: energy so far.
+        meter: energy meter of the job, with the energy so far.
         power_monitor: peak power and time above caps.
-        devices: processor and GPUs, for the record.
+        devices: product names and power limits of processor and GPUs, for the record.
         steps: running Slurm steps by name.
         divided_uj: the part of the job's energy that is already divided among its Slurm steps, in microjoules
             by component.
-        phase: `starting`, `open` or `closing`.
+        phase: phase of the session: `starting`, `open` or `closing`.
         end_unix: Unix time of the job's end in seconds; None before phase `closing`.
         steps_ended_at: time in seconds since boot at which the agent noticed the end of the job's batch or
             extern step, after which the epilog should follow; None before.

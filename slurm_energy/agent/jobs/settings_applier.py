@@ -75,7 +75,7 @@ class SettingsApplier:
     def replan(self, session: Session) -> None:
         """Plan and apply a running job's request again.
 
-        Call it when the job's CPUs become known.
+        Call this method when the job's CPUs become known.
         """
         before = session.policy, session.plan, list(session.notes)
         outcomes = self.apply(session, planner.request_again(session, self._config()))
@@ -88,7 +88,7 @@ class SettingsApplier:
         """Change the power caps of a running job.
 
         Args:
-            session: the job.
+            session: session (state on this node) of the job.
             caps: `cap_watts` and `gpu_cap_watts`. None removes a cap; an absent cap stays unchanged.
 
         Returns:

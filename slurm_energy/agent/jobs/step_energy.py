@@ -26,7 +26,7 @@ def divide_step_energy(session: Session, root: Path) -> None:
     Call this before a step starts or ends, and before the energy of a step is read.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
         root: directory that contains `proc`.
     """
     charged = session.meter.energy_uj
@@ -48,7 +48,7 @@ def with_divided_energy(session: Session, root: Path) -> Session:
     The given session does not change.
 
     Args:
-        session: the job.
+        session: session (state on this node) of the job.
         root: directory that contains `proc`.
     """
     steps = {

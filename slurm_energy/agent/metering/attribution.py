@@ -205,8 +205,8 @@ def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, in
     """Return the energy that the node used outside its measured components, and the excess to carry over.
 
     The node meter and the counters of the components are not read at the same instant. Over a short interval
-    the counters can therefore report more energy than the node meter. The excess is called a debt. It is
-    carried over and subtracted from the energy of later intervals.
+    the counters can therefore report more energy than the node meter. The excess is called a debt. The debt
+    is carried over and subtracted from the energy of later intervals.
 
     Args:
         node_uj: microjoules of the whole node in the interval.
@@ -246,10 +246,10 @@ def _cpu_dynamic(
     """Divide the dynamic energy of `cpu` or `dram`.
 
     Args:
-        name: the component.
+        name: name of the component.
         energy_uj: dynamic energy of the component in microjoules.
         interval: the measurement of the node.
-        jobs: the jobs.
+        jobs: allocated resources and CPU time of each job.
         used: CPU time by job.
 
     Returns:

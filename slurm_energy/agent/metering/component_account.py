@@ -58,7 +58,7 @@ class ComponentAccount:
 
         If a counter can no longer report the energy of some time, for example after a reset, that time is
         marked as uncertain. If no counter can report any energy of the uncharged time before this interval
-        (`open_interval`), that time is discarded, and no energy is charged for it.
+        (`open_interval`), that time is discarded, and no energy is charged for that time.
 
         Returns:
             Whether all counters have a current reading, so that the energy can be charged.

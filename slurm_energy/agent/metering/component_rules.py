@@ -13,8 +13,8 @@ def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
     """Return the jobs whose share of a component is assumed, because other jobs may use the component too.
 
     Args:
-        name: the component.
-        open_time: the interval.
+        name: name of the component.
+        open_time: the interval, with the resources that each job had and used.
     """
     if not name.startswith("gpu["):
         return open_time.since.keys()
@@ -33,7 +33,7 @@ def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> boo
     """Return whether the resource use that divides a component's energy is known up to now.
 
     Args:
-        name: the component.
+        name: name of the component.
         cpu_time: CPU time of the jobs in the interval that ends now.
         monitored: use of monitored quantities, as counted by the processor, in the interval that ends now.
     """

@@ -216,7 +216,7 @@ class CpuTimeMeter:
     def _busy_delta_ns(self, jobs_ns: int) -> int | None:
         """Return the CPU time in nanoseconds that all processes have used since the last reading.
 
-        None if this CPU time is unknown.
+        Return None if this CPU time is unknown.
 
         The result is never less than `jobs_ns`, the CPU time of the jobs in the same interval.
         """

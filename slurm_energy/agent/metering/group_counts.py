@@ -194,7 +194,7 @@ def _own_growth(
     Return None if the two readings are not comparable.
 
     Args:
-        quantity: the quantity.
+        quantity: name of the quantity, for example memory traffic.
         last: counts, at the last reading, of the tasks outside the agent's groups, by control group and
             domain.
         now: the same counts at this reading.

@@ -158,7 +158,7 @@ def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, 
 class PowerMonitor:
     """Mean power of a job over windows of at least `window_s` seconds.
 
-    It yields peak power and time above caps.
+    The monitor determines the peak power and the time above power caps.
 
     A window shorter than a second would distort the power, because the counters are updated in steps. A
     window does not end at a delayed reading, because the reading could contain energy that was used after the
@@ -201,7 +201,7 @@ class PowerMonitor:
     ) -> None:
         """Add the energy of an interval to the current window.
 
-        The window ends once it is long enough and the time of its end is sufficiently certain.
+        The window ends once its length is sufficient and the time of its end is known exactly enough.
 
         Args:
             length_s: length of the interval in seconds.
@@ -225,8 +225,8 @@ class PowerMonitor:
     def finish(self) -> None:
         """End the current window.
 
-        At the end of a job this window may be shorter than `window_s`. It then counts for the peak power only
-        if the job has no other window.
+        At the end of a job this window may be shorter than `window_s`. A shorter window counts for the peak
+        power only if the job has no other window.
         """
         if self.length_s <= 0:
             return

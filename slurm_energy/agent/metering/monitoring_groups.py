@@ -1,9 +1,9 @@
 """Monitoring groups (resctrl) of the jobs, and the processor's counts for each group between samples.
 
-A group is created when the first process of a job is known, and removed at the end of the job. A job has one
-monitoring group in each resctrl control group that contains its tasks. The tasks of the job are searched
-again at growing intervals, to add tasks that are not in the group yet. If no monitoring id is free, the group
-cannot be created, and the job's use stays unknown for a while.
+A monitoring group is created when the first process of a job is known, and removed at the end of the job. A
+job has one monitoring group in each resctrl control group that contains its tasks. The tasks of the job are
+searched again at growing intervals, to add tasks that are not in the group yet. If no monitoring id is free,
+the group cannot be created, and the job's use stays unknown for a while.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class MonitoringGroups:
         self._failures = RepeatedFailureLog(log)
 
     def start(self, running: Iterable[MeteredJob]) -> None:
-        """Remove the groups that an earlier run of the agent left, except for groups of running jobs.
+        """Remove the monitoring groups that an earlier agent run left, except those of running jobs.
 
         Args:
-            running: the running jobs. Their groups remain in use.
+            running: the running jobs, whose monitoring groups remain in use.
         """
         if self._files is None:
             return
@@ -168,7 +168,9 @@ class MonitoringGroups:
         return any(state.groups for state in self._jobs.values())
 
     def add_processes(self, job: MeteredJob, now: float) -> None:
-        """Move the known processes of a job to the job's group before these processes create others.
+        """Move the known processes of a job to the job's monitoring group.
+
+        Processes that they create later then start in the group, too.
 
         Call this when a process of the job becomes known. `now` is the present time in seconds since boot.
         """
@@ -187,7 +189,7 @@ class MonitoringGroups:
         state.search_at, state.pause_s = now + _FIRST_SEARCH_S, _FIRST_SEARCH_S
 
     def forget(self, job: MeteredJob) -> None:
-        """Remove the groups of a finished job."""
+        """Remove the monitoring groups of a finished job."""
         state = self._jobs.pop(job.name, None)
         if state is not None:
             self._release(state)
@@ -236,10 +238,10 @@ class MonitoringGroups:
         return uses
 
     def search(self, now: float) -> None:
-        """Search for the tasks of the jobs for which a search is due, and move them to the jobs' groups.
+        """Search for tasks of jobs for which a search is due; move the tasks to the jobs' monitoring groups.
 
-        The search is slow. Call it after the readings of a periodic sample. `now` is the present time in
-        seconds since boot.
+        The search is slow. Call this method after the readings of a periodic sample. `now` is the present
+        time in seconds since boot.
         """
         if self._files is None:
             return
@@ -297,7 +299,7 @@ class MonitoringGroups:
         """Return the tasks by resctrl control group, and whether another program monitors one of the tasks.
 
         Raises:
-            DeviceError: the groups cannot be read.
+            DeviceError: the monitoring groups cannot be read.
         """
         assert self._files is not None
         by_control: dict[str, set[int]] = {}
@@ -326,7 +328,7 @@ class MonitoringGroups:
         state.groups, state.pids = {}, set()
 
     def _lose(self, group: str, error: DeviceError) -> None:
-        """Discard a group that another program removed, and search for the job's tasks again."""
+        """Discard a monitoring group that another program removed, and search for the job's tasks again."""
         log.info("monitoring group %s is gone: %s", group, error)
         self._counts.remove_group(group)
         for state in self._jobs.values():
@@ -353,7 +355,7 @@ class MonitoringGroups:
 
 
 def _is_counted(state: _MonitoredJob) -> bool:
-    """Return whether all use of a job is counted in its groups.
+    """Return whether all use of a job is counted in the job's monitoring groups.
 
     This is also the case for a job that has started but has no task yet, because such a job uses nothing.
     """

@@ -1,4 +1,4 @@
-"""The energy meter of a node: it combines counter readings, CPU time, energy ledger and checkpoints."""
+"""The energy meter of a node, which combines counter readings, CPU time, energy ledger and checkpoints."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class NodeEnergyMeter:
     def sampled_at(self) -> float:
         """Time of the last sample in seconds since boot.
 
-        Before the first sample it is the current time.
+        Before the first sample, the current time is returned.
         """
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 
@@ -113,7 +113,7 @@ class NodeEnergyMeter:
 
         Args:
             time_s: time in seconds since boot at which the message arrived.
-            reason: why the message needs a sample.
+            reason: reason of the sample that the message needs.
         """
         rank = SAMPLE_RANK.get(reason)
         return (

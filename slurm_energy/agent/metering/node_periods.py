@@ -131,7 +131,7 @@ class NodePeriods:
             self._open = self._opened(start, boottime, running, oldest_reading)
 
     def close(self, boottime: float, running: Sequence[Session], oldest_reading: float | None) -> None:
-        """Close the period at the last sample and open the next one.
+        """Close the period at the last sample and open the next period.
 
         A period shorter than a second stays open, because periods start and end at whole seconds.
 
@@ -152,7 +152,7 @@ class NodePeriods:
             self._open = self._opened(end, boottime, running, oldest_reading)
 
     def finish_job(self, session: Session) -> None:
-        """Add the energy of an ended job to the current period. Call it after the job's last charge."""
+        """Add the energy of an ended job to the current period, after the job's last charge."""
         if self._open is not None:
             self._cluster = session.cluster
             self._open.add_ended(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
@@ -283,7 +283,7 @@ class NodePeriods:
         """Add a period to the closed periods, unless none of its energy is known.
 
         Args:
-            opened: the period.
+            opened: state of the energy accounts and jobs at the start of the period.
             end: end of the period in Unix seconds.
             running: sessions of the running jobs.
             boottime: end of the period in seconds since boot; None if the period ended before the last boot.

@@ -51,7 +51,7 @@ class CpuTimeDelta:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredUse:
-    """Use of one quantity that the processor counts by group of tasks: bytes, or microjoules of cores.
+    """Use of one quantity that the processor counts by monitoring group: bytes, or microjoules of cores.
 
     Attributes:
         total: use of all processes, except for the jobs in `uncounted`; None if unknown.
@@ -187,8 +187,8 @@ class OccupancyInterval:
     def without(self, job: str) -> OccupancyInterval:
         """Return a copy of this interval in which the resources of `job` are listed under the name GONE.
 
-        Call it if the job finishes before the energy of the interval is charged. The name GONE stands for all
-        such jobs. Their share of the energy becomes unattributed energy.
+        Call this method if the job finishes before the energy of the interval is charged. The name GONE
+        stands for all jobs that finish so early. Their share of the energy becomes unattributed energy.
         """
         if job not in self.since:
             return self
@@ -269,7 +269,7 @@ def occupancy_of(
         end: time in seconds since boot.
         cpus: number of logical CPUs of the node.
         gpus: indices of the node's GPUs.
-        occupants: the jobs.
+        occupants: the jobs on the node, with their allocated resources.
         used: CPU time used in the interval.
         monitored: use of monitored quantities in the interval.
     """

@@ -1,7 +1,7 @@
 """Sampling of the energy counters: the energy that each counter counted between two samples.
 
-`Sampler` decides when each counter is read, and handles counters that disappear and return. It does not
-depend on jobs. The module `counter_delta` computes the energy between two readings of one counter.
+`Sampler` decides when each counter is read, and handles counters that disappear and return. `Sampler` does
+not depend on jobs. The module `counter_delta` computes the energy between two readings of one counter.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Sampler:
         """Return the counter deltas, and the keys of counters whose energy in this interval is unknown.
 
         In nearly every sample each counter has increased by no more than its maximum rate permits, and
-        nothing else has happened. This method handles that case itself, without calling `energy_between`.
+        nothing else has happened. This method handles that case without calling `energy_between`.
 
         Args:
             values: the readings in microjoules.

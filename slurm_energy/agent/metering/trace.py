@@ -24,7 +24,8 @@ class TraceBuilder:
 
     Args:
         start: time of the first interval, in seconds since boot.
-        interval_s: seconds per interval. It doubles whenever the trace would exceed MAX_POINTS intervals.
+        interval_s: seconds per interval. The length of the intervals doubles whenever the trace would exceed
+            MAX_POINTS intervals.
         columns: component names.
     """
 

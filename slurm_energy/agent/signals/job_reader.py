@@ -66,7 +66,8 @@ class JobReader:
 
     Args:
         root: directory that contains /sys and /proc.
-        monitoring: monitoring groups of the kernel; None if the node has none.
+        monitoring: access to the monitoring groups of the kernel (resctrl); None if the node has no such
+            groups.
     """
 
     def __init__(self, root: Path, monitoring: MonitoringFiles | None) -> None:

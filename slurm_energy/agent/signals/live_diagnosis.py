@@ -40,7 +40,7 @@ class RunningObservation:
 
     Attributes:
         key: job id and restart count.
-        record: energy record of the job so far.
+        record: energy record of the job, with the energy so far.
         series: recorded signals of the job.
         reports: steps (iterations) of the program that the job's processes have reported.
     """
@@ -55,7 +55,7 @@ class LiveDiagnosis:
     """Diagnoses the running jobs of a node.
 
     Args:
-        sessions: the running jobs.
+        sessions: sessions of the running jobs.
         clock: the machine's clock.
         config: returns the current configuration.
     """

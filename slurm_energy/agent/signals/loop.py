@@ -41,7 +41,7 @@ class SignalLoop:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Request a pass if a new job is to be sampled, so that the job's first interval starts early."""
+        """Request a reading of the sensors now if a new job is to be sampled."""
         if not self._wake.is_set() and self._sampling.has_new_job:
             self._wake.set()
 

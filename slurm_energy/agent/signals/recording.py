@@ -34,7 +34,8 @@ class SignalRecording:
 
     Args:
         start: time of the first interval, in seconds since boot.
-        interval_s: seconds per interval. It doubles whenever a series would exceed `MAX_POINTS` intervals.
+        interval_s: seconds per interval. The length of the intervals doubles whenever a series would exceed
+            `MAX_POINTS` intervals.
 
     Attributes:
         latest: the latest readings by signal and part of the node.

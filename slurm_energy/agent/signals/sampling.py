@@ -31,7 +31,7 @@ class SignalSampling:
 
     Args:
         devices: the node's hardware.
-        sessions: the running jobs.
+        sessions: sessions of the running jobs.
         clock: the machine's clock.
         config: returns the current configuration of this node.
 
@@ -54,7 +54,7 @@ class SignalSampling:
 
     @property
     def interval_s(self) -> float | None:
-        """Seconds between passes: the shortest interval of a running job; None if no job is sampled."""
+        """Seconds between readings: the shortest interval of a sampled job; None if no job is sampled."""
         return min((interval_s for _, interval_s in self._sampled()), default=None)
 
     @property
@@ -95,7 +95,8 @@ class SignalSampling:
     def state(self) -> dict[str, Any]:
         """Return the number of sampled jobs, the interval and the mean cost of a pass.
 
-        `cpu_percent` is the CPU time of sampling in percent of one core; None before the first pass.
+        `cpu_percent` is the CPU time of sampling in percent of one core; None before the first pass (reading
+        of all sensors).
         """
         interval_s, passes = self.interval_s, self._passes
         known = passes > 0 and interval_s is not None

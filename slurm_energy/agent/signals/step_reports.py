@@ -49,7 +49,7 @@ class StepReports:
 
         Args:
             process: key of the process, unique within the job on this node.
-            steps: the report, as `json_codec.rank_to_json` returns it.
+            steps: the report in the format that `json_codec.rank_to_json` returns.
             pid: process id as the kernel reports it; 0 if unknown, for example because the process is in
                 another namespace.
 
@@ -67,7 +67,7 @@ class StepReports:
         self.is_saved = False
 
     def ranks(self, node: str) -> tuple[list[RankSteps], int]:
-        """Return the valid reports in the order of their ranks, and the number of malformed ones.
+        """Return the valid reports in the order of their ranks, and the number of malformed reports.
 
         Args:
             node: Slurm's name of the node.

@@ -124,7 +124,7 @@ def resend_response(
 
     Args:
         spool: the spool.
-        record_ids: ids of records and periods; None for all rejected ones.
+        record_ids: ids of rejected records and periods to move; None for all.
         period_spool: the spool of periods; None if there is no such spool.
 
     Raises:

@@ -64,7 +64,7 @@ class AgentServer:
 
     Args:
         jobs: executes the operations.
-        work: runs a function of the job manager in the worker thread.
+        work: function that runs a method of the job manager in the worker thread.
         replay: processes deferred hook messages. The server calls it in the worker thread before each begin
             and end of a job, and for a Slurm step of an unknown job.
     """
@@ -177,7 +177,7 @@ class AgentServer:
     def _run_hook(
         self, run: Callable[..., dict[str, Any]], environment: Mapping[str, str], received_s: float
     ) -> dict[str, Any]:
-        """Process deferred messages, then the start or end of a job. Call it in the worker thread."""
+        """Process deferred messages, then the start or end of a job. Call this in the worker thread."""
         if self._replay is not None:
             self._replay()
         return run(environment, received_s=received_s)

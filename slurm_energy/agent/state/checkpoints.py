@@ -51,8 +51,8 @@ class CheckpointWriter:
         spools: records and periods that the controller does not have yet.
         meter: the node's energy meter, whose state is written.
         running: returns the sessions of the running jobs.
-        on_written: called after each write that should be synced to disk or delivered; None if nothing is to
-            be called.
+        on_written: function that is called after each write whose file should be synced to disk or whose
+            record should be delivered; None if no function is to be called.
     """
 
     def __init__(

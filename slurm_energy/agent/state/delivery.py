@@ -147,7 +147,7 @@ class RecordDelivery:
     """The background task that delivers the spooled records to the controller.
 
     Args:
-        spool: the records.
+        spool: spool that contains the records to deliver.
         cluster: configuration with the address of the controller.
         node: returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.

@@ -230,8 +230,8 @@ class Spool:
         Args:
             name: file name of the record.
             reason: one line that explains why the record is rejected.
-            refused_by: release of the controller that rejected the record; None if the file itself is
-                unusable.
+            refused_by: release of the controller that rejected the record; None if the agent rejected the
+                record because its file is unusable.
         """
         self.rejected.put(self.folder, name, reason, refused_by)
         for own in (*attachments_of(name), name):

@@ -137,7 +137,7 @@ class StateDirectory:
         """Write the recorded signals and the reported steps of a session, if there are any.
 
         Args:
-            session: the session.
+            session: session of the job.
             grown: write only signals that grew much, and steps that were reported, since the last write.
 
         Raises:
@@ -212,7 +212,7 @@ class StateDirectory:
     def _load_observation(self, session: Session) -> None:
         """Load recorded signals and reported steps.
 
-        Data that cannot be read are lost; the rest is kept.
+        Data that cannot be read are lost. All other data are kept.
         """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = atomic_file.read(self._path(session, _SIGNALS), _MAX_FILE_BYTES)

@@ -18,7 +18,7 @@ class GroupSource:
 
     Args:
         identity: a poll without state. Every poll of this node is a copy with the present state.
-        offer: operating points that the node can apply.
+        offer: operating points that this node can apply.
         knows_point: whether the operating point in force is known. It is unknown after a restart of the
             agent.
     """
@@ -87,7 +87,7 @@ class GroupSource:
         )
 
     def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
-        """Take a decision of the coordinator into account, see `GroupMember.take`."""
+        """Take a decision of the coordinator about operating points into account, see `GroupMember.take`."""
         self._member.take(decision, sent_s, received_s)
 
     def change_at_s(self) -> float:

@@ -42,7 +42,7 @@ class JobSignals:
         The result is empty if the last reading was made very recently.
 
         Args:
-            session: the job.
+            session: session (state on this node) of the job.
             now_s: time of the sample in seconds since boot.
         """
         if now_s - self._read_s.get(session.key, -math.inf) < _INTERVAL_S:

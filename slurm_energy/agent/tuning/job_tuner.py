@@ -1,4 +1,4 @@
-"""Tuner of one job: it measures windows, passes them to a source of operating points, and applies points."""
+"""Tuner of one job: measures windows, passes them to a source of operating points, and applies points."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ class JobTuner:
     """Tuning of one job on this node, from the warm-up of the job to its end.
 
     The job starts untuned. After the warm-up the tuner measures the untuned reference and creates the source
-    of operating points. It then applies each requested point and measures windows at it. All methods run in
-    the worker thread.
+    of operating points. The tuner then applies each requested point and measures windows at it. All methods
+    run in the worker thread.
 
     Args:
-        session: the job. The session's `tuning` has the keys `mode`, `objective` and `slowdown_limit`.
+        session: session of the job, whose attribute `tuning` has the keys `mode`, `objective` and
+            `slowdown_limit`.
         applier: applies operating points.
         create_source: creates the source of operating points.
         now_s: current time in seconds since boot, at which the warm-up starts.
@@ -58,7 +59,7 @@ class JobTuner:
         lengths: minimum and maximum lengths of the measured windows.
 
     Attributes:
-        session: the job.
+        session: session (state on this node) of the job.
         tracker: progress of the job.
         advice: advice of the controller; None if no advice has been received yet.
         point: operating point in force.
@@ -222,7 +223,7 @@ class JobTuner:
 
     @property
     def group(self) -> GroupSource | None:
-        """This node's part in the tuning group of a job on several nodes; None for other jobs."""
+        """This node as a member of the group of nodes that are tuned together; None for other jobs."""
         return self._source if isinstance(self._source, GroupSource) else None
 
     def join_group(self, source: GroupSource) -> None:
@@ -230,7 +231,7 @@ class JobTuner:
         self._source = source
 
     def change_group_point(self, now_s: float) -> bool:
-        """Change to the point of the job's group if the change is due now, and return whether it was due.
+        """Change to the operating point of the job's group if this is due now, and return whether it was due.
 
         Args:
             now_s: time in seconds since boot.
@@ -312,10 +313,10 @@ class JobTuner:
         return self.record.get("progress") not in (None, "none") and self.phase != REFERENCE
 
     def follow(self, now_s: float) -> None:
-        """Apply the requested point unless the mode forbids it, and react to knobs without effect.
+        """Apply the requested operating point unless the mode forbids it; react to knobs without effect.
 
-        The tuner calls this method after each window. A source calls it when the point changes at another
-        time.
+        The tuner calls this method after each window. A source of operating points calls this method when the
+        point changes at another time.
 
         Args:
             now_s: current time in seconds since boot.
@@ -368,7 +369,7 @@ class JobTuner:
         return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))
 
     def _keep_results(self) -> None:
-        """Keep the measured points for the record, even if a new search starts."""
+        """Keep the measured operating points for the record, even if a new search starts."""
         for item in self.record.get("points", ()):
             self._earlier[repr(sorted(item["point"].items()))] = item
         self._earlier_probes = self.record.get("probes", 0)

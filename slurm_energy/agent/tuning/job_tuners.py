@@ -104,7 +104,7 @@ class JobTuners:
         """Start to tune a job if its policy names an objective. In mode `off` only the mode is recorded.
 
         Args:
-            session: the job, whose fixed settings are applied already.
+            session: session of the job. The fixed settings of the job are applied already.
             request: validated energy flags of the job.
         """
         info = catalogue(self._config()).get(request.policy)
@@ -117,8 +117,8 @@ class JobTuners:
     def resume(self, session: Session) -> None:
         """Continue to tune a job after a restart of the agent, starting from the job's untuned settings.
 
-        A job on several nodes keeps its current settings until the coordinator of its group states the point
-        in force.
+        A job on several nodes keeps its current settings until the coordinator of the job in the controller
+        states the operating point in force.
         """
         if session.tuning is None or session.key in self._entries:
             return
@@ -256,8 +256,8 @@ class JobTuners:
         """Take a decision of the coordinator into account and return the seconds until the next poll.
 
         Args:
-            key: the job.
-            decision: the decision.
+            key: job id and restart count of the job.
+            decision: the coordinator's decision, for example the next operating point.
             sent_s: time at which the poll was sent, in seconds since boot.
             received_s: time at which the decision arrived.
         """
@@ -268,7 +268,7 @@ class JobTuners:
         return group.poll_s
 
     def group_change_at_s(self, key: Key) -> float:
-        """Return the time of the next agreed change of a job's point, in seconds since boot.
+        """Return the time of the next agreed change of a job's operating point, in seconds since boot.
 
         The time is infinity if no change is agreed.
         """
@@ -276,7 +276,7 @@ class JobTuners:
         return math.inf if group is None else group.change_at_s()
 
     def change_group_point(self, key: Key) -> bool:
-        """Make the due change of the point of a job on several nodes, and return whether a change was due."""
+        """Change the operating point of a job on several nodes if due, and return whether this was due."""
         entry = self._entries.get(key)
         if entry is None:
             return False

@@ -86,7 +86,9 @@ class LocalSources:
             log.warning("jobs are tuned without a search: %s", error)
 
     def create(self, tuner: JobTuner, interval: MeasuredInterval) -> PointSource | None:
-        """Return the source for a job whose untuned power was measured; None until the search is loaded.
+        """Return the source of operating points for a job; None until the search is loaded.
+
+        The power of the untuned job must have been measured.
 
         Args:
             tuner: tuner of the job.
@@ -143,7 +145,7 @@ class LocalSources:
         reference: Reference,
         interval: MeasuredInterval,
     ) -> ConstantPoint:
-        """Return the point that the tuner would set or try first, with the estimated energy saving."""
+        """Return the operating point to set or try first, and the estimated energy saving."""
         if self._is_missing:
             point = safe_point(points, reference, tuner.tunable.gpu, objective)
             return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value, interval))
@@ -169,9 +171,9 @@ class LocalSources:
     def _start(
         tuner: JobTuner, objective: Objective, config: Config
     ) -> tuple[OperatingPoint, CurveSource] | None:
-        """Return the first point to try, and its source; None if there is no such point.
+        """Return the first operating point to try, and its source; None if no such point is known.
 
-        The source is the controller if it names a point, otherwise the site or a publication.
+        The source is the controller if the controller names a point, otherwise the site or a publication.
         """
         advice, tunable = tuner.advice, tuner.tunable
         if advice is not None and advice.start is not None:

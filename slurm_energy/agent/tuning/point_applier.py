@@ -112,7 +112,7 @@ class PointApplier:
         """Apply an operating point. Knobs that only the previous point set are restored.
 
         Args:
-            session: the job. Its outcomes are updated.
+            session: session of the job. Its outcomes are updated.
             tunable: hardware that tuning may change for the job.
             point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan. Knobs that
                 tuning must not change are left out.

@@ -48,7 +48,7 @@ class ConstantPoint:
         self._summary = summary
 
     def observe(self, window: ProgressWindow) -> None:
-        """Ignore the window, because the point does not depend on measurements."""
+        """Ignore the measured window, because the operating point does not depend on measurements."""
 
     def summary(self) -> dict[str, Any]:
         """Return the result for the record's key `tuning`."""

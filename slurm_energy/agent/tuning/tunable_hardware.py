@@ -83,7 +83,7 @@ class TunableHardware:
     def gpu(self) -> GpuHardware | None:
         """The range of power limits and the highest clock that all GPUs of the job have in common.
 
-        None if the job has no GPU whose power limit can be lowered.
+        The value is None if the job has no GPU whose power limit can be lowered.
         """
         gpus = self.gpus
         limits = [gpu.limit_watts for gpu in gpus if gpu.limit_watts is not None]
@@ -159,8 +159,8 @@ class TunableHardware:
     def _profile_points(self) -> list[OperatingPoint]:
         """Return one operating point for each power profile that all GPUs of the job offer.
 
-        An enforced power profile changes limit and clock itself. It is therefore never combined with a limit
-        or a clock bound.
+        The driver sets power limit and clocks according to an enforced power profile. Such a profile is
+        therefore never combined with a power limit or a clock bound.
         """
         gpus = self.gpus
         if not gpus or "gpu_power_profile" in self.blocked:

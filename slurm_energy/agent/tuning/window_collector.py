@@ -1,4 +1,4 @@
-"""Collection of windows: wait after each change until the hardware settles, then measure speed and power."""
+"""Measurement windows: wait after each change until the hardware settles, then measure speed and power."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
 @dataclass(frozen=True, slots=True)
 class WindowLengths:
-    """Lengths, in seconds, that determine when a measured window starts and ends.
+    """Lengths, in seconds, that determine when a measurement window starts and ends.
 
     Attributes:
         settle_s: time after a change of the operating point that is not measured. In this time the hardware
@@ -60,8 +60,8 @@ class MeasuredInterval:
     """The result of a complete measured interval.
 
     Attributes:
-        window: speed and power of the job; None if energy may be missing. The source of the window is `none`
-            if the speed is unknown.
+        window: speed and power of the job; None if energy may be missing. If the speed is unknown, the
+            `source` of the window (how progress was determined) is `none`.
         watts: mean power by component.
         has_progress: whether the speed is known.
     """
@@ -72,11 +72,11 @@ class MeasuredInterval:
 
 
 class WindowCollector:
-    """Collects the windows of one job, one after another.
+    """Collects the measurement windows of one job, one after another.
 
     Args:
         tracker: progress of the job, with times in seconds since boot.
-        lengths: lengths of the intervals.
+        lengths: lengths that determine when a window starts and ends.
 
     Attributes:
         package_count: number of processor packages of the job.
@@ -93,7 +93,7 @@ class WindowCollector:
         self._untuned_rate: float | None = None
 
     def restart(self, point: OperatingPoint, now_s: float, settle_s: float | None = None) -> None:
-        """Discard the current window and start the next one at another operating point.
+        """Discard the current window and start the next window at another operating point.
 
         Args:
             point: operating point in force from now on.
@@ -139,10 +139,10 @@ class WindowCollector:
 
         The window of such a job ends early.
 
-        The present rate of the job is compared with its earlier rate at the same point. During a probe it is
-        also compared with the rate of the last untuned window. Without the early end, a program with long
-        steps would lose minutes at a bad point, and a change of the program during a probe would be noticed
-        only at the end of the window.
+        The present rate of the job is compared with its earlier rate at the same operating point. During a
+        probe it is also compared with the rate of the last untuned window. Without the early end, a program
+        with long steps would lose minutes at a bad point, and a change of the program during a probe would be
+        noticed only at the end of the window.
         """
         if self._point == UNTUNED and not holding:
             return None
@@ -159,7 +159,7 @@ class WindowCollector:
     def _interval(
         self, start: MeterReading, end: MeterReading, progress: Progress | None
     ) -> MeasuredInterval:
-        """End the current interval and start the next one."""
+        """End the current interval and start the next interval."""
         self._begin(end)
         watts = watts_between(start, end)
         return MeasuredInterval(self._window(start, end, progress, watts), watts, progress is not None)
