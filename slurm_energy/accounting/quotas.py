@@ -122,7 +122,7 @@ def read_quotas(connection: Connection, cluster: str) -> list[Quota]:
 def set_quota(connection: Connection, cluster: str, quota: Quota, why: str) -> None:
     """Store a quota and add the change to the audit trail.
 
-    The quota replaces a stored one with the same account, user, resource and period.
+    The quota replaces a stored quota with the same account, user, resource and period.
 
     Args:
         connection: connection of the writing thread.

@@ -61,8 +61,8 @@ class EnergyCounter(ABC):
         source: name of the interface in energy records, for example `powercap:intel-rapl`.
         range_uj: energy in microjoules after which the counter wraps. None if the counter does not wrap; a
             reading below the previous one then means that the counter was reset.
-        max_watts: upper bound of the component's power in watts. It determines the minimum time between two
-            wraps.
+        max_watts: upper bound of the component's power in watts. This bound determines the minimum time
+            between two wraps of the counter.
         quality: whether the readings are measured, modelled or partial.
         interval_s: seconds between new values of the hardware. The counter is not read before a new value is
             due. 0: the counter is read at every sample.

@@ -2,7 +2,7 @@
 
 A signal is a share of time, a rate or a size that describes how a part of the node is used. The registry
 `diagnosis/signals.py` defines names and units. A sensor omits values that its interface does not provide or
-that cannot be read. It never reports 0 for them.
+that cannot be read. A sensor never reports 0 for such a value.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RateMeter:
     def per_second(self, key: str, value: float, now_s: float) -> float | None:
         """Return a counter's increase per second since the previous reading; None if the increase is unknown.
 
-        The arguments are those of `increase`.
+        The arguments have the same meaning as in `increase`.
         """
         increase = self.increase(key, value, now_s)
         return None if increase is None else increase[0] / increase[1]

@@ -41,7 +41,8 @@ def eds(
 def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
     """Return a mask of the alternatives that no other alternative dominates, shape (n,).
 
-    One alternative dominates another one if it is better in time or energy and not worse in the other.
+    An alternative dominates another alternative if it is better in one of time and energy, and not worse in
+    the other quantity.
     """
     order = np.lexsort((energy_joules, duration_s))
     lowest_joules = np.minimum.accumulate(energy_joules[order])

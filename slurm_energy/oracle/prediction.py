@@ -1,7 +1,7 @@
 """The request to an oracle, the oracle's prediction, and the order in which oracles are queried.
 
-This module holds plain data only. It does no arithmetic for any source of predictions and does not need
-numpy.
+This module holds plain data only and does not need numpy. The arithmetic of each source of predictions is in
+other modules.
 """
 
 from __future__ import annotations

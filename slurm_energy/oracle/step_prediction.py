@@ -75,7 +75,7 @@ class StepPredictions:
 
 
 class StepPredictor:
-    """Predictor of training steps. It uses the calibration of the kind of device.
+    """Predictor of training steps from the calibration of the kind of device.
 
     Args:
         calibration_of: function from the name of a kind of device to its calibration.

@@ -354,7 +354,7 @@ def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
 def _split_text(split: BalancedSplit | None) -> str:
     """Return text about a mixed GPU shape: predicted time and energy, and each GPU type's share of the work.
 
-    The text is in brackets. It is empty for other shapes.
+    The text is in brackets. The text is empty for a shape that is not mixed.
     """
     if split is None:
         return ""

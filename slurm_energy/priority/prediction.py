@@ -134,7 +134,7 @@ class QueuePredictor:
         gpus: Ints | None = None,
         gpu_kind: Sequence[str] | None = None,
     ) -> QueuePredictions:
-        """Return predictions for all jobs of a queue, or for given GPU shapes of some of them.
+        """Return predictions for all jobs of a queue, or for given GPU shapes of some jobs.
 
         Sources in order of precedence: (1) runs of the same program by the same user; (2) the training model,
         if the job names a model and a GPU type; (3) runs of the user's jobs in general and, only without a

@@ -120,7 +120,7 @@ class TablePublisher:
 
 
 class ScontrolPublisher:
-    """Publisher of portable mode. It sets only the site factors that changed, in order of importance.
+    """Publisher of portable mode, which sets only the changed site factors, in order of importance.
 
     Args:
         applier: object that sets the site factors of single jobs.

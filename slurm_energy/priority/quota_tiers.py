@@ -39,7 +39,7 @@ def limiting_quotas(standings: QuotaStandings, who: Sequence[tuple[str, str]]) -
 
 
 def demoted(ranking: Ranking, limiting: Mapping[int, QuotaUse]) -> Ranking:
-    """Return a ranking in which jobs over a level of a quota go after the others.
+    """Return a ranking in which jobs over a level of a quota go after all other jobs.
 
     Args:
         ranking: result of the scheduling policy for n jobs.

@@ -133,8 +133,8 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
     """Return a copy of the predictions in which the leader of a heterogeneous job represents the whole job.
 
-    The leader's run time becomes the run time of the longest component. Its watts become the sum over all
-    components.
+    The leader's run time becomes the run time of the longest component. The leader's watts become the sum
+    over all components.
     """
     parts = np.flatnonzero((queue.het_job_id > 0) & (leader != np.arange(queue.count)))
     if len(parts) == 0:
@@ -184,7 +184,7 @@ def job_table(
 
     The factors of partition and QOS are unknown here and set to 0: Slurm sorts by partition tier itself, and
     the site's own weights may be used beside the site factor. The size factor is the job's number of CPUs
-    divided by that of the largest job.
+    divided by the number of CPUs of the largest job.
 
     Args:
         queue: all jobs.

@@ -33,7 +33,7 @@ class Snapshot:
         leader: for each job, the queue row whose place it shares (`scheduling_tables.leader_rows`), shape
             (n,).
         rows: rows of the queue that were ranked, shape (r,).
-        scheduled: input of `scheduling`. The jobs in it are those of `rows`.
+        scheduled: input of `scheduling`, with the jobs in the queue rows `rows`.
         shapes: alternatives in `scheduled`, with GPU types and sources of predictions.
         ranking: output of `scheduling`, in which jobs over a level of a quota are in tiers behind all other
             jobs.

@@ -293,7 +293,7 @@ def _clear_references(
 def _reset_damaged_sums(
     copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]], result: Recovery
 ) -> None:
-    """Delete all sums of `senergy report` if any of them is lost, so that senergyctld recomputes them."""
+    """Delete all sums of `senergy report` if any sum is lost. senergyctld then recomputes all sums."""
     sums = [table for table in usage_tables.ALL if table in columns]
     if not any(result.tables[table.name].unreadable + result.tables[table.name].invalid for table in sums):
         return

@@ -1,1 +1,1 @@
-"""Records, traces and periods of nodes: storage of what agents deliver, and queries."""
+"""Records, traces and periods of nodes: storage of the deliveries of agents, and queries."""

@@ -50,7 +50,7 @@ _RECORD, _PERIOD = "energy record", "energy period"
 
 
 class ClockAheadError(EnergyError):
-    """Error: a record or period ends in the future by the controller's clock. It can be stored later."""
+    """Error: a record or period ends in the future by the controller's clock, but can be stored later."""
 
 
 @dataclass(frozen=True, slots=True)

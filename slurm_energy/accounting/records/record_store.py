@@ -54,8 +54,8 @@ class DeliveredRecord:
     Attributes:
         index: position in the request.
         record: the parsed record.
-        body: JSON text of the record as delivered. It includes keys that have no column in the table and keys
-            of a newer release.
+        body: JSON text of the record as delivered. The text includes keys that have no column in the table
+            and keys of a newer release.
         energy_joules: energy of the record; None: unknown.
         trace: JSON text of the power trace; None: no trace, or an invalid one.
         trace_end: end of the trace in Unix seconds; None: no trace.

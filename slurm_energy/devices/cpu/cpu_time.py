@@ -236,8 +236,8 @@ class JobCpuTimeReader:
 class NodeBusyTimeReader:
     """Reader of the node's busy CPU time since boot, summed over all CPUs.
 
-    /proc/stat stays open. Only its first line, the sum over all CPUs, is used; the other lines are about
-    single CPUs. After a failed reading the next reading opens the file again.
+    /proc/stat stays open. Only the first line of the file, the sum over all CPUs, is used. The other lines
+    are about single CPUs. After a failed reading the next reading opens the file again.
 
     Args:
         root: directory that contains /proc.
@@ -308,9 +308,9 @@ def entries(folder: str, *, prefix: str = "", suffix: str = "") -> list[str]:
 
     The result is empty if the folder is unreadable.
 
-    The function must be fast, because every sample searches for the jobs without a cgroup. It avoids
-    pathlib, which would keep the name of every job in memory, and glob, which looks up each component of a
-    path separately.
+    The function must be fast, because every sample searches for the jobs without a cgroup. The function uses
+    neither pathlib nor glob. pathlib would keep the name of every job in memory. glob looks up each component
+    of a path separately.
     """
     try:
         names = os.listdir(folder)

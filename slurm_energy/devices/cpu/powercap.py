@@ -4,8 +4,7 @@ Zones are identified by the content of their file `name`, never by number or ord
 Documentation/power/powercap/powercap.rst and drivers/powercap/intel_rapl_common.c.
 
 Range of a counter: `max_energy_range_uj` is the maximum value of a 32-bit register, converted to microjoules
-(`get_max_energy_counter`). The counter wraps after 2^32 register units, which is one unit more than this
-maximum.
+(`get_max_energy_counter`). The counter wraps after 2^32 register units, one register unit above this maximum.
 
 AMD processors have one counter per socket. Older kernels show this counter once per die.
 """
@@ -168,7 +167,8 @@ class PowercapDevices:
 def discover(root: Path) -> PowercapDevices:
     """Find the RAPL zones and the counters, limits and packages that they provide.
 
-    A package that also has a memory-mapped zone is counted once. Its limit is set through both zones.
+    A package that also has a memory-mapped zone is counted once. The limit of such a package is set through
+    both zones.
     """
     zones, notes = _without_repeated_dies(_zones(root / _CLASS), is_amd(root))
     counters: dict[str, EnergyCounter] = {}

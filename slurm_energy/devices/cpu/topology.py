@@ -166,7 +166,10 @@ def online_cpus(root: Path) -> tuple[int, ...]:
 
 
 class CpuThermalThrottle(ThrottleSensor):
-    """Sensor of throttling by heat: package_throttle_total_time_ms, which kernel 5.9 and later report."""
+    """Sensor of throttling by heat.
+
+    The sensor reads package_throttle_total_time_ms, which Linux 5.9 and later provide.
+    """
 
     component = "cpu"
 

@@ -115,7 +115,7 @@ class NvmlLibrary:
     def energy_mj(self, index: int) -> int:
         """Return the energy of a GPU since the driver was loaded, in millijoules.
 
-        This is a faster form of `call` for the function that is called most often.
+        This method replaces `call` for the NVML function that is called most often, because it is faster.
 
         Raises:
             DeviceGoneError: the GPU or the driver is gone.

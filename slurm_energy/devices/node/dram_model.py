@@ -43,7 +43,7 @@ def module_watts(size_bytes: int) -> float:
 
 
 def usage_factor(used_share: float) -> float:
-    """Return the factor on the base power of memory, which depends on the share of memory in use.
+    """Return the factor by which the base power of memory is multiplied at a given share of memory in use.
 
     Args:
         used_share: share of memory in use, 0 to 1.

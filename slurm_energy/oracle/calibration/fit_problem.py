@@ -264,8 +264,9 @@ class _Groups:
     def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
         """Return, for each vector, the error of predicted curves of energy-delay product over power limit.
 
-        Each curve is compared with the measured one of its group on a logarithmic scale, after both are
-        divided by their means. The result is the weighted mean of the absolute differences, shape (vectors,).
+        For each group, the predicted curve and the measured curve are each divided by their own mean. The two
+        results are compared on a logarithmic scale. The result is the weighted mean of the absolute
+        differences, shape (vectors,).
 
         Args:
             seconds: predicted seconds per step, shape (vectors, measurements).

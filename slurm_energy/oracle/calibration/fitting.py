@@ -340,8 +340,8 @@ def leave_out(
         settings: settings of each search.
         start: start of each search; None: defaults. A calibration of all rows makes the search fast, but it
             contains information on the withheld fold.
-        forget_workload: whether each fold is one workload, which is predicted like a workload that was never
-            measured.
+        forget_workload: whether each fold is one workload. The withheld workload is then predicted like a
+            workload that was never measured.
         progress: function called after each fold with the number of finished folds, the number of all folds,
             and the time error of the last fold.
     """

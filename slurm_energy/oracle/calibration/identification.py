@@ -46,7 +46,8 @@ def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
     """Return the groups of measurements that show how a job responds to power limits.
 
     Each group is a list of indices into `rows`. The measurements of a group differ only in the power limit.
-    They have at least `SWEEP_CAPS` different limits, which span at least `SWEEP_RANGE` of the design power.
+    The group has at least `SWEEP_CAPS` different limits, and the limits span at least `SWEEP_RANGE` of the
+    design power.
     """
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     return [

@@ -138,7 +138,7 @@ def convert_run(
 
     Args:
         watts: mean watts per unit of all measured components.
-        gpu_watts: watts of the GPU, which are included in `watts`; 0 without GPUs.
+        gpu_watts: the part of `watts` that the GPU draws; 0 for a run without GPUs.
         before: caps of the measured run.
         after: caps to predict for.
         tdp_watts: design power of one GPU; infinity: unknown.
@@ -156,7 +156,7 @@ def convert_run(
 def tdp_watts(gpu_kind: str | None) -> float:
     """Return the design power (TDP) of a GPU model in watts.
 
-    It is infinite if `gpu_kind` is None, a path, or not the name of a hardware file.
+    The result is infinite if `gpu_kind` is None, a path, or not the name of a hardware file.
     """
     if gpu_kind is None or gpu_kind.endswith(".toml"):
         return math.inf

@@ -52,7 +52,7 @@ class ObservedRun:
         duration_s: seconds from start to end.
         ending: way in which the run ended.
         energy_joules: joules that the run used on all its nodes.
-        gpu_joules: joules of the GPUs, which are included in `energy_joules`.
+        gpu_joules: the part of `energy_joules` that the GPUs used.
         predicted_s: seconds that the queue engine predicted at the start of the run, before the misprediction
             factor of its user.
         user, account, partition, name, fingerprint, gpu_kind, policy, cap_watts, gpu_cap_watts, time_limit_s:

@@ -20,8 +20,8 @@ class Bound:
     Attributes:
         low: minimum.
         high: maximum.
-        logarithmic: whether the calibration searches over the logarithm of the parameter. This is used for
-            intervals that span decades.
+        logarithmic: whether the calibration searches over the logarithm of the parameter. The logarithm is
+            used for intervals that span decades.
     """
 
     low: float

@@ -94,7 +94,8 @@ class Transfer:
             model.
         time_scores: quantiles (`ranges.SCORE_LEVELS`) of the errors of times predicted from other kinds of
             device, in predicted standard deviations.
-        power_scores: the same quantiles for power.
+        power_scores: quantiles of the errors of powers predicted from other kinds of device, in predicted
+            standard deviations.
     """
 
     sources: tuple[str, ...] = ()

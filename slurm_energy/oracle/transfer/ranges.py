@@ -1,8 +1,8 @@
 """Half width of the 90 % range of a prediction, in predicted standard deviations. Pure functions.
 
 A score is the absolute error of the logarithm of a prediction, divided by the predicted standard deviation.
-The half width is the 90 % quantile of the scores that future measurements would have. It is the geometric
-mean of two estimates.
+The half width is the 90 % quantile of the scores that future measurements would have. The half width is
+computed as the geometric mean of two estimates of this quantile.
 
 The first estimate is Student's t for normal errors, scaled up if the observations scatter more than the prior
 predicts.

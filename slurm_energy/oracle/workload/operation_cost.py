@@ -24,9 +24,9 @@ class OperationCost:
         unit: execution unit of the device that runs the main part of the operation: `gemm` (matrix products),
             `conv` (convolutions) or `alu`.
         forward_flops: floating-point operations on that unit in the forward pass; a multiply-add counts as 2.
-        backward_flops: the same in the backward pass.
+        backward_flops: floating-point operations on that unit in the backward pass.
         forward_alu: further floating-point operations on the ALU, e.g. adding a bias.
-        backward_alu: the same in the backward pass.
+        backward_alu: further floating-point operations on the ALU in the backward pass.
         forward_read: elements read from memory in the forward pass.
         forward_write: elements written to memory in the forward pass.
         backward_read: elements read in the backward pass.

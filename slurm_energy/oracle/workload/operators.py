@@ -264,7 +264,10 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
     )
 )
 def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a reduction, which reads all elements; its backward pass writes all gradients."""
+    """Return the cost of a reduction.
+
+    The forward pass reads all elements. The backward pass writes all gradients.
+    """
     result = out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(args[0]) else 0.0
     return OperationCost(

@@ -130,7 +130,7 @@ def _on_meta(item: Any) -> Any:
 class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
     """PyTorch dispatch mode that receives every operator of a pass and sums the operators' costs.
 
-    It also tracks the current layer for error messages.
+    The mode also tracks the current layer for error messages.
     """
 
     def __init__(self) -> None:
