@@ -1,4 +1,4 @@
-"""Limits of the configured budgets at a time: configuration, calendar files, signals and live changes."""
+"""Limits of power budgets over time, from configuration, calendar files, signals and live limits."""
 
 from __future__ import annotations
 
@@ -144,14 +144,14 @@ class BudgetLimits:
                 self._failures.clear(f"budget '{name}'")
 
     def source(self, name: str) -> LimitSource:
-        """Return the limit of a budget over time, with its live limit."""
+        """Return the limit of a budget as a function of time. A live limit is taken into account."""
         configured, override = self._limits[name].source, self._overrides.get(name)
         if override is None:
             return configured
         return OverriddenLimit(configured, override.watts, override.end or math.inf)
 
     def in_force(self, unix_s: float, reaction_s: float) -> list[BudgetInForce]:
-        """Return the budgets with their limits.
+        """Return the budgets with their limits now.
 
         Args:
             unix_s: time now in Unix seconds.

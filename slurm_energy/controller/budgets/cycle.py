@@ -44,13 +44,13 @@ class CycleOutcome:
         members: number of devices of each group under each budget, shape (b, number of groups).
         shares: result of distributing the power among the groups: limit of each group, and the budget that
             determines it.
-        rest_watts: power of each node that no limit controls, shape (number of nodes,).
+        rest_watts: power of the parts of each node without a power limit, shape (number of nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
         counted_watts: power at which each device counts under a budget after the decision, shape (n,).
         measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
         fixed_watts: power under each budget that no power limit of a device controls, shape (b,).
         usable_watts: limit of each budget minus margin, promised power and correction, shape (b,).
-        promised_watts: power under each budget that is kept free for starts of jobs, shape (b,).
+        promised_watts: power that each budget keeps free for starts of jobs, shape (b,).
         needs_no_limit: whether all devices under a budget may have their maximum limit, shape (b,).
         safe_watts: limit that each device may have if the controller is silent, shape (n,).
     """
@@ -72,7 +72,7 @@ class CycleOutcome:
 
     @property
     def committed_watts(self) -> Floats:
-        """Power under each budget that the nodes cannot exceed at the ceilings in force, shape (b,)."""
+        """Maximum power of the nodes under each budget at the ceilings in force, shape (b,)."""
         total: Floats = self.fixed_watts + self.table.sums.total(self.counted_watts)
         return total
 
@@ -142,7 +142,7 @@ def _margin(inputs: CycleInputs) -> float:
 
 
 def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return the power under each budget that is kept free for starts of jobs, shape (b,).
+    """Return, for each budget, the power that is kept free for starts of jobs, shape (b,).
 
     Jobs start at the minimum limits of their devices, so that power above these limits need not be kept free.
     The other parts of the nodes also draw more when jobs start; this power is included.
@@ -158,16 +158,16 @@ def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCo
 def _start_watts(
     inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, available: Floats, limits: Floats
 ) -> Floats:
-    """Return the power under each budget that starting jobs may draw above the lowest limits, shape (b,).
+    """Return, for each budget, the power that starting jobs may draw above the lowest limits, shape (b,).
 
     The margin of the limit covers a part of this power. The remaining part is kept free as far as the floors
     of all devices allow.
 
     Args:
         inputs: state of the engine.
-        table: the devices.
-        counting: power at which the devices count.
-        available: power for devices under each budget, shape (b,).
+        table: the n devices with a power limit.
+        counting: power at which each device counts under a budget.
+        available: power that each budget has for its devices, shape (b,).
         limits: limit of each budget, shape (b,).
     """
     lowest = table.min_watts + _floor_percent(inputs.budgets, table.cover) / 100.0 * np.where(
@@ -191,10 +191,10 @@ def _needs_no_limit(
     """Return whether all devices under each budget may have their maximum limit, shape (b,).
 
     Args:
-        table: the devices.
-        counting: power at which the devices count.
-        rest: power that no limit controls.
-        fixed: power under each budget that no limit controls, at the ceilings in force, shape (b,).
+        table: the n devices with a power limit.
+        counting: power at which each device counts under a budget.
+        rest: power of the nodes' parts without a power limit.
+        fixed: power of these parts under each budget at the ceilings in force, shape (b,).
         usable: power that each budget distributes, shape (b,).
     """
     highest = counting.still_watts + np.where(table.is_free, table.max_watts, 0.0)

@@ -67,7 +67,7 @@ class DeviceDraw:
             watts: mean power since the last report; None if unknown.
             limit_watts: power limit of the device; None: the device has no power limit.
             job_ids: jobs that use the device.
-            now_s: time of the report.
+            now_s: time of the report in seconds.
         """
         if job_ids != self._job_ids:
             is_first = not set(job_ids) & set(self._job_ids)
@@ -91,7 +91,7 @@ class DeviceDraw:
 
         Args:
             max_watts: highest power limit of the device.
-            predicted_watts: predicted power for the job; None: there is no prediction.
+            predicted_watts: power of the device predicted for its job; None: no prediction exists.
             now_s: time now.
         """
         unknown = max_watts if predicted_watts is None else predicted_watts

@@ -77,7 +77,7 @@ class BudgetEngine:
 
     @property
     def commitment(self) -> CeilingCommitment:
-        """The ceilings of all devices."""
+        """The ceilings (upper bounds of the power limits) of all devices."""
         return self._commitment
 
     @property
@@ -323,7 +323,7 @@ def _paused_collection() -> Iterator[None]:
 
 
 def _differs(stored: Mapping[str, Any], node: BudgetNode) -> bool:
-    """Return whether a node's power that no limit controls has changed since it was stored."""
+    """Return whether the power of a node's parts without a power limit has changed since it was stored."""
     for key, maximum in (("reserve_watts", node.reserve), ("unlimited_watts", node.unlimited)):
         before, now = stored.get(key), maximum.value
         if now is not None and (before is None or abs(now - before) > max(_STORED_WATTS, 0.03 * before)):

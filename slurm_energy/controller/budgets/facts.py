@@ -29,7 +29,7 @@ class BudgetScope:
     """The nodes or jobs under a budget.
 
     Attributes:
-        kind: what the budget limits.
+        kind: whether the budget limits the cluster, nodes or jobs, and how they are selected.
         names: names of the nodes, partitions, users or QOS that the budget limits. For an account: its name
             and the names of all accounts below it. Empty for the cluster.
     """
@@ -78,7 +78,8 @@ class BudgetedJob:
         nodes: nodes of the job.
         deadline_s: slack of the job: seconds until its deadline minus its remaining run time without a power
             limit. None: the job has no deadline.
-        draw_watts: predicted power of one device of the job (an upper quantile), by kind of device.
+        draw_watts: predicted power of one device of the job, by kind of device. The value is an upper
+            quantile.
         curves: response curve by kind of device, best source first.
     """
 
@@ -154,14 +155,15 @@ class BudgetStatus:
         measured_watts: measured power; nodes that do not report count at their committed power. None:
             no node has reported.
         committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.
-        fixed_watts: power that no limit controls.
-        capped_watts: power that the limits take from devices.
+        fixed_watts: power of all parts without a power limit.
+        capped_watts: power by which the limits reduce the power of devices.
         headroom_watts: power above idle that new jobs may add now, including the power already promised to
             jobs. Negative: the budget is above its limit.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. No limit can be lower.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
-        nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
+        nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of those that no longer
+            report, and of those whose reports are implausible.
     """
 
     name: str

@@ -36,7 +36,7 @@ class PartitionHardware:
         self._powers: dict[str, PartitionPower] | None = None
 
     def powers(self, ranges: Mapping[str, NodePowerRange]) -> Mapping[str, PartitionPower]:
-        """Return the power of each partition.
+        """Return the power that jobs can add in each partition.
 
         Args:
             ranges: reported power range by node.

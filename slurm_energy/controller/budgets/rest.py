@@ -1,4 +1,4 @@
-"""Power under budgets that no limit controls: memory, boards, fans, devices without a limit, absent nodes."""
+"""Uncontrolled power under budgets: memory, boards, fans, devices without a limit, absent nodes."""
 
 from __future__ import annotations
 

@@ -117,10 +117,11 @@ class StartHolds:
         headroom: Sequence[float],
         now_unix_s: float,
     ) -> list[int]:
-        """Return the jobs that would take the power of the job that was first to wait for power.
+        """Return the pending jobs that would take the power meant for the first waiting job.
 
-        That job fits by now, but its nodes may still be busy with the epilogs of ended jobs. Slurm then plans
-        no start for that job, and would start the jobs behind it first.
+        The first waiting job is the job that was first to wait for power. It fits by now, but its nodes may
+        still be busy with the epilogs of ended jobs. Slurm then plans no start for this job, and would start
+        jobs with lower priority first.
 
         Args:
             decision: the decision about the pending jobs.

@@ -22,7 +22,7 @@ class CycleInputs:
         nodes: nodes that have reported, and nodes that an earlier process has stored, by index.
         slurm_nodes: nodes in Slurm's configuration.
         jobs: running jobs in Slurm.
-        commitment: ceilings of all devices.
+        commitment: ceilings (upper bounds of the power limits) of all devices.
         promised_watts: power under each budget that Slurm may give to jobs that no node has reported yet,
             shape (b,).
         excess: power to subtract from each limit because the measured power exceeds the ceilings; the

@@ -149,7 +149,8 @@ def _figures(decision: PlacementDecision, at: int, state: ClusterState, run_s: F
 def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, float]:
     """Return the sort key of a cluster's figures.
 
-    The chosen cluster comes first, then the clusters by score, then those without a score by the job's end.
+    The chosen cluster comes first, then the clusters by score, then clusters without a score by the job's
+    end.
     """
     score = row["score"]
     return not chosen, score is None, score if score is not None else 0.0, row["end"]

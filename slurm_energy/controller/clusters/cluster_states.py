@@ -2,7 +2,7 @@
 
 Each of the other clusters is queried once per `placement.refresh_s`. Each query has a time limit and a thread
 of its own, so that a slow cluster delays nothing else. A cluster whose senergyctld does not answer is left
-out. A refresh runs at most two Slurm commands for this cluster, and none for another cluster.
+out. A refresh runs at most two Slurm commands for this cluster, and no Slurm command for another cluster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KnownCluster:
     """Last known state of a cluster.
 
     Attributes:
-        state: last state of the cluster; None: it has never answered.
+        state: last state of the cluster; None: the cluster has never answered.
         received_s: time at which the state arrived, in Unix seconds of this host's clock.
         problem: why the cluster is left out of the choice; empty: the cluster can be chosen.
     """

@@ -21,7 +21,7 @@ class DeferredJob:
         latest_start_s: time until which the job may be held.
         since_s: start of the first hold.
         planned_start_s: start of the time slot for which the job waits.
-        policy: deferral policy.
+        policy: name of the deferral policy that deferred the job.
         currency: currency of prices and costs.
         unit: unit of the costs: `currency`, or `g` of CO2 equivalents.
         cost_now: expected cost of a start at once; None: unknown.

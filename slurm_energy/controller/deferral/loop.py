@@ -51,7 +51,7 @@ class DeferralLoop:
     Args:
         config: configuration at the start.
         store: the database.
-        source: carbon intensity, price and further signals.
+        source: reads carbon intensity, price and further signals.
         history: history of measured runs; None: predictions do not use it.
         failures: log of failures; a repeated failure is logged once.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs.
@@ -174,7 +174,7 @@ class DeferralLoop:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes about deferral."""
+        """The HTTP route about the savings by deferral."""
         return DeferralRoutes(lambda: self.config, self._store, self._source).routes
 
     def status(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class DeferralRoutes:
     Args:
         config: returns the configuration.
         store: the database.
-        source: price and carbon intensity.
+        source: reads price and carbon intensity.
     """
 
     def __init__(self, config: Callable[[], Config], store: Store, source: GridFactorSource) -> None:

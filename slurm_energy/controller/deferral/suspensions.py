@@ -155,11 +155,11 @@ class Suspensions:
         Args:
             queue: all jobs.
             time_s: predicted run times from `remaining_time_s`.
-            power_watts: predicted mean powers.
+            power_watts: predicted mean power of each job.
             nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
             table: the pending jobs in the form for a deferral policy.
             plan: planned starts of the pending jobs.
-            signal: the signal to minimise.
+            signal: the signal whose sum over the jobs is minimised, such as price or carbon intensity.
             limit: maximum number of jobs; never more than `MAX_PER_CYCLE`.
         """
         jobs = self._candidates(queue, time_s, table.now_s)

@@ -113,7 +113,7 @@ class AdjustmentTrials:
             program: program of the diagnosed run.
             run: the diagnosed run.
             observed: the stored data of the run.
-            proposal: the adjustments.
+            proposal: the adjustments to try.
             slowdown_percent: permitted increase of the run time.
             source: origin of the trial, `apply` or `auto`.
 

@@ -55,7 +55,7 @@ class FetchedSeries:
         key: identity of the series in the database.
         provider: provider from which the series is fetched.
         base_url: base URL without a slash at the end.
-        token_file: file with token or password; None: the provider needs none.
+        token_file: path of a file with a token or password; None: the provider needs no token.
         user: user name for providers with a login.
         refresh_s: seconds between two queries.
         backfill_s: age in seconds up to which missing past values are fetched.
@@ -240,7 +240,10 @@ class GridFetcher:
     async def _fetch_older(
         self, series: FetchedSeries, state: FetchState, token: str, recent_s: float
     ) -> None:
-        """Fetch values older than the recent ones, back to `backfill_s`, where few or none are stored."""
+        """Fetch values older than the recent values, for times at which few or no values are stored.
+
+        The oldest values are `backfill_s` old.
+        """
         oldest_s = math.floor((self._clock() - series.backfill_s) / _HOUR_S) * _HOUR_S
         until_s = min(recent_s, state.scanned_from_s)
         requests = 0

@@ -55,7 +55,7 @@ class QuotaWatch:
     Args:
         config: returns the configuration.
         store: the database.
-        source: carbon intensity and price.
+        source: reads carbon intensity and price.
         failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix time.

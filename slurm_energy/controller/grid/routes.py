@@ -19,7 +19,7 @@ from slurm_energy.quantities import shown
 
 
 class GridRoutes:
-    """Handlers of the routes about the grid. The caller has been identified.
+    """Handlers of the routes about carbon intensity and price. The caller has been identified.
 
     Args:
         config: returns the configuration.

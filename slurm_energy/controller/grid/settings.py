@@ -24,7 +24,7 @@ class GridSettings:
         provider_name: name of the source in the configuration.
         zone: zone in the provider's notation; empty: no zone is configured, and the provider has no default
             zone.
-        other_zones: further zones to fetch.
+        other_zones: further zones whose values are fetched.
         unit: unit of the values, `g/kWh` or a currency per kWh.
         constant: configured constant value per kWh; None: no constant is configured.
         file: path of a CSV file with values over time.
@@ -32,7 +32,7 @@ class GridSettings:
             usual step between values.
         base_url: base URL of the provider without a slash at the end.
         user: user name for providers with a login.
-        token_file: file with token or password; None: the provider needs none.
+        token_file: path of a file with a token or password; None: the provider needs no token.
         refresh_s: seconds between two queries.
         backfill_s: age in seconds up to which missing past values are fetched.
     """

@@ -30,8 +30,8 @@ class Rights:
     """Rights of one user to see data.
 
     Attributes:
-        uid: the user.
-        name: login name; None: this host does not know it.
+        uid: uid of the user.
+        name: login name of the user; None: this host does not know the uid.
         everything: whether the user may see records and jobs of all users.
         accounts: Slurm accounts that the user coordinates. The user may also see records and jobs of these
             accounts.
@@ -98,7 +98,7 @@ class RoleCache:
     """Cache of the user roles in Slurm's database, read periodically. An unknown role grants no rights.
 
     Args:
-        read: reads the roles; None: roles in Slurm's database grant no rights.
+        read: reads the roles from Slurm's database; None: these roles grant no rights.
         failures: log of failures; a repeated failure is logged once.
         clock: returns monotonic seconds.
     """

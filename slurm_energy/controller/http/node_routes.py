@@ -109,7 +109,10 @@ class NodeRoutes:
         return answer | await asyncio.to_thread(self._node_list, in_slurm, rights.everything)
 
     def _node_list(self, in_slurm: Mapping[str, NodeInSlurm], everything: bool) -> dict[str, Any]:
-        """Return the lists `nodes` and `facts`. Each node refers to its entry in `facts` by number."""
+        """Return the lists `nodes` and `facts`.
+
+        Each node in `nodes` has the number of its entry in `facts`.
+        """
         cluster = self._config().cluster.name
         states = {state.node: state for state in self._live.nodes()}
         refusals = self._live.refusals() if everything else {}

@@ -235,7 +235,10 @@ class PowerSavingLoop:
 
 
 def headroom_watts(budget: BudgetLoop) -> float:
-    """Return the smallest headroom of all enforced budgets, which limits boots; infinity: no budget."""
+    """Return the smallest headroom of all enforced power budgets; infinity: no budget is enforced.
+
+    The headroom limits the number of boots.
+    """
     if budget.config.budget.mode != "enforce":
         return math.inf
     return min((state.headroom_watts for state in budget.states), default=math.inf)

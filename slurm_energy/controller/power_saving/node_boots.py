@@ -31,7 +31,7 @@ class PowerTransition:
 
     Attributes:
         node: name of the node.
-        kind: kind of the node, see `NodePowerStatus.kind`.
+        kind: kind of the node's hardware, see `NodePowerStatus.kind`.
         is_boot: whether the node booted; otherwise it shut down.
         begin_s, end_s: begin and end of the shutdown or boot in Unix seconds.
     """

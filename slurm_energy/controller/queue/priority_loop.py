@@ -260,9 +260,8 @@ class PriorityLoop:
     def _check_clock(self, state: EngineState) -> None:
         """Discard the decayed usage if the system clock was set.
 
-        The usage is then computed again from records.
-
-        Otherwise the usage would have decayed for a time that has not passed.
+        The usage is then computed again from records. Without this, it would have decayed for a time that has
+        not passed.
         """
         ahead_s = time.time() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > _CLOCK_STEP_S:
@@ -281,7 +280,7 @@ class PriorityLoop:
             mispredictions.load(rows)
 
     async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Store predictions of started jobs. Measurements are compared with them when the jobs have ended."""
+        """Store predictions of started jobs, for a comparison with measurements after the end of the jobs."""
         mispredictions = pipeline.state.mispredictions
         if started := list(mispredictions.unsaved):
             await self._store.write(start_predictions.save, self.config.cluster.name, started)

@@ -72,7 +72,7 @@ class PriorityPipeline:
 
     @property
     def source_name(self) -> str:
-        """Name of the queue source, in the form for users."""
+        """Name of the source from which the queue is read, as shown to users."""
         return self.source.name if isinstance(self.source, FallbackQueueSource) else "squeue"
 
     def rank(self) -> Snapshot:

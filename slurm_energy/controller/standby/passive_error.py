@@ -9,7 +9,7 @@ class PassiveControllerError(UnavailableError):
     """Error: this senergyctld must not act now, because another one is active or may become active.
 
     Args:
-        why: the reason.
+        why: the reason why this senergyctld must not act.
         active: URL of the active controller; None: the URL is unknown, or no controller is active.
     """
 

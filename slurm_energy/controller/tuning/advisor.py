@@ -182,8 +182,8 @@ class TuningAdvisor:
             run: the run of the job.
             program: the program of the job.
             recommended: starting point that the earlier runs recommend.
-            settled: starting point to store instead if `recommended` explores while another run of the
-                program explores.
+            settled: starting point without exploration. It is stored instead if `recommended` is a point
+                tried for learning while another run of the program already tries one.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
