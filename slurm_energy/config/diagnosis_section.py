@@ -259,7 +259,7 @@ class DiagnosisConfig:
         return AdjustmentPermissions.parse(self.adjustment_limits)
 
     def value(self, name: str) -> float:
-        """Return the value of a threshold in its unit."""
+        """Return the value of the threshold `name`, in the unit of the threshold."""
         return self.thresholds.get(name, THRESHOLDS[name].value)
 
 

@@ -60,8 +60,7 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
             written. Daemons set this argument.
 
     Returns:
-        The configuration. It consists of the defaults if the user names no file and `DEFAULT_PATH` does not
-        exist.
+        The configuration; the defaults if the user names no file and `DEFAULT_PATH` does not exist.
 
     Raises:
         InvalidConfigError: the file is not TOML, or contains unknown keys or invalid types or values.

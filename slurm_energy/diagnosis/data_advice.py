@@ -24,10 +24,10 @@ _VERIFY_RUN = "duration and energy of the next run: senergy job OLD NEW --html F
 
 
 def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the number of loader workers that keeps up with the rest of the step.
+    """Yield the number of loader workers that keeps up with the rest of the training step.
 
-    Without GPUs, workers can use all CPUs: the computation uses none while it waits for data. Workers that
-    wait for something else than CPUs, such as storage in the network, need no CPUs of their own.
+    Without GPUs, workers can use all CPUs, because the computation uses no CPU while it waits for data.
+    Workers that mostly wait for something other than CPUs, such as network storage, need no additional CPUs.
     """
     if not view.ranks:
         yield from _workers_for_serial_loader(view, finding)

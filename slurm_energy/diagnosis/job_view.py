@@ -134,7 +134,7 @@ class JobView:
 
     Args:
         observation: observations of the job.
-        config: thresholds.
+        config: thresholds of the site.
     """
 
     def __init__(self, observation: JobObservation, config: DiagnosisConfig) -> None:
@@ -144,7 +144,7 @@ class JobView:
         self.elapsed_s = observation.context.elapsed_s
 
     def threshold(self, name: str) -> float:
-        """Return a threshold in its unit."""
+        """Return the value of the threshold `name`, in the unit of the threshold."""
         return self.config.value(name)
 
     @cached_property
@@ -319,7 +319,7 @@ class JobView:
         time_share: float | None = None,
         where: Sequence[str] = (),
     ) -> JobFinding:
-        """Return a finding. The energy of the lost time is computed if it is not given.
+        """Return a finding. If `joules_lost` is not given, the lost energy is computed from the lost time.
 
         Args:
             kind: kind of the finding.

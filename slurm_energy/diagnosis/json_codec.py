@@ -100,7 +100,7 @@ def rank_from_json(data: Any, node: str) -> RankSteps:
 
     Args:
         data: the object as received.
-        node: node of the process, which the sender of the object cannot choose.
+        node: node of the process. The sender of the object cannot choose this name.
 
     Raises:
         UsageError: a value is missing, malformed or exceeds a limit.

@@ -23,9 +23,9 @@ class _PowerModel:
 
     Attributes:
         ratio: present clock divided by the highest clock.
-        constant_watts: constant part: power of the job apart from the activity of the GPUs.
-        dynamic_watts: power of the activity of the GPUs at the present clock.
-        highest_mhz: highest clock.
+        constant_watts: constant part, which is the power of the job without any activity of its GPUs.
+        dynamic_watts: variable part at the present clock, which is the power of the activity of the GPUs.
+        highest_mhz: highest clock of the GPUs in MHz.
     """
 
     ratio: float
@@ -34,14 +34,14 @@ class _PowerModel:
     highest_mhz: float
 
     def best_ratio(self) -> float:
-        """Return the clock with the least energy per work, divided by the highest clock.
+        """Return the clock with the least energy per unit of work, divided by the highest clock.
 
-        The energy per work at clock c is (C + D c^2) / c, which is least at c = sqrt(C / D).
+        The energy per unit of work at clock c is (C + D c^2) / c. The minimum is at c = sqrt(C / D).
         """
         return min(1.0, self.ratio * math.sqrt(self.constant_watts / self.dynamic_watts))
 
     def energy_ratio(self, ratio: float) -> float:
-        """Return the energy per work at another clock, divided by the energy per work at the present clock.
+        """Return the energy per unit of work at another clock, relative to that at the present clock.
 
         The other clock is `ratio` times the highest clock.
         """

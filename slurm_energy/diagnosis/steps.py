@@ -144,8 +144,8 @@ class StepIntervals:
         start_s: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
         steps: steps that ended in each interval.
-        step_seconds: seconds in phase `step` in each interval.
-        data_seconds: seconds in phase `data` in each interval.
+        step_seconds: seconds that the process spent in phase `step` in each interval.
+        data_seconds: seconds that the process spent in phase `data` in each interval.
     """
 
     start_s: float

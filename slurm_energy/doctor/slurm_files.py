@@ -192,7 +192,7 @@ def _exact_plugin_faults(
         name: file name of the plugin.
         use: how Slurm uses the plugin.
         directories: directories that may hold Slurm's plugins.
-        release: the installed Slurm; None if unknown.
+        release: release of the installed Slurm; None if unknown.
     """
     path = in_one_of(directories, Path(name))
     faults = list(_file_faults(path, use, executable=False, ours=True))

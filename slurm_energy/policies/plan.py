@@ -126,9 +126,9 @@ def point_settings(
 def _apply_point(targets: Targets, point: OperatingPoint, config: Config) -> None:
     """Add an operating point to the targets.
 
-    The lower bounds of the site apply, but its upper bounds do not. The upper bounds restrict the values that
-    users may request. A job without flags runs above these bounds, and an upper bound would only slow the job
-    down.
+    The lower bounds of the site apply. The upper bounds do not apply, because they restrict only the values
+    that users may request. A job without flags may run above the upper bounds. Applying these bounds would
+    only slow the job down.
     """
     bounds = config.bounds
     if point.gpu_limit_watts is not None:

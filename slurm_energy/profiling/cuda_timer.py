@@ -1,7 +1,8 @@
 """Times of phases on the GPU from CUDA events, without synchronisation.
 
-The GPU executes the work of a phase after the program has submitted it. Two events in the stream measure the
-execution. The times of the events are read when the GPU has passed the events, usually a step or two later.
+The GPU executes the work of a phase after the program has submitted the work. Two CUDA events in the stream
+measure the execution. The times of the events are read when the GPU has passed the events, usually a step or
+two later.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class EnergyReader(ABC):
         """Start a reading of the energy at this instant.
 
         Returns:
-            A function that waits for the reading and returns it, or returns None if the energy is unknown.
+            A function that waits for the reading and returns the reading. The function returns None if the
+            energy is unknown.
         """
         reading = self.read()
         return lambda: reading
@@ -128,8 +129,8 @@ class AgentEnergyReader(EnergyReader):
         """Send a request without waiting for the response.
 
         Returns:
-            A function that waits for the response and returns its reading, or returns None if there is no
-            response.
+            A function that waits for the response and returns the reading in the response. The function
+            returns None if no response arrives.
         """
         request = _PendingRequest()
         self._guarded(lambda: self._send_without_waiting(request))

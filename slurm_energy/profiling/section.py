@@ -20,7 +20,7 @@ class Section:
         path: names of the nested sections, from the outermost section to this section.
         start_unix: Unix time of the start in seconds.
         seconds: duration; None while the section runs.
-        failed: name of the exception that ended the section; None if it ended normally.
+        failed: name of the exception that ended the section; None if the section ended normally.
     """
 
     path: tuple[str, ...]

@@ -34,9 +34,9 @@ class SectionSummary:
         calls: number of executions in all processes.
         processes: number of threads, over all processes, that executed the section.
         nodes: number of nodes on which the section was executed.
-        seconds: total time of a thread in the section, as the maximum over these threads.
+        seconds: total time that a thread spent in the section; the maximum over the threads.
         energy_joules: joules by component over all nodes; None for a component whose energy is unknown.
-        total_joules: joules of all components; None if any is unknown.
+        total_joules: joules of all components; None if the energy of any component is unknown.
         failed: number of executions that ended in an exception.
     """
 

@@ -75,8 +75,8 @@ class TimelineBuilder:
 
     Args:
         sources: inputs of the timeline.
-        writer: Chrome trace; None: no trace.
-        overview: columns of the page; None: no page.
+        writer: writer of the Chrome trace; None: no trace is written.
+        overview: overview for the page of the timeline; None: no page is created.
         progress: function that is called with the number of processed bytes and the total number of bytes.
     """
 

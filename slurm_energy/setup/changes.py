@@ -47,7 +47,7 @@ class FileChange:
 
     @property
     def path(self) -> Path:
-        """The changed file."""
+        """Path of the changed file."""
         return self.file.path
 
     @property

@@ -20,7 +20,7 @@ def add_items(text: str, key: str, items: Sequence[str], reason: str) -> Hunk:
     Args:
         text: text of slurm.conf, or of a file that it includes.
         key: key as Slurm's documentation spells it.
-        items: items to add, which the value does not contain yet.
+        items: items to add. The value does not contain any of these items yet.
         reason: purpose of the items, for the comment.
 
     Raises:

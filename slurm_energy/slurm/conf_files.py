@@ -38,9 +38,9 @@ class PlugstackLine:
     """A line of plugstack.conf.
 
     Attributes:
-        required: jobs fail if the plugin is missing.
+        required: whether the line is marked `required`, so that jobs fail if the plugin is missing.
         plugin: path of the plugin as written; a bare name is relative to PluginDir.
-        arguments: arguments of the plugin, `key=value` words.
+        arguments: arguments of the plugin, which are words of the form `key=value`.
     """
 
     required: bool
@@ -68,15 +68,15 @@ def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | Non
 def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
     """Return the values of all keys in slurm.conf and its included files, by key in lower case.
 
-    A key may have several values; Slurm uses the last one. A line about nodes or partitions is returned whole
-    under its first key, such as `nodename`.
+    A key may have several values; Slurm uses the last one. The value of a line about nodes or partitions is
+    the whole line; its key is the first key of the line, such as `nodename`.
 
     Args:
         path: path of slurm.conf.
         strict: raise an error if an included file cannot be read, instead of skipping that file.
 
     Raises:
-        OSError: slurm.conf cannot be read, or, with `strict`, an included file.
+        OSError: slurm.conf cannot be read; with `strict`, also if an included file cannot be read.
     """
     settings: dict[str, list[str]] = {}
     for line in _lines(path, strict=strict):

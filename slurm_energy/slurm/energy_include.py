@@ -74,7 +74,7 @@ class PluginState:
 
     Attributes:
         kind: which plugin of slurm-energy.
-        plugin: path at which the plugin is, or would be installed.
+        plugin: path at which the plugin is or would be installed.
         fault: why Slurm could not load the plugin; empty if Slurm can load it.
         conf: path of slurm.conf.
         include: path of slurm-energy.conf.

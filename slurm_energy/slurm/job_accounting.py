@@ -296,7 +296,7 @@ def _preference(facts: JobFacts, time: float) -> tuple[float, bool, float]:
 
 
 def _distance_s(facts: JobFacts, time: float) -> float:
-    """Return the seconds between a time (Unix seconds) and the nearest instant of a run; 0 during the run.
+    """Return the distance of a time (Unix seconds) from a run, in seconds; 0 if the time is within the run.
 
     A run without a start time counts from its submission, and a run without an end time counts as not ended.
     """

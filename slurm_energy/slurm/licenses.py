@@ -42,7 +42,8 @@ class LicenseReservation:
     """A reservation that withholds a license from all jobs.
 
     Attributes:
-        start_unix_s, end_unix_s: Unix seconds; `end_unix_s` None: no end.
+        start_unix_s: start, Unix seconds.
+        end_unix_s: end, Unix seconds; None: no end.
         license: name of the license.
         count: number of withheld licenses.
     """

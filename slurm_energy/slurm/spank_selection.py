@@ -63,7 +63,7 @@ def select(library: Path, release: Release, built: Path = BUILD_DIRECTORY) -> Sp
 
     Args:
         library: directory of the links, /usr/lib/slurm-energy.
-        release: the installed Slurm.
+        release: release of the installed Slurm.
         built: directory of the plugins that were built on this host.
 
     Raises:
@@ -84,11 +84,13 @@ def select(library: Path, release: Release, built: Path = BUILD_DIRECTORY) -> Sp
 
 
 def build(source: Path, release: Release, prefix: Path, built: Path = BUILD_DIRECTORY) -> Path:
-    """Build the SPANK plugins for the series of the installed Slurm, and return their directory.
+    """Build the SPANK plugins for the release series of the installed Slurm.
+
+    Return the directory of the built plugins.
 
     Args:
         source: directory of the sources, `spank/`.
-        release: the installed Slurm.
+        release: release of the installed Slurm.
         prefix: prefix of Slurm, whose headers are used.
         built: directory of the plugins that are built on this host.
 

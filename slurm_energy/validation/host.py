@@ -21,7 +21,7 @@ class SlurmConf:
     """The contents of slurm.conf.
 
     Attributes:
-        path: path of slurm.conf; None: this host has none.
+        path: path of slurm.conf; None: this host has no slurm.conf.
         problem: why slurm.conf could not be read; empty: slurm.conf was read.
         settings: values of all lines with a key, by key in lower case.
     """

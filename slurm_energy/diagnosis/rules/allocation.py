@@ -1,4 +1,7 @@
-"""Rules about idle time of the whole job or of single nodes: idle ends, forgotten sessions, unused nodes."""
+"""Rules about idle time of the whole job or of single nodes.
+
+Examples are jobs that are idle at the end, forgotten interactive sessions, and unused nodes.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ class LoaderStarts(NamedTuple):
 
 
 def loader_starts(view: JobView) -> LoaderStarts:
-    """Return the waits of steps for starts of the loader's processes; 0 if a rank does not report them."""
+    """Return the waits of training steps for starts of the loader's processes.
+
+    The waits are 0 if a rank does not report such waits.
+    """
     counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
     waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]
     known = [float(one) for one in waits if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -320,8 +323,8 @@ def _busy_cores(view: JobView) -> float | None:
 def _is_serial_loader(view: JobView, busy: float) -> bool:
     """Return whether each GPU seems to wait for a single process that prepares its data.
 
-    The use of a GPU that waits for a serial loader is low and even, and the GPU holds the data of a batch
-    of useful size. Programs with bursts of work, and small batches, do not look like this.
+    The use of a GPU that waits for a serial loader is low and even, and the memory of the GPU contains a
+    batch of useful size. Programs with bursts of work or with small batches do not have these properties.
     """
     cores, gpus = _busy_cores(view), len(view.busy_gpus)
     memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])

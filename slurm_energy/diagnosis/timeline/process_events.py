@@ -52,9 +52,9 @@ class ProcessEvents:
     Args:
         header: header of the event file.
         window: part of the job's time that the timeline shows.
-        writer: Chrome trace; None: no trace.
+        writer: writer of the Chrome trace; None: no trace is written.
         group: process number in the trace.
-        overview: columns of the page; None: no page.
+        overview: overview for the page of the timeline; None: no page is created.
         rows: row of the overview for events that the CPU has timed, and row for events that the GPU has
             timed.
     """

@@ -43,8 +43,9 @@ class ProfileEvents:
         number: number of the trace, which distinguishes its arrows between events from those of other traces.
         offset_ns: Unix time in nanoseconds at time 0 of the trace.
         window: part of the job's time that the timeline shows.
-        writer: Chrome trace; None: no trace.
-        drawing: the overview of the page, and the row of the trace in it; None: no page.
+        writer: writer of the Chrome trace; None: no trace is written.
+        drawing: the overview for the page, and the row of the trace in this overview; None: no page is
+            created.
         has_gpu: whether the row shows the events of a GPU; otherwise it shows the events of the first thread.
     """
 

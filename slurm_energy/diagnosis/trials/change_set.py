@@ -16,8 +16,8 @@ class AdvisedChange:
         kind: kind of the value.
         new: advised value.
         old: value of the diagnosed run; None if unknown.
-        requires: kind of another change of the same advice, without which this change must be smaller; None:
-            this change is independent.
+        requires: kind of another change of the same advice. Without that change, this change must be
+            smaller. None: this change is independent.
         alone: value to use if the required change is not made; None: this change is useless without the
             required change.
     """

@@ -149,7 +149,8 @@ def scontrol_fields(
 ) -> dict[str, str]:
     """Return the fields that `scontrol update` must set to give a job other GPUs.
 
-    Before `GPU_TYPE_CHANGE_RELEASE`, the type is selected by excluding the nodes without GPUs of this type.
+    In releases before `GPU_TYPE_CHANGE_RELEASE`, Slurm cannot change the type of the GPUs. There, the nodes
+    without GPUs of the wanted type are excluded instead.
 
     Args:
         request: the job's GPU request before the change.

@@ -171,8 +171,8 @@ class JobUpdater:
 
         Args:
             jobs: job ids.
-            names: names for scontrol by job id.
-            begin_unix_s: Unix seconds; None: now.
+            names: scontrol's names of the jobs by job id, `12_[3-9]` for tasks of an array.
+            begin_unix_s: the new begin time in Unix seconds; None: the present time.
 
         Raises:
             UnavailableError: scontrol is missing or does not answer.

@@ -33,8 +33,8 @@ def check_weights(
         locate: returns the path of slurm.conf on this host, or None if there is none.
 
     Raises:
-        ConfigError: a setting adds to site factors, replaces them, or prevents priorities from falling; or
-            slurm.conf cannot be read.
+        ConfigError: a setting adds to the site factors, replaces the site factors, or prevents priorities
+            from falling; or slurm.conf cannot be read.
         UnavailableError: slurmctld does not answer.
     """
     settings = dict(_LINE.findall(run(["scontrol", "show", "config"])))

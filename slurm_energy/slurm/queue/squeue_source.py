@@ -72,7 +72,7 @@ class SqueueSource:
 
     squeue shows neither site factors nor whether an administrator set a priority. If all weights of
     priority/multifactor are 0, `_site_factors` derives both values from the priority and from the site
-    factors that were set before.
+    factors that slurmctld accepted before.
 
     Args:
         run: executes a command and returns its output.
