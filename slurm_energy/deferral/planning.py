@@ -103,7 +103,7 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
     """Place jobs one after another, each in its best slot that has room.
 
     For a job with an earlier plan, the planned slot stays reserved until the job is placed. No job therefore
-    loses the room that it had. The job keeps this slot if no other slot is better.
+    loses its reserved room. A job keeps its planned slot if no other slot is better.
 
     Args:
         queue: the jobs.

@@ -186,8 +186,8 @@ class DemandHistory:
     def forecast(self, now_s: float) -> DemandForecast:
         """Return the forecast for a time.
 
-        Courses from the same hour of similar days have the highest weights. Without a history, the forecast
-        has a single course in which no job arrives.
+        Past courses of the demand from the same hour of similar days have the highest weights. Without a
+        history, the forecast has a single course in which no job arrives.
         """
         step = int(now_s // self._step_s)
         if self._latest is None or self._latest[0] != step:

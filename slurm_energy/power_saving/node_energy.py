@@ -46,7 +46,7 @@ class NodeEnergy:
 
     @property
     def break_even_s(self) -> float:
-        """Return the shortest idle gap in which powering down saves energy; infinity if no gap does."""
+        """Return the shortest idle gap in which powering down saves energy; infinity if none saves energy."""
         if self.saved_watts <= 0:
             return float("inf")
         return max(self.shutdown_s, self.cycle_joules / self.saved_watts)

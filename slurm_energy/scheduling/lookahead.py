@@ -73,7 +73,10 @@ class UnitPlan:
         self._free_s.sort()
 
     def _use_gaps(self, count: int, end_s: float) -> None:
-        """Take units from the gaps that last at least until `end_s`, beginning with the shortest gap."""
+        """Take units from gaps that last at least until `end_s`, beginning with the shortest gap.
+
+        A gap consists of units that are free from now until a planned start.
+        """
         left: list[tuple[float, int]] = []
         for until_s, units in sorted(self._gaps):
             used = min(count, units) if until_s >= end_s else 0

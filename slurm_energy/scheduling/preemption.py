@@ -12,7 +12,7 @@ class Running:
 
     Attributes:
         job_id: number of the job.
-        hardware: kind of hardware that the job holds.
+        hardware: index of the kind of hardware that the job holds.
         gpus: number of GPUs that the job holds.
         lost_joules: energy that a preemption would waste: the energy used since the job's last checkpoint.
         preemptible: whether the job may be interrupted and requeued.

@@ -44,7 +44,7 @@ from slurm_energy.simulator.workloads.job_columns import (
 
 
 class HeadReservation(NamedTuple):
-    """Reservation of the first job in the order of the policy that cannot start.
+    """Reservation for the first job, in the order of the policy, that cannot start.
 
     Attributes:
         kind: index of the kind of nodes; -1 if there is no reservation.

@@ -14,7 +14,8 @@ class RunningColumns(NamedTuple):
     """Running jobs. Each array has room for the maximum number of jobs that can run at once.
 
     Attributes:
-        end_s, number, job: heap ordered by the time of the end; ties are ordered by the number of the start.
+        end_s, number, job: heap ordered by the time of the end; jobs with equal ends are ordered by the
+            number of the start.
         expected_s, expected_shape, expected_job: list of the same jobs, sorted by expected end.
         tally: number of running jobs, and number of starts so far, shape (2,).
     """

@@ -38,7 +38,7 @@ class SlurmNode:
 
     Attributes:
         name: Slurm's name of the node.
-        port: TCP port of its slurmd.
+        port: TCP port of the node's slurmd.
         sockets: number of CPU packages.
         cores: cores per package.
         threads: threads per core.

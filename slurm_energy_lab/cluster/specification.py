@@ -27,14 +27,15 @@ class LabSpec:
         accounting: whether slurmdbd and its database run.
         priority: component that orders the queue. `off` means Slurm itself, `plugin` the plugin in slurmctld
             with senergyctld's table, and `portable` senergyctld through scontrol.
-        slurm_energy: whether Slurm loads acct_gather_energy/senergy, so that its own accounting has energy.
+        slurm_energy: whether Slurm loads acct_gather_energy/senergy, so that Slurm's own accounting contains
+            energy.
         product: whether slurm-energy runs. If not, the lab is plain Slurm on emulated hardware.
         cpu_share: number of real cores that all emulated CPUs of a node share; None means the emulator's
             default.
         links: latency and bandwidth of the network between tasks on different nodes. If None, the tasks use
             the host's network.
-        users: raw Slurm shares by user name. These users, who must exist on this machine, get a Slurm account
-            in addition to root.
+        users: raw fair shares in Slurm by user name. The users must exist on this machine. These users, in
+            addition to root, get a Slurm account.
     """
 
     nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))

@@ -57,7 +57,7 @@ class StepError(UnavailableError):
     """Raised when a startup step fails.
 
     Attributes:
-        log_tail: last lines of the step's log.
+        log_tail: last lines of the log of the startup step.
     """
 
     def __init__(self, step: StartupStep, why: str) -> None:

@@ -1,4 +1,7 @@
-"""Synthetic tasks with labelled stragglers, as many as in the data set of Ravikumar and Sriraman."""
+"""Synthetic tasks with labelled stragglers.
+
+The numbers of tasks and of stragglers are those of the data set of Ravikumar and Sriraman.
+"""
 
 from __future__ import annotations
 

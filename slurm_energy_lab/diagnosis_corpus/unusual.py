@@ -1,4 +1,4 @@
-"""Additional synthetic jobs from a review: wasteful and healthy jobs of forms the corpus lacks."""
+"""Additional synthetic jobs from a review: wasteful and healthy jobs of kinds that were missing."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
     score = (0, deadline - (now + min T)) with a deadline, (1, min(P T^2) / (1 + W_age (now - submit)))
     without. A job with a deadline waits if every free shape is too slow for its deadline and a shape that is
-    not free is fast enough. `slurm_energy.scheduling.preemption` selects the jobs that it preempts.
+    not free is fast enough. `slurm_energy.scheduling.preemption` selects the jobs to preempt.
     Source: thesis, 5.4.3, Algorithm 7.
     """
     table, urgent = queue.alternatives, queue.jobs.urgent

@@ -1,6 +1,6 @@
 """Policy `kairos`: least energy.
 
-A job waits for an efficient shape (way to run) instead of taking any free one.
+A job waits for an efficient shape (way to run) instead of taking any free shape.
 
 Jobs with a deadline wait only as long as the deadline can still be met.
 """

@@ -39,8 +39,8 @@ def rank(queue: Queue, options: Options) -> Ranking:
     of those with w + T <= (1 + delay / (1 + crowd p)) min(w + T), where p is the number of other pending jobs
     per running job. A job with a deadline gets the lowest of the shapes that meet the deadline. If power or
     another resource than units keeps a shape from starting now, the job takes the best shape that may start.
-    The same holds if the capacity of the cluster is unknown. Weights: `thrift`, `impatience`, `delay`,
-    `crowd`.
+    The same holds if the capacity of the cluster is unknown.
+    Weights: `thrift`, `impatience`, `delay`, `crowd`.
     """
     table, capacity = queue.alternatives, queue.capacity
     weights = {name: options.weight(name, default) for name, default in _WEIGHTS.items()}
@@ -101,7 +101,7 @@ class _Placement:
         A job whose planned units are not free yet gets its planned shape, if the caller permits this shape.
 
         Args:
-            ranking: order of the jobs; its choices are the best shapes that may start.
+            ranking: order of the jobs. The column `choice` has each job's best shape that may start now.
         """
         table, free = self.queue.alternatives, self.capacity.free.copy()
         unit_plans = plans(self.capacity, self.queue.now_s)
@@ -130,7 +130,7 @@ class _Placement:
 
         Args:
             row: row of the job.
-            startable: the job's best shape that may start now; -1 if there is none.
+            startable: the job's best shape that may start now; -1 if no shape may start now.
             unit_plans: plan of each kind of hardware.
         """
         table, now_s = self.queue.alternatives, self.queue.now_s

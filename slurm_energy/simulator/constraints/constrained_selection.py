@@ -111,7 +111,8 @@ class ConstrainedSelection:
         Args:
             job: row of the job.
             shape: row of the shape.
-            victims: rows of the running jobs that are interrupted for this job. Their units are already free.
+            victims: rows of the running jobs that are interrupted for this job. The units of these jobs are
+                already free.
         """
         if not self._is_open(job) or not self._usage(victims).permits(job, shape):
             return None

@@ -229,8 +229,9 @@ def _run(
         key_order: values of KEY of all jobs, ascending; used by `blend`.
         risks_s: times from which deadlines are at risk, ascending.
         is_runnable: for each job, whether the cluster has the units for one of the job's shapes, shape (n,).
-        times: receives the time of each step of the cluster's power. The caller fills in the first step.
-        watts: receives the power in watts from each time in `times` on.
+        times: array to which the time of each step of the cluster's power is written. The caller fills in the
+            first step.
+        watts: array to which the power in watts from each time in `times` on is written.
         state: the state of the simulation, from which a later call continues.
     """
     pending, running, progress = state.pending.tally, state.running.tally, state.progress

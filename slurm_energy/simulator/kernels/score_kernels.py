@@ -314,7 +314,7 @@ def user_factors(
         joules: decayed energy used by each user, shape (u,).
         share: fair share of each user, shape (u,): divided by the mean share for `hades` and `themis`, else
             by the sum of shares.
-        factors: receives the factors, shape (u,).
+        factors: array to which the usage factors are written, shape (u,).
     """
     code = policy.code
     if code in (HADES, THEMIS):

@@ -229,7 +229,10 @@ def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
 
 @compiled
 def _use_gaps(plan: StartPlan, kind: int, count: int, end_s: float) -> None:
-    """Take units from the gaps that last at least until `end_s`, beginning with the shortest gap."""
+    """Take units from gaps that last at least until `end_s`, beginning with the shortest gap.
+
+    A gap consists of units that are free from now until a planned start.
+    """
     size = 0
     for index in range(plan.tally[kind, _GAPS]):
         until_s, units = plan.gap_s[kind, index], plan.gap_units[kind, index]

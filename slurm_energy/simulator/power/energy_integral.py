@@ -44,7 +44,7 @@ class EnergyIntegral:
     def series(self, end_s: float) -> tuple[Floats, Floats]:
         """Return the times in seconds at which the power changed, and the watts from each time on.
 
-        The last time is `end_s`, and its value is the power before it.
+        The last time is `end_s`. Its value repeats the power just before `end_s`.
         """
         self._settle(end_s)
         return np.array([*self._times, end_s]), np.array([*self._powers, self._powers[-1]])

@@ -111,7 +111,7 @@ class NodeTimeline:
         return self._rows[0]
 
     def _begin_row(self, time_s: float) -> None:
-        """Append a row that begins at `time_s`, unless the last row begins then."""
+        """Append a row that begins at `time_s`, unless the last row begins at this time."""
         if self._times[-1] < time_s:
             self._times.append(time_s)
             self._rows.append(self._rows[-1].copy())
@@ -196,7 +196,7 @@ class NodeTimeline:
                 yield begin_s if number == request.reservation else end_s
 
     def _split(self, time_s: float) -> int:
-        """Return the row that begins at `time_s`. Split a row if none begins there."""
+        """Return the row that begins at `time_s`. If no row begins then, split a row."""
         row = bisect_left(self._times, time_s)
         if np.isinf(time_s) or (row < len(self._times) and self._times[row] == time_s):
             return row

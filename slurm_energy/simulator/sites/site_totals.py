@@ -111,7 +111,7 @@ def _figures(
 
 
 def _weighted(weights: StepFunction, start_s: Floats, end_s: Floats, joules: Floats) -> float:
-    """Return the sum of energies, each multiplied by the mean of a step function over its interval."""
+    """Return the sum of energies, each weighted by the mean of a step function over the time of its use."""
     edges = weights.times_s
     lengths = np.diff(edges, append=edges[-1])
     before = np.concatenate([[0.0], np.cumsum(weights.values * lengths)])

@@ -242,7 +242,7 @@ def _ranks(*keys: np.ndarray) -> Ints:
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
     """Return the order of the jobs: by deadline or none, size of the chosen shape, user, then key.
 
-    Under `metis`, it is the order in which jobs are placed: by slack, then by energy-delay product.
+    Under `metis`, the result is the order in which jobs are placed: by slack, then by energy-delay product.
     """
     if policy.code == METIS:
         ranks, urgent = jobs.whole[:, ID_RANK], jobs.whole[:, URGENT]

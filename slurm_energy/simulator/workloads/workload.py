@@ -134,7 +134,7 @@ class Workload:
         return latest_start_s(self.submit_s[rows], slack_s, deadline_s, limit_s)
 
     def sizes(self, total: Ints) -> Floats:
-        """Return, for each job, the fraction of its kind of nodes that the job requests in its first shape.
+        """Return the size of each job's first shape, as a fraction of all units of the shape's kind.
 
         Args:
             total: units of the cluster by kind of nodes.
