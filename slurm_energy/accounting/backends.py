@@ -106,10 +106,7 @@ class Backend(abc.ABC):
         return ""
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """Return whether the begun transaction is still open; see `engine.transaction`.
-
-        An error may have ended the transaction.
-        """
+        """Return whether the transaction is open, i.e. not ended by an error; see `engine.transaction`."""
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:

@@ -201,9 +201,8 @@ class TrainingOracle:
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
         """Return the assumed prediction errors over which a choice between alternatives is averaged.
 
-        Each entry is a probability and an assumed error. The error consists of the deviations of the latent
-        quantities demand and supply (`oracle.transfer.prior.LATENTS`), in standard deviations. The supply is
-        uncertain only for predictions from other kinds of device.
+        Each entry is the probability of an error, and the error of demand and supply (see `predict_many`).
+        The supply is uncertain only for predictions from other kinds of device.
         """
         second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]

@@ -72,9 +72,7 @@ def row_id() -> Column[int]:
 
 
 def partial_index(name: str, *columns: str, where: str) -> Index:
-    """Return an index that covers only the rows that fulfil a condition.
-
-    On MariaDB the index covers all rows.
+    """Return an index of only the rows that fulfil a condition, but on MariaDB of all rows.
 
     Args:
         name: name of the index.
