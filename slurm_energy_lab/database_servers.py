@@ -329,7 +329,7 @@ def _kept_directory(directory: Path) -> Path:
 
 
 def _start_cleaner(directory: Path) -> subprocess.Popen[bytes]:
-    """Start the process that removes a server and its directory once its standard input is closed.
+    """Start the process that removes a server and its directory when its standard input is closed.
 
     The process has its own session. Signals to the process group of the caller therefore do not reach it.
     """

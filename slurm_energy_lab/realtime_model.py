@@ -31,7 +31,7 @@ class RealtimeModel:
 
     @contextmanager
     def now(self) -> Iterator[NodeModel]:
-        """Context manager that locks the node model, advances it to the current time and yields it."""
+        """Context manager that locks the node model, advances its time to now, and yields the model."""
         with self._lock:
             self._model.advance(self.clock())
             yield self._model
@@ -42,7 +42,7 @@ class RealtimeModel:
 
     @contextmanager
     def modify(self) -> Iterator[NodeModel]:
-        """Context manager that locks the node model for a change of settings and yields it.
+        """Context manager that locks and yields the node model for a change of settings.
 
         At the end of the block, the thread that waits for the model's next event is woken up.
         """

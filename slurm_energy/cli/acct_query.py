@@ -196,7 +196,7 @@ def _with_derived_values(
 
 
 def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with all known values of their energy."""
+    """Return the rows with all values that can be derived from energy: emissions, cost, untuned runs."""
     return with_footprints(with_untuned_runs(rows, client), client)
 
 

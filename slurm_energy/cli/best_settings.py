@@ -179,7 +179,7 @@ def without_caps(request: PredictionRequest) -> PredictionRequest:
 
 
 def _can_request(point: OperatingPoint, bounds: BoundsConfig) -> bool:
-    """Return whether flags of a job can set every knob of a point."""
+    """Return whether job flags can set every knob of an operating point."""
     for knob, value in point.to_json().items():
         if knob not in _FLAGS:
             return False

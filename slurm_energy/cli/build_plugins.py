@@ -205,7 +205,7 @@ def _disable(args: argparse.Namespace, slurm: Installation) -> int:
 
 
 def _check(args: argparse.Namespace, slurm: Installation) -> int:
-    """Suspend the plugins that do not fit. The state of a plugin that was never in use is not printed.
+    """Suspend the plugins that do not fit Slurm. The state of a plugin that was never in use is not printed.
 
     The check runs before each start of Slurm's daemons. If no plugin was ever enabled, there is no
     slurm-energy.conf, and nothing is printed.

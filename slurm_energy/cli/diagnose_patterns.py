@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def _diagnosed(
     client: ControllerClient, usages: Sequence[JobUsage], config: Config
 ) -> Iterator[tuple[JobUsage, Sequence[JobFinding]]]:
-    """Yield jobs with their findings. A job whose record was deleted meanwhile is left out."""
+    """Yield jobs with their findings. A job is left out if its record was deleted meanwhile."""
     from slurm_energy.diagnosis.diagnose import find_causes
     from slurm_energy.reports.diagnosis.input import job_observation
 

@@ -143,7 +143,7 @@ def _fetch(
 
 
 def _budget_cards(args: argparse.Namespace, jobs: Sequence[JobUsage]) -> list[dict[str, Any]]:
-    """Return the power under the budget `args.budget` from the first start to the last end of the jobs."""
+    """Return charts of the power under the budget `args.budget` while the jobs ran."""
     from slurm_energy.protocol.budget_requests import HISTORY_PATH, HistoryQuery
     from slurm_energy.reports.budgets.page import budget_cards
 

@@ -1,4 +1,4 @@
-"""The records and observations of one job, ended or running, from senergyctld."""
+"""Energy records and node observations of one ended or running job, from senergyctld."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def emit_fitted(
 
     Args:
         lines: lines to print, which may form prose and tables.
-        delimited: the lines are for programs, and are printed as they are.
+        delimited: whether the lines are for programs, and are printed unchanged.
         styles: style of lines by their first word. The headers of tables are bold.
     """
     if delimited or not (sys.stdout.isatty() or colour.is_enabled()):

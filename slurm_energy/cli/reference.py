@@ -87,7 +87,7 @@ def _cell(text: str) -> str:
 
 
 def _sacct_options() -> list[str]:
-    """Return the table of all options of sacct, with the treatment of each."""
+    """Return a table of all options of sacct and their treatment by `senergy acct`."""
     said = {"rows": "passed on to sacct", "output": "same meaning", "refused": "refused"}
     rows = []
     for option in SACCT_OPTIONS:

@@ -1,4 +1,4 @@
-"""Options of `senergy study` that name the data of a period: files, or the running site."""
+"""Options of `senergy study` that name the source of the data: files, or the running site."""
 
 from __future__ import annotations
 

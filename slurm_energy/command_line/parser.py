@@ -79,7 +79,7 @@ class CommandParser(argparse.ArgumentParser):
     def complete_actions(self) -> None:
         """Add --color. Add examples to the help of each action.
 
-        The help of an action such as `config check` gets those examples of the command that use the action.
+        The help of an action such as `config check` gets those examples of `config` that use `check`.
         """
         colour.add_color_option(self)
         for action in self._actions:

@@ -186,7 +186,7 @@ def _resolution_text(series: GridSeries) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share as a percentage. The text is 0 % or 100 % only if the share is exactly 0 or 1."""
+    """Return a fraction as a percentage. The text is 0 % or 100 % only if the fraction is exactly 0 or 1."""
     if 0 < share < 0.001:
         return "< 0.1 %"
     if 0.999 < share < 1:

@@ -40,7 +40,7 @@ class SeriesSource:
 
 @dataclass(frozen=True, slots=True)
 class SeriesIntegral:
-    """Integral of a series over a span of time.
+    """Integral of a carbon intensity or price over a span of time.
 
     Attributes:
         value_seconds: integral of the value over the times at which it is known.

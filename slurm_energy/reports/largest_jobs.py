@@ -33,7 +33,8 @@ class LargestJobs:
         """Add the jobs from one piece of the time window.
 
         A job that runs across the border of two pieces is in both of them. One of the pieces may lack the
-        record of a node that had ended, or had not begun. The version of the job with more records is kept.
+        record of a node that had ended, or had not begun. Of the two versions of the job, the version with
+        more records is kept.
         """
         for job in jobs:
             key = (job.first.cluster, job.first.job_id, job.first.restart_count, job.job.submit or 0.0)

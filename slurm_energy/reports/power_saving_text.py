@@ -9,10 +9,10 @@ from slurm_energy.quantities import format_duration
 
 
 def power_saving_lines(state: Mapping[str, Any], now: float) -> list[str]:
-    """Return lines about power saving: state of the nodes, reasons why nothing is done, recent changes.
+    """Return lines about power saving: state of the nodes, reasons for inaction, recent changes.
 
     Args:
-        state: the entries of the status page about power saving.
+        state: entries about power saving in the response to `GET /v1/status`.
         now: Unix seconds.
     """
     decided = state.get("decided")

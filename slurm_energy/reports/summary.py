@@ -147,7 +147,7 @@ class Summary:
 
     @property
     def edp_js(self) -> float | None:
-        """Energy of all jobs times mean completion time, in J s. Same definition as in the simulator."""
+        """Energy of all jobs times mean completion time, in J s, as in the simulator."""
         if self.energy_joules is None or self.mean_jct_s is None:
             return None
         return self.energy_joules * self.mean_jct_s

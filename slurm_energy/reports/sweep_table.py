@@ -1,4 +1,4 @@
-"""Result of a sweep as a text table, as sentences about the best points, and as CSV."""
+"""Result of a sweep as a text table, as sentences about the best sweep points, and as CSV."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def table_lines(result: SweepResult) -> Iterator[str]:
 
 
 def best_lines(result: SweepResult) -> Iterator[str]:
-    """Yield one line per metric with the best point and its gain with 95 % confidence interval."""
+    """Yield one line per metric: the best point, and its gain with 95 % confidence interval."""
     texts = _point_texts(result)
     for metric, index in result.best.items():
         best = result.points[index]

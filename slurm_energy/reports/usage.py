@@ -365,7 +365,7 @@ class _Run(NamedTuple):
 
 
 def _runs(answers: Iterable[AccountedRecord]) -> dict[_Run, list[AccountedRecord]]:
-    """Group records by run. A record without accounting data belongs to the newest job with its id."""
+    """Group records by run. A record without accounting data belongs to the newest job with this id."""
     runs: dict[_Run, list[AccountedRecord]] = defaultdict(list)
     newest: dict[tuple[str, int], float] = {}
     with_submit: list[AccountedRecord] = []

@@ -35,7 +35,7 @@ class RankWindow:
     """Measurements of one rank in a window of training steps with a constant batch division.
 
     Attributes:
-        samples: samples of the rank in a step; 0 if it paused.
+        samples: samples of the rank in a step; 0 if the rank paused.
         busy_s: median, over the steps, of the seconds in which the rank computed.
         step_s: median duration of a step in seconds, including the exchange of gradients.
         window_s: duration of the window in seconds.
@@ -179,7 +179,7 @@ class Balancer:
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with division and fits of a checkpoint that has the same ranks and batch size."""
+        """Restore batch division and fits from a checkpoint, if it has the same ranks and batch size."""
         samples = tuple(int(count) for count in state["samples"])
         if len(samples) == len(self.samples) and sum(samples) == self._global_batch:
             self.samples = samples

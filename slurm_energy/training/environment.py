@@ -23,14 +23,14 @@ _BACKENDS: Final = {"openmp": "OpenMP", "native": "native thread pool"}
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """Settings that the environment of a training program names.
+    """Settings of a training program from its environment variables.
 
     Attributes:
         batch_size: images per batch of one process; None if the environment sets no batch size.
         processes: number of processes that share the batch.
         precision: `fp32`, `fp64`, `bf16` or `fp16`.
         inter_op_threads: threads of PyTorch's inter-op pool; None means PyTorch's default.
-        backend: `openmp` or `native`, the backend of PyTorch's intra-op pool; None means any.
+        backend: `openmp` or `native`, the backend of PyTorch's intra-op pool; None accepts any backend.
     """
 
     batch_size: int | None = None

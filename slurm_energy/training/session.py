@@ -171,7 +171,7 @@ class TrainingSession:
             log.info("balanced: %s: samples %s, expects %.3g s%s a step", where, counts, split.step_s, energy)
 
     def _regroup(self, active: tuple[int, ...]) -> None:
-        """Exchange gradients among a new group of ranks from this step on."""
+        """Exchange gradients among a new set of ranks from this training step on."""
         resumed = set(active) - set(self._active)
         if self._active and resumed:
             self._send_state(self._active[0])

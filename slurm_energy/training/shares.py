@@ -1,10 +1,11 @@
-"""Division of a global batch among unlike ranks, by a goal: time, energy or their product. Pure functions.
+"""Division of a batch among ranks of unequal speed that minimises time, energy or their product.
 
-A rank that computes n samples in a step needs `fixed_s + sample_s * n` seconds. A step ends when the last
-rank has computed and the gradients are exchanged. A rank draws its busy power while it computes and its idle
-power in the rest of the step. Ranks without samples draw idle power, because the job still holds their nodes.
-Sources: postdoc (static and dynamic power on heterogeneous clusters); DAHL, section 2.3 (static energy plus
-dynamic energy times use); ring allreduce: 2 (k - 1) messages of 1/k of the gradients each.
+These functions do no I/O. A rank that computes n samples in a training step needs `fixed_s + sample_s * n`
+seconds. A step ends when the last rank has computed and the gradients are exchanged. A rank draws its busy
+power while it computes and its idle power in the rest of the step. Ranks without samples draw idle power,
+because the job still holds their nodes. Sources: postdoc (static and dynamic power on heterogeneous
+clusters); DAHL, section 2.3 (static energy plus dynamic energy times use); ring allreduce: 2 (k - 1) messages
+of 1/k of the gradients each.
 """
 
 from __future__ import annotations

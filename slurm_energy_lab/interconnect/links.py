@@ -111,5 +111,5 @@ class Switch:
 
     @property
     def next_s(self) -> float | None:
-        """Time of the next arrival; None without packets on their way."""
+        """Time at which the next packet arrives; None if no packet is on its way."""
         return self._queue[0][0] if self._queue else None

@@ -45,11 +45,11 @@ _OUR_ENERGY: Final = ("ConsumedEnergy", "ConsumedEnergyRaw")
 
 
 def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
-    """Return all columns.
+    """Return all columns of `senergy acct`.
 
     Args:
-        release: release of the installed sacct. Its fields come first, in the order of sacct. None if the
-            rows come from energy records, which have few of sacct's fields.
+        release: release of the installed sacct. Fields of sacct come first, in the order of sacct. None if
+            the rows come from energy records, which have few of sacct's fields.
     """
     ours = {field.name: field for field in (*map(_of_usage, FIELDS), *ROW_FIELDS)}
     if release is None:

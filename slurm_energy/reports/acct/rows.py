@@ -29,8 +29,10 @@ class AcctRow:
     """A job or step in the output of `senergy acct`.
 
     Attributes:
-        cells: Slurm's text by field name; times are Unix seconds or words such as `Unknown`.
-        usage: energy records of the job or step; None if there are none, or the caller may not see them.
+        cells: values of sacct's fields as text, by field name. Times are Unix seconds or words such as
+            `Unknown`.
+        usage: energy records of the job or step; None if no record exists, or the caller may not see the
+            records.
         hidden: whether the caller may not see the energy.
         baseline: untuned runs of the same program; None if unknown, or not requested.
         footprint: emissions and cost of the energy; None if unknown, or not requested.
@@ -194,7 +196,7 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
 
 
 def _nearest(cells: Mapping[str, str], usages: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the records nearest in time to a row. None if no record is within the tolerated clock skew."""
+    """Return the records nearest in time to a row of sacct; None if all exceed the tolerated clock skew."""
     start, end = seconds_of(cells, "Start"), seconds_of(cells, "End")
     if start is None:
         start = seconds_of(cells, "Submit") or 0.0

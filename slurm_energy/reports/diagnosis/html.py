@@ -33,8 +33,8 @@ def diagnosis_document(
     Args:
         job: job with its energy records.
         diagnosis: summary, findings and advice for the job.
-        settings: power settings to try.
-        config: thresholds, for the classes of variation.
+        settings: recommended power settings for the next run.
+        config: configuration of the site, whose thresholds classify how much run times vary.
         now: current time for the footer; None omits the date.
     """
     summary = diagnosis.summary

@@ -36,7 +36,7 @@ def diagnosis_page(
         job: job with its energy records.
         diagnosis: summary, findings and advice for the job.
         settings: power settings to try, each with a measured or predicted figure.
-        config: thresholds, for the classes of variation.
+        config: configuration of the site, whose thresholds classify how much run times vary.
         glyphs: characters that the terminal can show.
     """
     sections = [

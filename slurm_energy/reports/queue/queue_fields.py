@@ -61,7 +61,7 @@ def _field(
 def _prediction_field(
     name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    """Return a column in which every job should have a value.
+    """Return a column for a predicted quantity, which every job should have.
 
     The arguments have the same meaning as in `Field`.
     """

@@ -80,7 +80,7 @@ def select_rows(
         rows: rows of the response, one per account and per user.
         accounts: names of accounts; None means all.
         users: login names; None means all. Rows of accounts are always shown.
-        users_only: whether rows of accounts are omitted.
+        users_only: whether to omit the rows of accounts.
     """
 
     def is_selected(row: Row) -> bool:

@@ -83,7 +83,7 @@ def parse_tres(text: str) -> tuple[Tres, ...]:
 
 
 class Source(StrEnum):
-    """Source of the text of a column. Columns without such a source show the value of a dimension."""
+    """Source of the texts of a column that does not show a dimension such as account or user."""
 
     CLUSTER = "cluster"
     PROPER = "proper"
@@ -102,11 +102,11 @@ class ReportColumn:
 
     Attributes:
         name: name of the column in `format=`.
-        min_length: minimum length of its abbreviation.
+        min_length: minimum number of characters of an abbreviated name.
         header: header of the column, without the unit.
         width: width in characters; a column of amounts is widened if an amount needs more.
-        source: source of the text. If it is the name of a dimension, the column shows the value of this
-            dimension.
+        source: a value of `Source`, or the name of a dimension such as `account`, whose values the column
+            shows.
         tres: quantity that the column shows; None if the column does not show one fixed quantity.
         part: index in `Line.parts` of the amounts to show; None means the amounts of the whole line.
         fixed: whether the user requested the width.

@@ -68,7 +68,7 @@ def savings_notes(document: Json, *, excludes_today: bool) -> list[str]:
 
     Args:
         document: response to `GET /v1/deferral/savings`.
-        excludes_today: whether the window ends last midnight because no end was given.
+        excludes_today: whether the time window ends at last midnight, because the user gave no end.
     """
     rows = document["rows"]
     if not rows:

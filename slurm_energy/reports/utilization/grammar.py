@@ -73,7 +73,7 @@ class _Word:
 
     Attributes:
         name: the word in full.
-        min_length: minimum length of its abbreviation, as in sreport.
+        min_length: minimum number of characters of an abbreviation, as in sreport.
         value: whether the word has a value (`name=value`).
         reports: reports that accept the word.
     """

@@ -182,7 +182,7 @@ class _Cells:
         return max(column.width, len(self.header), widest)
 
     def _tres(self, tres: Tres | None) -> Tres:
-        """Return the quantity of the column in a row.
+        """Return the quantity that a cell of this column shows.
 
         A column without a quantity uses the quantity of the row.
         """
