@@ -228,7 +228,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace, name: str) -> str:
-    """Return the command line of a subcommand for this lab, which users can paste into their shell.
+    """Return a subcommand of `senergy lab` for this lab, as text that users can paste into a shell.
 
     If the program is not in $PATH, as under `make`, the command line contains its path.
     """

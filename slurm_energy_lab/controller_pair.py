@@ -153,7 +153,7 @@ class ControllerPair:
         self.wait_ready()
 
     def other(self, controller: PairedController) -> PairedController:
-        """Return the other controller."""
+        """Return the controller of the pair that is not `controller`."""
         return self.controllers[1 - self.controllers.index(controller)]
 
     def active(self) -> PairedController | None:
@@ -179,7 +179,7 @@ class ControllerPair:
             time.sleep(_POLL_S)
 
     def wait_ready(self) -> None:
-        """Wait until the active controller knows that the other one can take over."""
+        """Wait until the active controller knows that the passive controller can take over."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(EnergyError):

@@ -91,7 +91,7 @@ def _signals(text: str) -> dict[str, float]:
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds of an option, which are a positive number up to a day."""
+    """Return the value of an option in seconds: a positive number, at most a day."""
     try:
         seconds = float(text)
     except ValueError:

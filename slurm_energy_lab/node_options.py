@@ -33,7 +33,7 @@ def chosen(args: argparse.Namespace, nodes: Sequence[NodeSpec] | None) -> dict[s
 
     Args:
         args: parsed arguments.
-        nodes: nodes of the nodes file; None without such a file.
+        nodes: nodes that the nodes file describes; None without a nodes file.
 
     Raises:
         UsageError: the value of an option is invalid.

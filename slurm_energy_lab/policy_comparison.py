@@ -109,9 +109,9 @@ def compare(
 def _run(
     node: VirtualNode, program: ComparedProgram, policy: str, seconds: float, draw: dict[str, float]
 ) -> PolicyRun:
-    """Run a program under a policy with an agent that knows no earlier job.
+    """Run a program under an energy policy, with an agent that has no data of earlier jobs.
 
-    `draw` receives the power by component under `monitor`, which determines the limits under `cap`.
+    A run under `monitor` stores the power by component in `draw`. The limits under `cap` follow from it.
     """
     node.restart_agent()
     node.wait(30.0)

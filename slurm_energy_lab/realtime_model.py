@@ -17,7 +17,7 @@ Clock = Callable[[], float]
 
 
 class RealtimeModel:
-    """A node model whose model time is the machine's monotonic clock.
+    """A node model whose time follows the monotonic clock of the machine.
 
     `unix_s` converts this time to Unix time.
     """

@@ -147,7 +147,7 @@ class SimulatedNode:
 
 @functools.lru_cache(maxsize=64)
 def _trace_columns(watts: tuple[tuple[str, float], ...], points: int) -> dict[str, str]:
-    """Return the columns of a power trace whose power varies by a few watts from second to second."""
+    """Return the columns of a power trace. The power varies by a few watts from second to second."""
     rng = random.Random(points)
     builder = TraceBuilder(0.0, 1.0, [name for name, _ in watts])
     for second in range(points):

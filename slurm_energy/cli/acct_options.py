@@ -1,4 +1,4 @@
-"""Options of `senergy acct`: those of sacct, from the table in `slurm.sacct_options`, and a few more."""
+"""Options of `senergy acct`: options of sacct from the table `slurm.sacct_options`, and a few more."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def script(shell: str) -> str:
 
 
 def _list_options(root: CommandParser) -> Iterator[str]:
-    """Yield `COMMAND OPTION` for each option of a command whose value is a list."""
+    """Yield `COMMAND OPTION` for each option that takes a list."""
     for name, parser in root._subparsers._group_actions[0].choices.items():  # type: ignore[union-attr]
         for action in parser._actions:
             source = source_of(name, action)

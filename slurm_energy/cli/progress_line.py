@@ -12,10 +12,10 @@ _WIDTH: Final = 30
 
 
 class ProgressLine:
-    """A line that shows how much of a long command is done. Use it as context manager.
+    """Context manager that shows on one line of the terminal how much of a long command is done.
 
     Args:
-        label: the work, e.g. `writing`.
+        label: text that names the work, e.g. `writing`.
         unit: noun for the counted things, in the plural.
     """
 

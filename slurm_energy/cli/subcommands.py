@@ -65,7 +65,7 @@ def module_of(name: str) -> Any:
     """Import and return the module of a subcommand; None if there is no such subcommand.
 
     Raises:
-        UnavailableError: the subcommand belongs to an extra or another package that cannot be imported.
+        UnavailableError: the subcommand needs an extra, or another package, and the import failed.
     """
     if name in BUILT_IN:
         return importlib.import_module(f"slurm_energy.cli.{name.replace('-', '_')}")

@@ -69,7 +69,7 @@ class ProgressBar:
         self._text = line.rstrip()
 
     def _total(self, schedule: SweepSchedule) -> int:
-        """Return the number of runs if no further point is dropped."""
+        """Return the number of runs of the sweep, if no further sweep point is dropped."""
         dropped = len(schedule.dominated | schedule.failed)
         active = len(self._state.points) - dropped
         ended = sum(run.point in schedule.dominated | schedule.failed for run in self._state.runs)
@@ -77,7 +77,7 @@ class ProgressBar:
 
 
 def print_commands(submitter: Submitter, design: SweepDesign, args: argparse.Namespace) -> None:
-    """Print the sbatch command of each point, with its environment variables, as for a shell.
+    """Print the sbatch command of each sweep point, with environment variables, as for a shell.
 
     With a preset, also print the requirements on the job and the number of combinations left out.
     """

@@ -119,7 +119,7 @@ def sweep_values(sweep: SavedSweep, objective: Objective, template: Template) ->
 
 
 def _best(result: SweepResult, objective: Objective) -> PointResult:
-    """Return the measured point with the least cost within the slowdown limit."""
+    """Return the measured sweep point with the lowest objective value within the slowdown limit."""
     reference = result.reference.summary
     assert reference is not None
 
@@ -134,10 +134,9 @@ def _best(result: SweepResult, objective: Objective) -> PointResult:
 
 
 def _other_settings(result: SweepResult, best: PointResult, filled: Collection[str]) -> list[str]:
-    """Return the set variables and options of a point that the template does not set.
+    """Return variables and options that a sweep point sets, but the template does not set.
 
-    A setting that equals another one at all points, such as two variables with the number of threads, counts
-    once.
+    Two settings that are equal at all points, such as two variables with the number of threads, count once.
     """
     columns = {
         column[0][0]: tuple(value for _, value in column)

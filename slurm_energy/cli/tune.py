@@ -162,7 +162,7 @@ def _program(args: argparse.Namespace) -> str | None:
 
 
 def _point(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the operating point as JSON.
+    """Return the operating point that the options describe, as JSON.
 
     Raises:
         UsageError: no value is given, a value is malformed, or a value is given with --untuned.

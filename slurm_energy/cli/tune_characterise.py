@@ -120,7 +120,7 @@ def _plan(
 
 
 def _refuse_shared(folder: Path) -> None:
-    """Refuse a folder in which another user can replace the scripts that run as the caller.
+    """Refuse a folder in which another user can replace the caller's batch scripts.
 
     Raises:
         EnergyError: the folder is a link, belongs to another user, or others may write to it.

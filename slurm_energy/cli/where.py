@@ -105,7 +105,7 @@ def data_bytes(text: str) -> float:
     """Return the bytes of a size such as `50GB`, `1.5 TiB` or `100B`. A number without unit is ambiguous.
 
     Raises:
-        ArgumentTypeError: not a size.
+        ArgumentTypeError: the text is not a size.
     """
     match = _SIZE.fullmatch(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Series of carbon intensity or price in CSV: columns time and value, with the unit in the second header."""
+"""Series of carbon intensity or price in CSV: columns time and value. The second header names the unit."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def parse_time(text: str) -> float:
     """Return the Unix time of an ISO 8601 text, or of a number of seconds. A text without zone is in UTC.
 
     Raises:
-        ValueError: not such a time.
+        ValueError: the text is neither of the two.
     """
     try:
         seconds = float(text)

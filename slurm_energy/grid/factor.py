@@ -145,7 +145,7 @@ class GridFactor:
         """Return the factor of a JSON object made by `to_json`.
 
         Raises:
-            ValueError, TypeError, KeyError: not such an object.
+            ValueError, TypeError, KeyError: the object has another form.
         """
         series, fallback = value["series"], value.get("fallback")
         return cls(

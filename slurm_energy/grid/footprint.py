@@ -235,7 +235,7 @@ class GridFactors:
         """Return the factors of a JSON object made by `to_json`.
 
         Raises:
-            ValueError, TypeError, KeyError: not such an object.
+            ValueError, TypeError, KeyError: the object has another form.
         """
         carbon, price, embodied = value["carbon"], value["price"], value["embodied"]
         pue = value["pue"]

@@ -43,10 +43,10 @@ def carbon_unit_factor(unit: str) -> float:
     """Return the factor from a unit of carbon intensity to grams per kWh.
 
     Args:
-        unit: such as `g/kWh`, `gCO2eq/kWh`, `kg/MWh` or `lb/MWh`; `_per_` may replace the slash.
+        unit: unit such as `g/kWh`, `gCO2eq/kWh`, `kg/MWh` or `lb/MWh`; `_per_` may replace the slash.
 
     Raises:
-        ValueError: not a unit of carbon intensity.
+        ValueError: the text is not a unit of carbon intensity.
     """
     factor = _CARBON_UNITS.get(_folded(unit))
     if factor is None:
@@ -58,11 +58,11 @@ def price_unit_factor(unit: str, currency: str) -> float:
     """Return the factor from a unit of price to the price per kWh.
 
     Args:
-        unit: such as `EUR/kWh`, `EUR/MWh` or `ct/kWh`; `_per_` may replace the slash.
+        unit: unit such as `EUR/kWh`, `EUR/MWh` or `ct/kWh`; `_per_` may replace the slash.
         currency: currency of the price, three capital letters.
 
     Raises:
-        ValueError: not a unit of price in this currency.
+        ValueError: the text is not a unit of price in this currency.
     """
     money, _, energy = _folded(unit).partition("/")
     scale = {"kwh": 1.0, "mwh": 1e-3}.get(energy)

@@ -36,7 +36,7 @@ class DisplayUnits:
 
     @property
     def fixed(self) -> bool:
-        """Whether all figures of a column have the same unit, which is then part of its header."""
+        """Whether all figures of a column have the same unit. The unit is then part of the header."""
         return bool(self.prefix) or not self.convert
 
     def name(self, unit: str) -> str:

@@ -32,7 +32,7 @@ class WholeJob:
 
     @property
     def last(self) -> JobUsage:
-        """The last run, which determines state and names of the job."""
+        """The last run. State and names of the job come from this run."""
         return self.runs[-1]
 
     @property

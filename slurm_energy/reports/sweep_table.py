@@ -29,7 +29,7 @@ _HEADER: Final = (
 
 
 def table_lines(result: SweepResult) -> Iterator[str]:
-    """Yield the table: one line per point, with gains in percent relative to the first line, the reference.
+    """Yield a line per sweep point, with gains in percent relative to the first line, the reference.
 
     The last column marks the reference, the Pareto front, dominated points and failed points.
     """
@@ -62,7 +62,7 @@ def request_lines(result: SweepResult, metric: str) -> Iterator[str]:
 
 
 def csv_text(result: SweepResult) -> str:
-    """Return the result as CSV: a header and one row per point. Unknown values are empty."""
+    """Return the result as CSV: a header and one row per sweep point. Unknown values are empty."""
     rows = result.rows()
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
@@ -72,7 +72,7 @@ def csv_text(result: SweepResult) -> str:
 
 
 def _point_texts(result: SweepResult) -> list[str]:
-    """Return the settings of each point as text.
+    """Return the settings of each sweep point as text.
 
     Variables and sbatch options are left out if they are the same at all points, or always equal another
     variable or option.

@@ -59,7 +59,7 @@ class PowerTrace:
 
 
 def decode_trace(data: Mapping[str, Any]) -> PowerTrace:
-    """Return the power trace in a JSON object, whose form is defined in docs/reference/protocol.md.
+    """Return the power trace in a JSON object. docs/reference/protocol.md defines the object.
 
     Raises:
         UsageError: the object is malformed, or its columns differ in length or are too long.

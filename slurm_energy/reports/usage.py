@@ -260,7 +260,7 @@ class JobUsage:
 
     @property
     def budget_capped_seconds(self) -> float | None:
-        """Seconds with limits lowered by a power budget, on the node with the most such seconds.
+        """Seconds with device limits lowered by a power budget, on the node with most such seconds.
 
         The value is None if there is no budget.
         """
@@ -270,7 +270,7 @@ class JobUsage:
     def throttled_seconds(self) -> float | None:
         """Seconds in which a device was throttled, on the node with the most such seconds.
 
-        The value is None if it is unknown.
+        The value is None if throttling is unknown.
         """
         return _max_known(record.throttled_seconds for record in self.records)
 

@@ -143,7 +143,7 @@ class SweepRunner:
         )
 
     def _adopt(self) -> bool:
-        """Find the jobs of runs whose submission was interrupted. Remove runs that have no job."""
+        """Find the jobs of sweep runs whose submission was interrupted. Remove runs without a job."""
         unknown = [run for run in self._state.runs if run.status is RunStatus.SUBMITTING]
         if not unknown:
             return False
@@ -168,7 +168,7 @@ class SweepRunner:
         return changed
 
     def _submit(self, point: int, repetition: int) -> bool:
-        """Submit one run. Return False if Slurm accepts no further job until another one has ended."""
+        """Submit one run. Return False if Slurm accepts no job until another job ends."""
         state = self._state
         attempt = sum((run.point, run.repetition) == (point, repetition) for run in state.runs)
         run = SweepRun(point, repetition, f"{state.name}-{state.token}-{point}.{repetition}.{attempt}")

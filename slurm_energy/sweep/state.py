@@ -171,7 +171,7 @@ def digest(content: bytes) -> str:
 
 
 def load(path: Path) -> SweepState | None:
-    """Return the state in a file; None if there is no such file.
+    """Return the state of a sweep in a file; None if the file does not exist.
 
     Raises:
         UsageError: the file is not the state of a sweep.

@@ -63,7 +63,7 @@ class _Power:
     def add(self, window: RankWindow) -> None:
         """Update the power from a measurement window.
 
-        If the energy of the window is below that of an idle rank, lower the idle power.
+        If the rank used less energy in the window than an idle rank would, lower the idle power.
         """
         if window.joules is None or window.window_s <= 0:
             return
@@ -117,7 +117,7 @@ class Balancer:
 
     @property
     def unmeasured(self) -> tuple[int, ...]:
-        """Ranks whose power is unknown, so that the goal is time."""
+        """Ranks whose power is unknown. While there are such ranks, the goal is time."""
         return tuple(rank for rank, power in enumerate(self._powers) if power.idle_watts is None)
 
     @property

@@ -235,7 +235,7 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
 
 
 def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division whose slowest rank ends first. If there are enough samples, each rank has some."""
+    """Return the division whose slowest rank ends first. If possible, each rank has samples."""
     samples = list(_earliest(range(len(costs)), costs, total, exchange).samples)
     for rank, count in enumerate(samples):
         largest = max(range(len(samples)), key=samples.__getitem__)

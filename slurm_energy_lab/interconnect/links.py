@@ -43,7 +43,7 @@ def parse_latency(text: str) -> float:
     """Return the seconds of a duration such as `5ms`, `200us` or `0.1s`.
 
     Raises:
-        UsageError: the text is no duration, or more than 10 s.
+        UsageError: the text is no duration, or the duration is longer than 10 s.
     """
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
@@ -56,7 +56,7 @@ def parse_bandwidth(text: str) -> float:
     """Return the bits per second of a rate such as `100mbit` or `1gbit`.
 
     Raises:
-        UsageError: the text is no rate, or less than 1 Mbit/s.
+        UsageError: the text is no rate, or the rate is below 1 Mbit/s.
     """
     match = _RATE.fullmatch(text)
     bits = float(match[1]) * _BITS[match[2]] if match else 0.0

@@ -54,7 +54,7 @@ def tuned_mode(slowdown_limit: float = 0.05) -> SiteMode:
 
 
 def site_mode(config: Config, fault: str | None = None) -> SiteMode:
-    """Return the mode that a configuration of the site puts in force.
+    """Return the settings of the site (`SiteMode`) that a configuration puts in force.
 
     Args:
         config: the site's configuration.

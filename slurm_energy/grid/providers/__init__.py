@@ -25,5 +25,5 @@ PROVIDERS: Final = {(provider.quantity, provider.name): provider for provider in
 
 
 def provider_of(quantity: GridQuantity, name: str) -> GridProvider | None:
-    """Return a provider; None if the name belongs to a local source, which is not fetched."""
+    """Return a provider; None if the name belongs to a local source, from which nothing is fetched."""
     return PROVIDERS.get((quantity, name))

@@ -96,7 +96,8 @@ def default_columns(release: Release | None, width: int | None) -> list[Column[A
 
     Args:
         release: release of the installed sacct, see `catalogue`.
-        width: width of the terminal. None stands for output for programs, which has all default columns.
+        width: width of the terminal. None means that programs read the output, which then has all default
+            columns.
     """
     columns = parse_format(",".join(DEFAULT_COLUMNS), release)
     used, count = -1, 0

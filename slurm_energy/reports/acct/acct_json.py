@@ -165,7 +165,7 @@ def _number(value: Any) -> int | None:
 
 
 def _step_name(step: Mapping[str, Any]) -> str:
-    """Return the name of a step, such as `batch` or `0`. Releases after 22.05 write `12.batch` and `12.0`."""
+    """Return the name of a Slurm step: `batch`, `0`. Releases after 22.05 write `12.batch`, `12.0`."""
     identity = step.get("step")
     name = identity.get("id") if isinstance(identity, dict) else ""
     return str(name).rpartition(".")[2]

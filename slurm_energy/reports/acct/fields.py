@@ -75,7 +75,8 @@ class Field(Generic[Row]):
         additive: whether a sum over jobs is meaningful.
         unit: unit of the value, without a prefix.
         expected: function that returns whether a row should have a value. If `value` returns None for such a
-            row, the value is unknown. For any other row, None means that the column does not apply.
+            row, the value is unknown. For any other row, None means that the column does not apply to the
+            row.
         overflow: treatment of a text that is longer than the column. `cut`: its end is replaced by `+`;
             `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too;
             `cut_date`: the end is dropped; `hash`: the column is filled with `#`.
@@ -98,7 +99,7 @@ class Field(Generic[Row]):
     total: Callable[[Sequence[Row]], str] | None = None
 
     def header(self, style: Style) -> str:
-        """Return the name of the column, with the unit if the values do not include it."""
+        """Return the name of the column, and the unit if the cells of the column have no unit."""
         if not self.unit or (self.value_format == "scaled" and not style.units.fixed):
             return self.name
         return f"{self.name}({style.units.name(self.unit) if self.value_format == 'scaled' else self.unit})"

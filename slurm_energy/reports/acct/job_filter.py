@@ -34,7 +34,7 @@ def job_states(text: str) -> frozenset[str]:
     """Parse a comma-separated list of Slurm job states such as `completed,F`.
 
     Raises:
-        UsageError: a name is not a state of Slurm.
+        UsageError: a name is not a job state of Slurm.
     """
     states = set()
     for word in filter(None, text.split(",")):

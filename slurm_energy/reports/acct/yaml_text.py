@@ -71,7 +71,7 @@ def _scalar(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a float in a form that YAML 1.1 reads as a number: with a point and a sign of the exponent."""
+    """Return a float in a form that YAML 1.1 reads as a number: with a decimal point and an exponent sign."""
     text = repr(float(value))
     mantissa, exponent_mark, exponent = text.partition("e")
     if exponent_mark:

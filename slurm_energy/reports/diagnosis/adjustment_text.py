@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 def change_text(adjustments: Any) -> str:
-    """Return adjustments in a response as text, such as `workers 2 -> 8`."""
+    """Return the adjustments in a response of the controller as text, such as `workers 2 -> 8`."""
     return ", ".join(Adjustment.from_json(item).described() for item in adjustments or ())
 
 

@@ -43,7 +43,7 @@ def job_observation(job: JobUsage, documents: Sequence[Any], config: Config) -> 
 
 
 def observation_of(job: JobUsage, observed: Sequence[NodeObservation], config: Config) -> JobObservation:
-    """Return all known data of a job whose node observations are read already.
+    """Return all known data of a job, given its parsed node observations.
 
     Args:
         job: the job with its records and power traces.

@@ -31,7 +31,7 @@ def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
 
     Args:
         job: job with its energy records.
-        config: configuration of the site, which contains the limits and the best known settings; None means
+        config: configuration of the site: power limits and best known settings; None means
             the defaults.
     """
     config = config or Config()

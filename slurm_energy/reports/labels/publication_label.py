@@ -35,8 +35,8 @@ class LabelledWork:
     """Work that a job has done, as stated by its user.
 
     Attributes:
-        count: number of units, greater than 0.
-        unit: name of one unit, such as `image` or `training step`.
+        count: number of completed units of work, greater than 0.
+        unit: name of one unit of work, such as `image` or `training step`.
     """
 
     count: float
@@ -66,7 +66,7 @@ class PublicationLabel:
 
     @property
     def seconds_per_unit(self) -> float | None:
-        """Time per unit of work in seconds; None without work."""
+        """Time per unit of work in seconds; None if no work is stated."""
         return None if self.work is None else self.job.elapsed_s / self.work.count
 
     def rows(self) -> list[tuple[str, list[str]]]:
@@ -130,7 +130,7 @@ class PublicationLabel:
         }
 
     def svg(self) -> str:
-        """Return the label as an SVG picture, whose colours follow the colour scheme of the reader."""
+        """Return the label as an SVG picture, with colours for light and dark pages."""
         title = escape_controls(f"Energy label of job {self.job.display_id}")
         texts, y = [], _MARGIN + 28
         for name, lines in self.rows():
@@ -249,7 +249,7 @@ def _quality(job: JobUsage) -> str:
 def _small_with_unit(value: float | None, unit: str) -> str:
     """Return a number with three significant digits and unit.
 
-    Small numbers are in thousandths or millionths.
+    A small number gets the prefix m (thousandth) or µ (millionth).
     """
     for scale, prefix in ((1.0, ""), (1e3, "m"), (1e6, "µ")):
         if value is None or abs(value) * scale >= 1 or value == 0:

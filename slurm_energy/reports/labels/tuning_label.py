@@ -101,7 +101,7 @@ def _tuned_value(record: EnergyRecord, field: str) -> str | None:
 
 
 def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
-    """Yield sentences about the work of the tuner on a job whose settings do not show this work."""
+    """Yield sentences about actions of the tuner that the settings of the job do not show."""
     tuning = record.tuning
     if tuning is None or tuning["mode"] == "off":
         return

@@ -119,10 +119,10 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return pairs of factor value and gain in percent, by metric. The points differ in this factor only.
+    """By metric, return pairs of factor value and gain in percent, for points that differ only there.
 
-    The other factors have the values of the best point by EDP. The result is empty if fewer than two points
-    with a numeric value remain.
+    All other factors have the values of the sweep point with the best EDP. The result is empty if fewer than
+    two such points have a numeric value.
     """
     best = result.points[result.best["edp"]].point
     others = [pair for pair in best.settings if pair[0] not in (name, "policy")]

@@ -36,12 +36,12 @@ class Tres(StrEnum):
 
     @property
     def is_energy(self) -> bool:
-        """Whether the unit is a unit of energy."""
+        """Whether the quantity is an energy."""
         return self in _ENERGIES
 
     @property
     def is_time(self) -> bool:
-        """Whether the unit is a unit of time."""
+        """Whether the quantity is a time."""
         return self in (Tres.CPU, Tres.GPU)
 
     def amount(self, amounts: Amounts) -> float | None:

@@ -332,7 +332,7 @@ class _Block:
         ]
 
     def _size_account(self, account: str) -> str | None:
-        """Return the account whose line counts the jobs of `account`. None if no line counts them."""
+        """Return the account whose line includes the jobs of `account`; None if no line includes the jobs."""
         request = self._request
         wanted = {name.lower() for name in request.accounts}
         chain = self._ancestors(account)
