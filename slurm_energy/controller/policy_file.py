@@ -33,7 +33,7 @@ def write_policy_file(path: Path, text: str) -> None:
 
 
 class PolicyPublication:
-    """The text of the policy file, for hosts that keep a copy of the file.
+    """The text of the policy file, published for hosts that keep a copy of the file.
 
     The text does not contain the lines about power budgets: only slurmctld reads them.
 

@@ -86,7 +86,7 @@ class JobCover:
         return total
 
     def _table(self) -> Bools:
-        """Return which budgets count the jobs of each combination of account, user and QOS seen so far.
+        """Return which budgets count the jobs of each combination of account, user and QOS that has occurred.
 
         The shape is (number of combinations, b).
         """

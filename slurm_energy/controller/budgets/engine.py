@@ -145,7 +145,7 @@ class BudgetEngine:
 
     @property
     def device_kinds(self) -> dict[int, frozenset[str]]:
-        """Kinds of the devices of each job that nodes report, by job id."""
+        """Kinds of devices on which each job runs according to its nodes, by job id."""
         kinds: dict[int, set[str]] = {}
         for node in self._nodes.values():
             for device in node.devices.values():
@@ -259,9 +259,9 @@ class BudgetEngine:
     def _lease_s(self) -> float:
         """Return the time for which the decisions are valid.
 
-        This time ends before the next known fall of a limit. If the controller is absent then, nodes change
-        to their safe limits in time. Each decision before the fall renews the lease; the last one contains
-        the lower limits.
+        This time ends before the next known fall of a limit. If the controller is absent when the limit
+        falls, the nodes have changed to their safe limits in time. Each decision before the fall renews the
+        lease. The last decision before the fall contains the lower limits.
         """
         lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
         falls_s = min((budget.falls_in_s for budget in self._budgets), default=math.inf)

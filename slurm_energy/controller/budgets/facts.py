@@ -151,7 +151,7 @@ class BudgetStatus:
 
     Attributes:
         name: name in the configuration.
-        limit_watts: limit before the margin is subtracted; infinity: no limit.
+        limit_watts: limit of the budget before the margin is subtracted; infinity: no limit.
         measured_watts: measured power; nodes that do not report count at their committed power. None:
             no node has reported.
         committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.
@@ -190,10 +190,11 @@ class BudgetedJobStatus:
         nodes: number of nodes that report the job.
         limits_watts: power limit of one device of the job, by kind of device; None: the job needs no limit of
             a budget.
-        measured_watts: measured power of the job's devices; None: the power of one of them is unknown.
+        measured_watts: measured power of the job's devices; None: the power of at least one device is
+            unknown.
         wanted_watts: expected power of the job's devices without limits.
-        committed_watts: power committed to the job's devices.
-        budget: name of the budget that determines the limits; None: no budget does.
+        committed_watts: power that the job's devices cannot exceed at the limits in force.
+        budget: name of the budget that determines the limits; None: no budget limits the job.
         budgets: names of all budgets that count the job.
         keeps_slowdown: whether the job stays within its slowdown limit at `limits_watts`.
         has_slowdown_limit: whether the job has a slowdown limit.
@@ -242,13 +243,13 @@ class BudgetedNodeStatus:
     """Power of one node after a decision.
 
     Attributes:
-        node: Slurm's name.
+        node: Slurm's name of the node.
         state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
         reason: reason for the value of `state`; may be empty.
         measured_watts: measured power; None if unknown.
         committed_watts: power at which the node counts under its budgets.
-        max_watts: power of the node without limits.
-        job_ids: jobs on the node.
+        max_watts: maximum power of the node if its devices have no power limits.
+        job_ids: ids of the jobs on the node.
         job_range: power that jobs can add on the node above idle.
     """
 

@@ -198,8 +198,8 @@ class BudgetInputs:
     async def _find_pending_curves(self) -> None:
         """Look up the response curves of the programs of pending jobs.
 
-        The look-ups are repeated from time to time, so that a program without a curve gets one after it was
-        learned.
+        The look-ups are repeated from time to time, because the response curve of a program may have been
+        learned since.
         """
         programs = self.programs
         if self._is_due("pending curves", CURVES_AGE_S):

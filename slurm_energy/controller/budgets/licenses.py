@@ -78,7 +78,7 @@ def license_lines(
     scoped: Mapping[str, BudgetHeadroom],
     powers: Mapping[str, PartitionPower],
 ) -> list[str]:
-    """Return the lines of the policy file about licenses; see docs/reference/protocol.md."""
+    """Return those lines of the policy file that are about licenses; see docs/reference/protocol.md."""
     users = " ".join(str(uid) for uid in sorted({0, os.geteuid()}))
     lines = [f"license {config.budget.license} {pool.total}", f"license-users {users}"]
     lines += [

@@ -81,15 +81,15 @@ class BudgetNode:
     """A node that has reported, or whose state was stored by an earlier process.
 
     Attributes:
-        name: Slurm's name.
+        name: Slurm's name of the node.
         index: position in the engine's list of nodes.
         poll: last poll; None: the node has not polled since the controller started.
-        job_ids: jobs of the last poll.
+        job_ids: ids of the jobs in the last poll.
         polled_s: time of the last poll.
         devices: devices by name.
         reserve: power of the parts that are not in `devices`: memory, board, fans.
         unlimited: power at which budgets count the devices without a power limit.
-        curves: response curves that the jobs of the last poll have measured in this run, by job id.
+        curves: response curves measured in the present runs of the jobs in the last poll, by job id.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Cache of the nodes and partitions of the cluster, in the form that the admission under budgets needs."""
+"""Cache of the cluster's nodes and partitions, from which the admission of jobs computes their power."""
 
 from __future__ import annotations
 

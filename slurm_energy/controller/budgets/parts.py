@@ -1,4 +1,4 @@
-"""The parts of the budgets for one configuration: engine, limits, inputs from Slurm, admission of jobs."""
+"""The objects that serve power budgets for one configuration: engine, limits, inputs, admission of jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AdmissionRequest:
 
 @dataclass(slots=True)
 class BudgetParts:
-    """The parts of the budgets for one configuration. After a reload, the same engine and ceilings continue.
+    """The objects that serve power budgets for one configuration. A reload keeps the engine and its ceilings.
 
     Attributes:
         engine: decides about the power of nodes.
@@ -148,7 +148,8 @@ class BudgetParts:
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
         """Return the arguments for the admission of jobs.
 
-        Until `end_admission` is called, the larger of the old and the new headroom stays free.
+        Until `end_admission` is called, the engine keeps the larger of the old and the new headroom free for
+        starts.
         """
         headrooms = tuple(
             BudgetHeadroom(

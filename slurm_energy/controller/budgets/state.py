@@ -1,4 +1,4 @@
-"""Input of a decision: the state of the budget engine at that time."""
+"""Input of a decision about power budgets: the state of the budget engine at the time of the decision."""
 
 from __future__ import annotations
 

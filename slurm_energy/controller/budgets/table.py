@@ -66,12 +66,13 @@ class CycleDevices:
 
 @dataclass(slots=True)
 class DeviceCounting:
-    """Power at which each device counts under a budget, as columns of length n.
+    """Power at which each of n devices counts under a budget, as columns.
 
     Attributes:
         as_idle: whether the device counts at its idle power.
         idle_watts: idle power of the devices for which `as_idle` is true; 0 for all other devices.
-        still_watts: power at which a device counts that decisions cannot change; 0 for all other devices.
+        still_watts: power at which a device counts if decisions cannot change its limit; 0 for all other
+            devices.
     """
 
     as_idle: Bools

@@ -85,9 +85,9 @@ def _merged(
 
 
 def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wait]) -> tuple[Floats, Floats]:
-    """Return how long jobs in each job's partition typically waited at the time when the job became eligible.
+    """Return for each job the usual wait in the job's partition at the time when the job became eligible.
 
-    The result is the mean and the standard deviation for each job; NaN: unknown.
+    The result contains the mean and the standard deviation of the waits of other jobs; NaN: unknown.
     """
     queue_s, deviation_s = np.full(len(eligible_s), np.nan), np.full(len(eligible_s), np.nan)
     of_jobs, of_waits = np.array(partitions), np.array([one[0] for one in waits], np.str_)

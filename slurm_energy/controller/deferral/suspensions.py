@@ -83,7 +83,7 @@ class Suspensions:
         """Forget and return the suspensions that did not take place because the job was not requeued.
 
         slurmctld refused the requeue, did not receive it, or lost it in a crash before it saved its state.
-        Suspensions of jobs that ended before the requeue are returned, too.
+        Suspensions of jobs that ended before the requeue are also returned.
         """
         ended, self._ended = self._ended, []
         failed = [
@@ -159,7 +159,7 @@ class Suspensions:
             nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
             table: the pending jobs in the form for a deferral policy.
             plan: planned starts of the pending jobs.
-            signal: the signal whose sum over the jobs is minimised, such as price or carbon intensity.
+            signal: the signal to minimise, such as price or carbon intensity.
             limit: maximum number of jobs; never more than `MAX_PER_CYCLE`.
         """
         jobs = self._candidates(queue, time_s, table.now_s)

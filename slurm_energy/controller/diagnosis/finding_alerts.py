@@ -82,7 +82,7 @@ class FindingAlerts:
             del self._sent[key]
 
     def _in_turns(self, alerts: Iterable[FindingAlert]) -> list[FindingAlert]:
-        """Return alerts in an order in which users take turns.
+        """Return alerts in an order that alternates between users.
 
         Alerts of users with the fewest alerts in this hour come first. The jobs of one user thus cannot use
         up the alerts of an hour while alerts of other users wait.

@@ -240,9 +240,9 @@ class GridFetcher:
     async def _fetch_older(
         self, series: FetchedSeries, state: FetchState, token: str, recent_s: float
     ) -> None:
-        """Fetch values older than the recent values, for times at which few or no values are stored.
+        """Fetch older values than the recent ones, for times at which few or no values are stored.
 
-        The oldest values are `backfill_s` old.
+        The oldest fetched values are `backfill_s` seconds old.
         """
         oldest_s = math.floor((self._clock() - series.backfill_s) / _HOUR_S) * _HOUR_S
         until_s = min(recent_s, state.scanned_from_s)

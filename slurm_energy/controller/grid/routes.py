@@ -1,4 +1,4 @@
-"""Routes about carbon intensity and price: the factors for a time window, and a request to fetch now."""
+"""Routes about carbon intensity and price: the values in a time range, and a request to fetch now."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class PrivilegedUsers:
 
     Attributes:
         agents: uids under which agents (senergyd) run, which deliver records.
-        operators: uids of users who may see everything.
-        operator_groups: gids whose members are operators.
+        operators: uids of users who may see the data of all users.
+        operator_groups: gids of the Linux groups whose members are operators.
     """
 
     agents: frozenset[int]

@@ -55,7 +55,7 @@ class NameCheck:
         While Slurm does not answer, no name is refused, because Slurm may know the name.
 
         Raises:
-            NotFoundError: an account or partition is unknown. The error names the first one.
+            NotFoundError: an account or partition is unknown. The error names the first unknown name.
         """
         if accounts:
             recorded = await self._store.read(record_queries.recorded_names, "account", accounts)

@@ -200,7 +200,7 @@ def _exists(path: Path) -> bool:
 
 
 def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
-    """Return a function that predicts from the history, in the thread of the history; None: no history."""
+    """Return a function that predicts jobs from the history; None: there is no history."""
     if history is None:
         return None
 
@@ -211,7 +211,7 @@ def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
 
 
 def _bounds_source(history: HistoryCache | None) -> BoundsSource | None:
-    """Return a function that reads lower bounds, in the thread of the history; None: no history."""
+    """Return a function that reads lower bounds of run times from the history; None: there is no history."""
     if history is None:
         return None
 

@@ -42,8 +42,8 @@ class Store:
 
     Args:
         location: the database.
-        lease: lease of the active controller, needed to write if there are several controllers; None: the
-            cluster has one controller.
+        lease: lease of the active controller, without which nothing is written. None: the cluster has only
+            one controller, which needs no lease.
 
     Attributes:
         path: the SQLite file; None: the database is on a server.

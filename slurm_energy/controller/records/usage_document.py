@@ -60,7 +60,8 @@ class GridRates:
     ) -> tuple[float | None, float | None]:
         """Return emissions in grams and cost of energy used in an interval; None: unknown.
 
-        The energy is that of the given groups of users, accounts or other dimensions.
+        `energy_uj` is the energy of `groups`; a group has one combination of user, account and other
+        dimensions.
         """
         members = sorted(groups)
         grams, cost = (self._amount(factor, energy_uj, members, interval) for factor in self._factors)

@@ -35,7 +35,7 @@ class ControllerHost:
         config: configuration at the start.
         argument: path of the configuration file named on the command line; None: the default path.
         log_level: log level named on the command line; None: the level in the configuration applies.
-        clock_s: returns monotonic time.
+        clock_s: returns monotonic time in seconds.
 
     Attributes:
         config: the current configuration.

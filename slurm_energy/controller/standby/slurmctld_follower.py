@@ -1,4 +1,4 @@
-"""Preference of the controller on the host of the active slurmctld, with hysteresis."""
+"""Preference for the senergyctld on the host of the active slurmctld, with hysteresis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PRECEDENCE_S: Final = 6.0
 
 
 class SlurmctldFollower:
-    """Rule that selects the controller that should be active: the one on the host of the active slurmctld.
+    """Rule that selects the controller on the host of the active slurmctld as the active controller.
 
     Args:
         slurmctld: determines on which host the active slurmctld runs.
-        clock_s: returns monotonic time.
+        clock_s: returns monotonic time in seconds.
     """
 
     def __init__(self, slurmctld: ActiveSlurmctld, clock_s: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""Tuning advice for agents about their jobs: response curves, pins and starting points."""
+"""Tuning advice for agents about jobs on their nodes: response curves, pins and starting points."""
 
 from __future__ import annotations
 

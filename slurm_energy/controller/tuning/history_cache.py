@@ -200,8 +200,8 @@ def read_requests(data: Any, user: str | None, *, operator: bool) -> list[Predic
             user, the prediction uses no user name.
 
     Raises:
-        UsageError: malformed requests.
-        ForbiddenError: a request about another user's job.
+        UsageError: a request is malformed.
+        ForbiddenError: a request is about another user's job.
     """
     entries = data.get("requests") if isinstance(data, dict) else None
     if not isinstance(entries, list) or len(entries) > MAX_PREDICTION_REQUESTS:
