@@ -101,7 +101,7 @@ class WorkerThread(Executor):
         """End the thread after all queued tasks.
 
         Args:
-            wait: wait until the thread has ended.
+            wait: whether to wait until the thread has ended.
             cancel_futures: ignored; all queued tasks run.
         """
         self._tasks.put(None)

@@ -33,7 +33,7 @@ class SettingsManager:
             the argument is None, every job in the journal counts as running.
 
     Attributes:
-        journal: the journal.
+        journal: settings journal of the node.
         unrestored: keys of the knobs that could not be restored although their job has ended.
     """
 

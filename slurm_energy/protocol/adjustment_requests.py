@@ -1,4 +1,4 @@
-"""Requests about adjustments: their paths, and the request of an agent for the values of one of its jobs.
+"""Paths of requests about adjustments, and an agent's request for the adjusted values of one job.
 
 The agent builds the request and senergyctld parses it. docs/reference/protocol.md describes the responses.
 """

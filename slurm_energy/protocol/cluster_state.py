@@ -1,4 +1,4 @@
-"""State of a cluster that one senergyctld sends to another: resources, queue, price and carbon intensity.
+"""State of a cluster: resources, queue, price and carbon intensity. One senergyctld sends it to another.
 
 The state contains no names of users or jobs.
 """

@@ -54,7 +54,7 @@ class _Connection:
         self.reported_units: float | None = None
 
     def next_line(self) -> bytes | None:
-        """Return the next complete line; None if no complete line has arrived.
+        """Return the next complete line that the client has sent; None if no complete line has arrived.
 
         Raises:
             UsageError: the line is too long.

@@ -70,7 +70,7 @@ def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> li
 
 
 class FaultyCluster:
-    """Power manager in which faults occur.
+    """Power manager of a virtual cluster that passes calls to another manager and adds faults.
 
     Args:
         manager: the power manager to which calls are passed.

@@ -52,7 +52,7 @@ class NodeFileCopy:
                 file.truncate(len(content))
 
     def write_through(self, knob: Knob) -> None:
-        """Pass each write of a knob to the emulator at once, as a write to an emulated file would be."""
+        """Pass each write of a knob to the emulator at once, as the emulated file system would."""
         write = knob.write
         root = self._root.resolve()
         paths = ["/" + str(file.resolve().relative_to(root)) for file in knob.files()]

@@ -331,7 +331,7 @@ class JobManager:
             self.notify_written()
 
     def reconfigure(self, config: Config) -> None:
-        """Replace the configuration by a newly loaded one. Running jobs keep their settings."""
+        """Replace the configuration by a newly loaded configuration. Running jobs keep their settings."""
         self._file_config, self.config = config, config.for_node(self.node)
         self.spool.limit_bytes = self.config.agent.spool_limit_mb * 1_000_000
         self.period_spool.limit_bytes = self.spool.limit_bytes // PERIOD_SHARE

@@ -30,7 +30,7 @@ MAX_LIVE_SIGNALS = 256
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     """Return the energy record of an ended job.
 
-    `knobs` are the node's knobs by key, which format the values of the applied settings.
+    `knobs` are the node's knobs by key. Each knob formats the value of its setting.
     """
     end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
     session.power_monitor.finish()
@@ -221,7 +221,7 @@ def applied_settings(
     Args:
         outcomes: results of applying the job's settings.
         restored: results of restoring the original settings.
-        knobs: the node's knobs by key, which format the values.
+        knobs: the node's knobs by key. Each knob formats the values of its setting.
     """
     back = {result.key: result for result in restored}
     groups: dict[tuple[str, AppliedSetting], list[str]] = {}

@@ -90,8 +90,8 @@ class LiveQueries:
         Args:
             job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
-            fresh: take a new sample if the user's rate limit allows it. A program that measures a short
-                section needs a new sample.
+            fresh: whether to take a new sample. The user's rate limit must allow the sample. A program that
+                measures a short section needs a new sample.
 
         Raises:
             NotFoundError: the job does not run here.

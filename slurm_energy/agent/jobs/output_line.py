@@ -1,4 +1,4 @@
-"""The line about a job's energy that its batch step writes at the end of the job's output.
+"""Line of text about a job's energy, which the batch step writes at the end of the job's output.
 
 senergyd returns the line in its response to the end of the batch step. energy.so, which runs in slurmstepd,
 writes it to the job's standard error.
@@ -27,7 +27,7 @@ _NOT_PLAIN: Final = re.compile(r"[^ !#-\[\]-~]")
 
 
 class OutputLine:
-    """Composes the line about a job's energy.
+    """Composes the line of text about a job's energy.
 
     Args:
         config: returns the current configuration.

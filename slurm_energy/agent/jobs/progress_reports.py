@@ -1,4 +1,7 @@
-"""Units of work that processes of running jobs report. The tuner collects the reports."""
+"""Units of work, for example training steps, that processes of running jobs report.
+
+The tuner collects the reports.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NONE = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class JobResourceTime:
-    """The resources that one job held in an interval, and the CPU time that it used.
+    """The resources that were allocated to one job in an interval, and the CPU time that the job used.
 
     Attributes:
         job: unique name of the job.
@@ -87,7 +87,7 @@ class EnergySplit:
 
     Attributes:
         jobs: energy by job name and component. Every job has an entry for every component of the interval.
-        idle: static energy of resources that no job holds.
+        idle: static energy of resources that are allocated to no job.
         unattributed: dynamic energy that no job caused, for example of system processes.
         dynamic: dynamic energy of all components except `other`, including components that an earlier call of
             `split_energy` divided.
@@ -223,7 +223,7 @@ def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, in
 def _static(energy_uj: int, held: _Weights) -> _Piece:
     """Divide static energy (microjoules) in proportion to allocated resources.
 
-    Resources that no job holds count as one more share. The energy of that share is idle energy.
+    Resources that are allocated to no job count as one more share. The energy of that share is idle energy.
     """
     *jobs, idle = apportion(energy_uj, [*held.jobs, held.rest])
     return _Piece(jobs, idle=idle)
@@ -333,7 +333,7 @@ def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> li
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the allocated share of a GPU for each job, and the share that no job holds."""
+    """Return the allocated share of a GPU for each job, and the share that is allocated to no job."""
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):
         return _Weights([0] * len(shares), 1)
@@ -355,7 +355,7 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 
     Args:
         interval: the measured energy of the node.
-        held: share of the node that each job holds, see `_node_held`.
+        held: share of the node that is allocated to each job, see `_node_held`.
         dynamic: dynamic energy of the other components.
     """
     energy_uj = interval.energy_uj[OTHER]

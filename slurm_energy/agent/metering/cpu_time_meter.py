@@ -129,7 +129,7 @@ class CpuTimeMeter:
             self._pause_s.pop(job.name, None)
 
     def source(self, job_id: int) -> str | None:
-        """Return the source of a job's CPU time, as `JobCpuTimeReader.source` does."""
+        """Return the source of a job's CPU time (a cgroup or processes), see `JobCpuTimeReader.source`."""
         return self._times.source(job_id)
 
     def pause(self) -> None:

@@ -59,8 +59,8 @@ class IdlePower:
             length_s: length of the interval in seconds.
             energy_uj: microjoules by component.
             quiet: components that no job used in the interval. `cpu`, `dram` and `other` are listed if the
-                CPUs were busy for at most QUIET_BUSY_SHARE of the interval. A GPU is listed if no job held
-                the GPU.
+                CPUs were busy for at most QUIET_BUSY_SHARE of the interval. A GPU is listed if it was
+                allocated to no job.
         """
         idle_components = set(quiet)
         if not (idle_components or self._windows):

@@ -68,7 +68,8 @@ class JobMeter:
             sum would count the same seconds several times.
         throttled_s: seconds of throttling; None until a throttle sensor was read.
         elapsed_s: seconds of the job's time that are charged.
-        divided_s: seconds for which energy was divided, by component and quantity as `COMPONENT:QUANTITY`.
+        divided_s: seconds for which the dynamic energy of a component was divided among jobs in proportion to
+            a quantity, by component and quantity as `COMPONENT:QUANTITY`.
     """
 
     start: float
@@ -83,7 +84,7 @@ class JobMeter:
     def add(self, charge: Charge, components: Iterable[str]) -> None:
         """Add a charge.
 
-        Components that are not in `components` are ignored.
+        Energy of components that are not in `components` is ignored.
         """
         counted = set(components)
         total = self.energy_uj

@@ -367,7 +367,7 @@ class _ChargeBuilder:
             job: name of the job.
             name: name of the component.
             energy_uj: the job's share of the component's energy, in microjoules.
-            open_time: the charged time, with the resources that each job held during that time.
+            open_time: the charged time, with the resources that were allocated to each job during that time.
             account: energy account of the component, which has the uncertain spans of that time.
         """
         if (energy := self._energy.get(job)) is None:

@@ -146,8 +146,8 @@ class MonitoringGroups:
     def _is_due(self, now: float, reason: SampleReason) -> bool:
         """Return whether the counts are read with a sample.
 
-        For a query they are read only if the last reading is long enough ago, compared with the duration of a
-        reading.
+        For a query, the counts are read only if the time since the last reading is long in comparison with
+        the duration of a reading.
         """
         if not self._has_groups() or reason in (SampleReason.STEP, SampleReason.FINAL):
             return True

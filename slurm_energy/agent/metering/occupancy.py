@@ -1,4 +1,4 @@
-"""Time intervals, each with the resources that every job on the node held and used during the interval."""
+"""Time intervals, each with the resources that were allocated to every job and that the job used."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ NOT_MONITORED = MonitoredDelta()
 
 @dataclass(frozen=True, slots=True)
 class OccupancyInterval:
-    """A time interval with the resources that each job held and used.
+    """A time interval with the resources that were allocated to each job and that the job used.
 
     Attributes:
         start: time in seconds since boot.
@@ -131,8 +131,8 @@ class OccupancyInterval:
         since: time from which a job was on the node, in seconds since boot, by job.
         held_ns: allocated CPU time by job.
         cpu_ns: used CPU time by job; None if unknown.
-        gpu_ns: allocated GPU time by job and GPU index: the time for which the job held the GPU, multiplied
-            by the job's share of the GPU.
+        gpu_ns: allocated GPU time by job and GPU index: the time for which the GPU was allocated to the job,
+            multiplied by the job's share of the GPU.
         monitored: use of monitored quantities. A quantity that was not monitored during the whole interval is
             absent.
     """
@@ -209,7 +209,7 @@ class OccupancyInterval:
         )
 
     def resource_times(self) -> list[JobResourceTime]:
-        """Return the resources that each job held and used, as arguments of `split_energy`."""
+        """Return the allocated and used resources of each job, as arguments of `split_energy`."""
         return [
             JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job), self._monitored_use(job))
             for job, held in self.held_ns.items()
@@ -231,7 +231,7 @@ class OccupancyInterval:
         }
 
     def holders(self, gpu: int) -> set[str]:
-        """Return the names of the jobs that held a share of the GPU with index `gpu`."""
+        """Return the names of the jobs to which a share of the GPU with index `gpu` was allocated."""
         return {job for job, held in self.gpu_ns.items() if held.get(gpu)}
 
     def _gpu_shares(self, job: str) -> dict[int, Fraction]:

@@ -173,9 +173,9 @@ class Sampler:
         """Read the counters and return the interval since the last sample; None for the first sample.
 
         Args:
-            due_only: skip counters that cannot have a new value yet. If False, every counter is read. The
-                sample then separates the energy before this instant exactly from the energy after this
-                instant.
+            due_only: whether to skip counters that cannot have a new value yet. If False, every counter is
+                read. The sample then separates the energy before this instant exactly from the energy after
+                this instant.
         """
         clock = self._clock
         before = clock.boottime()

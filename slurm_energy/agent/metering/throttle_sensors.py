@@ -39,8 +39,8 @@ class ThrottleSampler:
         Args:
             now: time of this sample, in seconds since boot.
             start: time of the previous sample, in seconds since boot; None for the first sample.
-            everything: read all sensors, except sensors that were read just before. If False, only the
-                sensors whose turn it is are read.
+            everything: whether to read all sensors, except sensors that were read just before. If False, only
+                the sensors whose turn it is are read.
         """
         if not self._sensors:
             return {}

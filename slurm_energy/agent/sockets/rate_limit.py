@@ -53,8 +53,8 @@ class UserTokenBuckets:
     def _tokens(self, uid: int, now: float) -> float:
         """Remove a user's bucket from the table and return its tokens at time `now`.
 
-        If the table is full, the least recently used bucket is removed too, so that the caller can add a
-        bucket.
+        If the table of buckets is full, the least recently used bucket is removed too, so that the caller can
+        add a bucket.
         """
         tokens, since = self._left.pop(uid, (self._burst, now))
         if len(self._left) >= _MAX_USERS:

@@ -85,7 +85,8 @@ class CheckpointWriter:
     def save_later(self, session: Session) -> None:
         """Write a job's session at the next call of `unsynced`, unless the job ends before.
 
-        Use this method for changes that are not lost if the agent crashes before that call.
+        Use this method only if a crash before that call would lose no data, for example because the record of
+        a step is already stored.
         """
         self._deferred[session.owner] = session
         self.notify_written()
@@ -122,8 +123,8 @@ class CheckpointWriter:
         """Write the power traces, recorded signals and reported steps of the running jobs.
 
         Args:
-            grown: write only data that grew much since their last write, see `TraceBuilder.has_grown` and
-                `SignalRecording.has_grown`.
+            grown: whether to write only data that grew much since their last write, see
+                `TraceBuilder.has_grown` and `SignalRecording.has_grown`.
         """
         for session in self._running():
             if session.trace is not None and (session.trace.has_grown or not grown):

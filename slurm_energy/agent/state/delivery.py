@@ -90,7 +90,7 @@ def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[st
 
     Args:
         items: the sent records.
-        response: the response.
+        response: JSON object of the controller's response.
 
     Raises:
         UnavailableError: the response names none of the records.

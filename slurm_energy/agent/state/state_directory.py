@@ -138,7 +138,8 @@ class StateDirectory:
 
         Args:
             session: session of the job.
-            grown: write only signals that grew much, and steps that were reported, since the last write.
+            grown: whether to write only signals that grew much since the last write, and only steps that were
+                reported since then.
 
         Raises:
             OSError: a file was not written.

@@ -103,7 +103,7 @@ class AdviceCache:
             log.warning("tuning advice is not cached: %s", error)
 
     def load(self, key: tuple[str, ...]) -> Advice | None:
-        """Return the stored advice for a run without contact to the controller; None if absent."""
+        """Return the stored advice for a run without contact to the controller; None if nothing is stored."""
         try:
             data = json.loads(atomic_file.read(self._path(key), _MAX_FILE_BYTES))
             return Advice.from_json(data).without_controller()

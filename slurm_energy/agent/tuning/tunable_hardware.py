@@ -139,7 +139,7 @@ class TunableHardware:
     def _min_limit_watts(self, gpu: GpuInfo) -> float:
         """Return the minimum power limit that tuning may set on a GPU, in watts.
 
-        The site's minimum counts if it is below the limit in force.
+        The minimum that the site has configured counts if this minimum is below the limit in force.
         """
         low, site = gpu.min_limit_watts or 0.0, self.bounds.gpu_cap_watts[0]
         return max(low, site) if gpu.limit_watts is not None and site < gpu.limit_watts else low
