@@ -77,8 +77,8 @@ def percentile(ascending: list[float], percent: float) -> float:
     """Return a percentile of ascending values by linear interpolation.
 
     Args:
-        ascending: at least one value.
-        percent: 0 to 100.
+        ascending: one or more values in ascending order.
+        percent: which percentile, 0 to 100.
     """
     position = (len(ascending) - 1) * percent / 100
     low = math.floor(position)

@@ -358,7 +358,7 @@ class JobView:
             signal: name of the signal, phase or fact.
             value: measured value.
             text: the fact in one sentence.
-            threshold: name of the threshold that the value was compared with.
+            threshold: name of the threshold with which `value` was compared; None: no threshold.
             where: node, part or rank.
             window: start and end of the observation, Unix seconds; None: the active window of the job, or the
                 whole job if there is no active window.

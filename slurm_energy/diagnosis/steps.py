@@ -126,8 +126,8 @@ class StepOutlier:
     Attributes:
         at_s: start of the step, Unix seconds.
         duration_s: duration of the step.
-        expected_s: rolling mean of the steps before it.
-        phase: phase that took most of the excess; empty if unknown.
+        expected_s: rolling mean of the durations of the previous steps.
+        phase: phase with the largest part of the excess over `expected_s`; empty if unknown.
     """
 
     at_s: float
@@ -174,7 +174,7 @@ class RankSteps:
         gpu: index of the process's GPU on the node; None if the index is unknown or the process has no GPU.
         pid: process id on the node.
         phases: statistics by phase, see `STANDARD_PHASES`.
-        samples: samples processed by this process; None if unknown.
+        samples: number of samples that this process processed; None if unknown.
         outlier_count: number of all outliers. `outliers` may contain fewer.
         outlier_excess_s: seconds by which all outliers exceeded the expected durations.
         outliers: the largest outliers, in order of time.

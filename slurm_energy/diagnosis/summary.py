@@ -74,7 +74,8 @@ class JobSummary:
     Attributes:
         elapsed_s: duration.
         energy_joules: energy of all nodes.
-        steps: iterations of the job: the maximum of its processes, which work on the same iterations.
+        steps: number of iterations of the job, which is the maximum over its processes, because the processes
+            work on the same iterations.
         samples: samples of all processes.
         joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by the number
             of samples.

@@ -87,8 +87,8 @@ def update_copy(
 
     Args:
         path: file of the copy. A missing directory is created.
-        fetch: requests the policy file from senergyctld.
-        clock: returns Unix seconds.
+        fetch: function that requests the policy file from senergyctld.
+        clock: function that returns Unix seconds.
 
     Raises:
         UnavailableError: senergyctld does not answer, or the copy cannot be written.

@@ -21,7 +21,7 @@ def inside(function: _Function, context: Callable[[], AbstractContextManager[Any
 
     Args:
         function: function to wrap.
-        context: returns the context of one call.
+        context: function that returns the context of one call.
     """
     wrapper: Any
     if inspect.iscoroutinefunction(function):

@@ -44,8 +44,8 @@ class TimedPhase(NamedTuple):
         end_ns: end in ns of CLOCK_MONOTONIC.
         value: number of samples of a step; NaN: unknown, or the phase is no step.
         thread: identifier of the thread; `GPU` for phases that the GPU has timed.
-        weight: number of steps that this execution represents, because phases are not timed in every short
-            step.
+        weight: number of steps that this execution represents. In short steps, phases are timed only
+            occasionally.
     """
 
     name: str

@@ -39,8 +39,8 @@ class _Hook:
 
     Args:
         call: function with the arguments of the hook.
-        is_compiling: function that returns whether torch.compile is tracing the hook; the hook must then do
-            nothing.
+        is_compiling: function that returns whether torch.compile is tracing the hook. If so, the hook must
+            do nothing.
     """
 
     __slots__ = ("__weakref__", "_call", "_is_compiling")

@@ -82,7 +82,8 @@ def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()
     Args:
         change: change to make.
         journal: journal in which the change is recorded.
-        due: actions, such as a restart of a daemon, that Slurm needs after the change and after its reversal.
+        due: actions, such as a restart of a daemon, that Slurm needs after the change, and again after an
+            undo.
 
     Raises:
         UnavailableError: the file changed since it was read, or cannot be written.

@@ -21,7 +21,7 @@ class DetectedValues:
 
     Attributes:
         values: values to write, by section and key.
-        hints: values that the site may want, by section and key; they are written as comments.
+        hints: values that the site may want, by section and key; setup writes these values as comments.
         notes: lines about this host, for the head of the file.
         tables: lines of further TOML tables, for the end of the file.
     """

@@ -32,7 +32,7 @@ class SetupRun:
         journal: journal of this host, locked.
         dialogue: conversation with the administrator.
         units: access to systemd.
-        run: executes a command.
+        run: function that executes a command.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def fetched_settings(installation: Installation, run: Runner | None = None) -> d
 
     Args:
         installation: programs of Slurm.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
     """
     program = installation.prefix / "bin/scontrol"
     try:

@@ -47,7 +47,7 @@ class UnitManager:
     """Access to systemd through systemctl.
 
     Args:
-        run: executes a command.
+        run: function that executes a command.
         root: directory that contains run.
     """
 

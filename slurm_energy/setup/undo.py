@@ -31,7 +31,7 @@ class UndoRun:
         own: installed files of slurm-energy.
         dialogue: conversation with the administrator.
         units: access to systemd.
-        run: executes a command.
+        run: function that executes a command.
     """
 
     def __init__(

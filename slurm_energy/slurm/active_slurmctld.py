@@ -36,10 +36,10 @@ class ActiveSlurmctld:
     Calls block for a short time to read files, and at most once a minute to run a command.
 
     Args:
-        run: runs Slurm's commands.
+        run: function that runs Slurm's commands.
         locate: function that returns the path of slurm.conf, or None if there is no slurm.conf.
-        unix_s: returns Unix time.
-        clock_s: returns monotonic time.
+        unix_s: function that returns Unix time.
+        clock_s: function that returns monotonic time.
     """
 
     def __init__(

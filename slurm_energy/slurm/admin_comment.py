@@ -49,7 +49,7 @@ def write_admin_comment(job_id: int, cluster: str, text: str, run: Runner) -> bo
         job_id: Slurm's job id.
         cluster: Slurm's ClusterName.
         text: the new comment, of printable ASCII characters.
-        run: executes a command.
+        run: function that executes a command.
 
     Raises:
         UnavailableError: Slurm's accounting does not answer, or refuses.

@@ -29,7 +29,7 @@ class CommandGate:
     """A gate before all Slurm commands of this process.
 
     Attributes:
-        permit: called before each command; raises an EnergyError while no command may run.
+        permit: function that is called before each command; raises an EnergyError while no command may run.
     """
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ def squeue_rows(options: Sequence[str], fields: Sequence[str], run: Runner) -> I
     Args:
         options: options other than the format.
         fields: field names of --Format, or letters of --format (`%A`).
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         UnavailableError: slurmctld does not answer, or the output is incomplete.

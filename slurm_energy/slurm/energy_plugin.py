@@ -32,7 +32,7 @@ def build_energy_plugin(
         plugins: directory with the plugin's sources.
         output: directory for the plugin.
         slurm: installation to build for.
-        say: receives a line of text before each step that takes time.
+        say: function that receives a line of text before each step that takes time.
 
     Raises:
         UnavailableError: Slurm or the compiler is missing.

@@ -76,7 +76,7 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
     """Read the fair shares of a cluster from slurmdbd. slurmctld receives no request.
 
     Args:
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
         cluster: ClusterName; empty: sacctmgr shows the associations of all clusters together.
 
     Raises:
@@ -91,9 +91,9 @@ class ShareCache:
     """A cache of fair shares, which change only when an administrator changes them.
 
     Args:
-        read: reads the shares; raises UnavailableError.
+        read: function that reads the shares; raises UnavailableError.
         max_age_s: seconds after which the shares are read again.
-        clock: returns monotonic seconds.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Installation:
         scontrol gives up.
 
         Args:
-            run: executes a command and returns its output; None: do not query slurmctld.
+            run: function that executes a command and returns the output; None: do not query slurmctld.
 
         Raises:
             UnavailableError: no candidate contains Slurm's plugins.

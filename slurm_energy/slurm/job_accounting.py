@@ -148,7 +148,7 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
 
     Args:
         job_ids: job ids, as in SLURM_JOB_ID of a prolog.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Returns:
         By job id, the runs of the job in the order of their starts. There are several after a requeue, or

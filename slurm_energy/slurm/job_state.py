@@ -34,7 +34,8 @@ def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
 
     Args:
         job_id: job id as users write it: `12`, `12_3`, `14+0`.
-        run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
+        run: function that executes a command and returns the output; None: a runner with a timeout of
+            `TIMEOUT_S`.
 
     Returns:
         The state; empty if Slurm does not know the job; None if the state is unknown because Slurm does not
@@ -84,7 +85,8 @@ def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[i
 
     Args:
         job_ids: numeric job ids.
-        run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
+        run: function that executes a command and returns the output; None: a runner with a timeout of
+            `TIMEOUT_S`.
 
     Raises:
         UnavailableError: slurmctld does not answer.
@@ -116,7 +118,8 @@ def find_own_jobs(names: Sequence[str], run: Runner | None = None) -> dict[str, 
 
     Args:
         names: job names to find.
-        run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
+        run: function that executes a command and returns the output; None: a runner with a timeout of
+            `TIMEOUT_S`.
 
     Raises:
         UnavailableError: slurmctld does not answer.

@@ -111,7 +111,7 @@ class LicenseReservations:
 
     Args:
         prefix: start of the names.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
     """
 
     def __init__(self, prefix: str, run: Runner = run_command) -> None:

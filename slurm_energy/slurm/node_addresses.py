@@ -13,7 +13,7 @@ def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
     """Return NodeHostName and NodeAddr of each node by NodeName, as slurm.conf or slurmd set them.
 
     Args:
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         UnavailableError: sinfo is missing or slurmctld does not answer.

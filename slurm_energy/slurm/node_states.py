@@ -47,7 +47,7 @@ def read_slurm_nodes(run: Runner) -> Mapping[str, NodeInSlurm]:
     """Return all nodes by name.
 
     Args:
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         UnavailableError: sinfo is missing or slurmctld does not answer.

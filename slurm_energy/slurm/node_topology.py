@@ -53,7 +53,7 @@ def read_topology(options: Mapping[str, str | None], run: Runner = run_command) 
 
     Args:
         options: sbatch options by long name; `partition` and `nodelist` select the nodes.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         UsageError: the nodes differ, so that no single choice of thread counts fits all of them.

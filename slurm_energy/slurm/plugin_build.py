@@ -102,7 +102,7 @@ def build(
         output: directory for the plugin; None: plugins/.
         source: source tree of Slurm, configured or not; None: download it with apt.
         cache: directory for downloaded sources; None: build/ next to plugins/.
-        say: receives a line of text before each step that takes time.
+        say: function that receives a line of text before each step that takes time.
         slurm: installation to build for; None: the installation of this host.
 
     Returns:
@@ -147,7 +147,7 @@ def ensure_built(say: Say = lambda text: None) -> Path:
     slurmctld.
 
     Args:
-        say: receives a line of text before each step that takes time.
+        say: function that receives a line of text before each step that takes time.
 
     Raises:
         UnavailableError: slurmctld, the source or the compiler is missing.
@@ -171,7 +171,7 @@ def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -
         cache: directory for downloaded sources.
         slurm: the Slurm installation of this host.
         release: release of slurmctld.
-        say: receives a line of text before the download.
+        say: function that receives a line of text before the download.
     """
     if not slurm.is_packaged:
         why = f"{slurm.daemon} is not from a package of the distribution"

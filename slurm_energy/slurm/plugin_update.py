@@ -40,7 +40,7 @@ def update_spank(prefix: Path | None, say: Say) -> None:
 
     Args:
         prefix: prefix of Slurm; None: the prefix of srun on PATH.
-        say: receives a line of text about each change.
+        say: function that receives a line of text about each change.
 
     Raises:
         UnavailableError: there are no plugins for this release series of Slurm.
@@ -78,7 +78,7 @@ def update_exact(
         slurm: the Slurm installation of this host.
         conf: path of slurm.conf; None: where Slurm expects it.
         source: source tree of Slurm; None: search a source tree in `SOURCE_DIRECTORIES`.
-        say: receives a line of text before each step that takes time.
+        say: function that receives a line of text before each step that takes time.
     """
     for kind in ExactPlugin:
         try:
@@ -105,7 +105,7 @@ def build_exact(kind: ExactPlugin, slurm: Installation, source: Path | None, say
         kind: which plugin of slurm-energy to build.
         slurm: the Slurm installation of this host.
         source: source tree of Slurm, for the site factor; None: it is downloaded.
-        say: receives a line of text before each step that takes time.
+        say: function that receives a line of text before each step that takes time.
 
     Raises:
         EnergyError: the plugin cannot be built.

@@ -35,8 +35,8 @@ class PowerSavingSettings:
         suspend_program, resume_program: programs that power nodes down and up; empty: none.
         suspend_time_s: idle time after which Slurm itself powers nodes down; None: Slurm's power saving is
             disabled.
-        excluded_nodes: names of nodes that Slurm never powers down. They include all nodes of entries with a
-            count (`NODES:COUNT`), although Slurm keeps only `COUNT` of these nodes on.
+        excluded_nodes: names of nodes that Slurm never powers down. The names include all nodes of entries
+            with a count (`NODES:COUNT`), although Slurm keeps only `COUNT` of these nodes on.
         excluded_partitions: partitions whose nodes Slurm never powers down.
         excluded_states: node states in which Slurm never powers nodes down, in upper case.
         resume_timeout_s: time after which a node that does not boot is set to DOWN; None: unknown.

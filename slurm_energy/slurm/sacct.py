@@ -73,7 +73,7 @@ def read_rows(
     Args:
         options: options that select rows, each one argument (`--jobs=12`).
         fields: names of sacct's fields; `IDENTITY_FIELDS` are added.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         NoAccountingError: Slurm's accounting is not in use here.
@@ -99,7 +99,7 @@ def read_document(options: Sequence[str], parser: str = "", run: Runner | None =
     Args:
         options: options that select rows, each one argument.
         parser: value of --json, such as `v0.0.42`; empty: sacct's default.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         NoAccountingError: Slurm's accounting is not in use here.

@@ -15,7 +15,7 @@ def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
     """Return the names of the Slurm accounts of a cluster; empty if Slurm runs without slurmdbd.
 
     Args:
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
         cluster: ClusterName; empty: the accounts of all clusters.
 
     Raises:

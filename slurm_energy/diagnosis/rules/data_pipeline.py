@@ -179,7 +179,7 @@ def _loader_use(view: JobView, *, waits: bool = True) -> _LoaderUse | None:
 
     Args:
         view: facts about the job.
-        waits: whether the time in which tasks wait for CPUs counts as use, because these tasks have work.
+        waits: whether the time in which tasks wait for CPUs counts as CPU use.
     """
     nodes = view.observation.nodes
     uses = [use for node in nodes if (use := _node_loader_use(view, node, waits=waits)) is not None]

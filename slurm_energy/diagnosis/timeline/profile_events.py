@@ -40,7 +40,7 @@ class ProfileEvents:
 
     Args:
         name: short name of the trace, shown before the names of its processes.
-        number: number of the trace, which distinguishes its arrows between events from those of other traces.
+        number: number of the trace, by which arrows between events of different traces are distinguished.
         offset_ns: Unix time in nanoseconds at time 0 of the trace.
         window: part of the job's time that the timeline shows.
         writer: writer of the Chrome trace; None: no trace is written.

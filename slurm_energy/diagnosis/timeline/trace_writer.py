@@ -106,7 +106,7 @@ class TraceWriter:
             group: process number.
             name: name of the track.
             unit: unit of the values.
-            points: pairs of a time in microseconds of the timeline and the finite value from that time on.
+            points: pairs of a time (microseconds of the timeline) and the finite value from that time on.
         """
         keys = f'"pid":{group},"tid":{group},"name":{json_text(name)},"args":{{{json_text(unit)}:'
         self.add_lines([f'{{"ph":"C","ts":{at_us:.3f},{keys}{value!r}}}}}' for at_us, value in points])

@@ -69,7 +69,7 @@ class RunFigures:
         hints: settings that every rank reported alike, by name, such as `num_workers`.
         tail_s: seconds without activity at the end; None if unknown.
         contended_s: seconds by which other work on the nodes delayed the run; None if unknown.
-        contended_joules: energy in this time; None if unknown.
+        contended_joules: energy that the run used in the time `contended_s`; None if unknown.
     """
 
     job: str
@@ -147,8 +147,8 @@ def decide(
 
     Args:
         proposal: the adjustments with their predicted gain.
-        before: completed runs without the adjustments, at least one.
-        after: runs with the adjustments, at least one.
+        before: at least one completed run without the adjustments.
+        after: at least one run with the adjustments.
         slowdown_percent: permitted increase of the time per unit.
     """
     if refusal := _refusal(proposal.adjustments, before, after):

@@ -33,8 +33,8 @@ class QueueColumns:
         het_job_id: job id of the heterogeneous job; 0: not part of one.
         uid: uid of the job's owner.
         state: PENDING or RUNNING. Configuring, completing and suspended jobs are not listed.
-        held: the priority is 0, which means that the user or an administrator holds the job.
-        dependent: the job waits for other jobs or for its begin time.
+        held: whether the user or an administrator holds the job; Slurm's priority of the job is then 0.
+        dependent: the job waits for the jobs on which it depends, or for its begin time.
         fixed: an administrator set the priority; site factors have no effect on the job.
         requeue: the job may be requeued.
         submit_s, eligible_s, start_s, end_s, deadline_s: Unix seconds; NaN: none. `end_s` is the time at
@@ -42,8 +42,9 @@ class QueueColumns:
         time_limit_s: seconds; NaN: no limit.
         nodes, cpus, gpus: numbers on all nodes together, requested by a pending job or allocated to a running
             one. If a job requests a range, they are the minimum.
-        held_cpus: CPUs of the nodes that a pending job takes whole (`--exclusive`, or the partition's
-            `OverSubscribe=EXCLUSIVE` or `ExclusiveUser`); 0: the job shares nodes, or the number is unknown.
+        held_cpus: number of all CPUs of the nodes that a pending job takes whole (`--exclusive`, or the
+            partition's `OverSubscribe=EXCLUSIVE` or `ExclusiveUser`); 0: the job shares nodes, or the number
+            is unknown.
         memory_mib: memory in MiB on all nodes together, requested by a pending job or allocated to a running
             one; 0: unknown.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
@@ -55,7 +56,7 @@ class QueueColumns:
         user: login name; the uid as text if this host does not know the name.
         account, partition, qos, name: empty if not set. Several partitions are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.
-        licenses: licenses as squeue shows them; empty if the job has none or the source does not know.
+        licenses: licenses as squeue shows them; empty if the job has no licenses, or if they are unknown.
         array_tasks: indexes of the tasks in the record, as squeue shows them (`3-9,12`); empty: not part of
             an array, or unknown.
         flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), as the user

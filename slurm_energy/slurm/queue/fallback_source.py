@@ -24,7 +24,7 @@ class FallbackQueueSource:
     Args:
         table: reads the files of the plugin.
         squeue: reads the queue with squeue.
-        clock: returns Unix seconds.
+        clock: function that returns Unix seconds.
 
     Attributes:
         problem: why the last `read` could not use the table, in one line; None: the last `read` used the

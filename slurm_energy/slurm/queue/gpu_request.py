@@ -48,9 +48,9 @@ class GpuRequest:
         pending: the job is pending.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
         gpus: GPUs per node; 0: none.
-        others: other generic resources per node, as the job wrote them.
+        others: generic resources per node other than GPUs, in the notation of the request.
         excluded: host list of excluded nodes; empty: none.
-        pins_nodes: the user named nodes, features or a reservation for the job.
+        pins_nodes: whether the user named nodes, features or a reservation for the job.
         obstacle: why the GPUs cannot be changed; empty: they can be changed.
     """
 
@@ -74,7 +74,7 @@ def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
 
     Args:
         name: `QueueColumns.scontrol_name` of the job: `12`, or `12_3` for an array task.
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
 
     Raises:
         UnavailableError: the job has left the queue, or slurmctld does not answer.

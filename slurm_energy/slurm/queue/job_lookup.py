@@ -36,7 +36,7 @@ def find_queued_job(text: str, run: Runner = run_command) -> QueuedJob:
 
     Args:
         text: job id, or `ARRAY_TASK` such as `12_3`.
-        run: runs squeue.
+        run: function that runs squeue.
 
     Raises:
         NotFoundError: the queue has no such job.

@@ -71,7 +71,7 @@ def read_node_demand(
     Pending jobs that are held, depend on other jobs or are blocked by limits are left out.
 
     Args:
-        run: runs Slurm's commands.
+        run: function that runs Slurm's commands.
         times_s: expected run times by job id; a job without an entry is expected to run until its time limit.
         now: Unix seconds.
 

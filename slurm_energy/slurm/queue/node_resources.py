@@ -30,7 +30,7 @@ class NodeResources:
     Attributes:
         name: NodeName.
         partitions: partitions to which the node belongs.
-        usable: the node is up, and jobs may start on its free resources.
+        usable: the node is up, and jobs may start on the free resources of the node.
         cpus, cpus_free: number of all CPUs, and of free CPUs.
         gpus, gpus_free: number of all GPUs and of free GPUs, by Slurm's GRES type. The type is empty if
             gres.conf names none.

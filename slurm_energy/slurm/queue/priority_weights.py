@@ -29,8 +29,8 @@ def check_weights(
     slurm.conf, because `scontrol show config` prints `(null)` for this key (22.05 to 26.05).
 
     Args:
-        run: executes a command and returns its output.
-        locate: returns the path of slurm.conf on this host, or None if there is none.
+        run: function that executes a command and returns the output of the command.
+        locate: function that returns the path of slurm.conf on this host, or None if there is none.
 
     Raises:
         ConfigError: a setting adds to the site factors, replaces the site factors, or prevents priorities

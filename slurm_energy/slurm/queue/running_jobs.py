@@ -37,7 +37,7 @@ class AllocatedJob(NamedTuple):
         flags: energy flags that the job_submit module wrote to AdminComment, values by name. Users cannot
             write there.
         account, qos: names; empty if not set.
-        licenses: licenses as squeue shows them; empty if the job has none.
+        licenses: licenses as squeue shows them; empty if the job has no licenses.
         end_unix_s: time at which the job reaches its time limit, in Unix seconds; None: no limit.
         deadline_unix_s: deadline in Unix seconds; None: no deadline.
     """

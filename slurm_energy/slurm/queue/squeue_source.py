@@ -75,11 +75,11 @@ class SqueueSource:
     factors that slurmctld accepted before.
 
     Args:
-        run: executes a command and returns its output.
+        run: function that executes a command and returns the output of the command.
         applied_factors: site factors that slurmctld has accepted, by job id. `job_update.JobUpdater` fills
             this dictionary. `read` removes the entries of jobs that have left the queue. None: no site factor
             was set.
-        clock: returns Unix seconds.
+        clock: function that returns Unix seconds.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class _Read:
     Attributes:
         data: bytes of the parsed part, from the start of the journal.
         entries: the entries in the parsed part.
-        strings: the strings of these entries, concatenated.
+        strings: the concatenated strings of `entries`.
     """
 
     data: bytes = b""
