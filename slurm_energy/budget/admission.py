@@ -34,7 +34,7 @@ def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
     """Return the power that new jobs may add under each budget, shape (b,).
 
     The headroom is negative if the power is above the limit.
-        groups: groups of running jobs and of devices without jobs.
+        groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
     """
     counted_watts = group_limits(groups).economic_watts
@@ -44,12 +44,12 @@ def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
 
 
 def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
-    """Return the power that the start of each group adds above idle, shape (n,); at least 0.
+    """Return the power that the start of each group of devices adds above idle, shape (n,); at least 0.
 
     The admission uses the sum over all groups of a job. The job starts at its economic limit or above.
 
     Args:
-        pending: groups of pending jobs, with predicted power and response.
+        pending: groups of devices of pending jobs, with predicted power and response to limits.
         idle_watts: power of one idle device, shape (n,).
     """
     above_idle: Floats = np.maximum(0.0, group_limits(pending).economic_watts - idle_watts)
@@ -67,7 +67,8 @@ def admit_in_order(
         job_watts: power that the start of each job adds above idle, in the order of starts, shape (m,).
         members: fraction of each job's power that counts under each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
-        stops_at: jobs that no later job may pass if they do not fit, shape (m,); None: any job may be passed.
+        stops_at: whether each job, if it does not fit, stops all later jobs, shape (m,). None: no job stops
+            later jobs.
     """
     left = np.array(headroom, np.float64)
     fits = np.zeros(len(job_watts), np.bool_)
@@ -95,7 +96,7 @@ def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headro
     power. The fraction is the same for all groups and as large as the headroom of the budgets allows.
 
     Args:
-        pending: groups of one admitted job.
+        pending: groups of devices of one admitted job.
         idle_watts: power of one idle device, shape (n,).
         members: number of devices of each group under each budget, shape (b, n).
         headroom: power that the job may add under each budget, shape (b,).

@@ -207,7 +207,8 @@ class CeilingCommitment:
 
         Lower ceilings at once; raise them within confirmed free power.
 
-        If not all raises fit, each device gets the same fraction of its raise, as far as its budgets allow.
+        If not all raises fit under a budget, each device under the budget gets the same fraction of its
+        raise. A device under several budgets gets the smallest of their fractions.
 
         Args:
             target_watts: target of each ceiling, by row.
@@ -342,7 +343,7 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
     """Return a node's state as a dict for JSON.
 
     Args:
-        state: the state.
+        state: decisions of the node.
         columns: nameplate, reserved and granted power by row.
     """
     return {
@@ -359,7 +360,7 @@ def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget])
     Args:
         raises: requested increase of each ceiling, by row.
         base: power of each device that counts under the budgets without the raise, by row.
-        budgets: the budgets.
+        budgets: budgets that the ceilings must keep.
     """
     part = np.ones(len(raises))
     for budget in budgets:

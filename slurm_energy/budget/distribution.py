@@ -65,7 +65,7 @@ def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: Distribution
 def _settle(
     order: LoweringOrder, counts: Ints, members: list[Ints], left_watts: Floats
 ) -> tuple[Floats, Ints]:
-    """Return the limit of each group, and the budget that determines this limit; -1 if no budget does.
+    """Return for each group the limit and the row of the budget that determines it; -1 if no budget does.
 
     Args:
         order: the order of lowering of n groups.

@@ -74,7 +74,7 @@ def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
     Below the lowest known limit the speed is proportional to the limit.
 
     Args:
-        groups: n groups.
+        groups: n groups of devices.
         limit_watts: limits per device, shape (n, m).
 
     Returns:
@@ -89,7 +89,7 @@ def power_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
     """Return the power of a device at the given limits, relative to the power without a limit, (n, m).
 
     Args:
-        groups: n groups.
+        groups: n groups of devices.
         limit_watts: limits per device, shape (n, m).
     """
     levels, _, powers = _extended_levels(groups)
@@ -109,7 +109,7 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
     """Return for each group whether the limits of its job's groups keep the job's slowdown limit, (n,).
 
     Args:
-        groups: n groups.
+        groups: n groups of devices.
         limit_watts: limit per device, shape (n,); NaN: no limit.
     """
     limits = np.where(np.isnan(limit_watts), np.inf, limit_watts)
@@ -125,7 +125,7 @@ def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
     Otherwise, the power of a small group would have as much weight as a slowdown of the whole job.
 
     Args:
-        groups: n groups.
+        groups: n groups of devices.
         limit_watts: limits per device, shape (n, m).
 
     Returns:

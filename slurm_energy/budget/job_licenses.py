@@ -52,7 +52,7 @@ def requested_watts(
     The result is in whole watts and at least 1.
 
     Args:
-        queue: the jobs.
+        queue: n jobs of Slurm's queue.
         powers: power of each partition, including the key `ANY_PARTITION`.
         predicted_watts: upper quantile of the predicted power of the whole job, including idle power;
             NaN: unknown.
@@ -108,7 +108,7 @@ def kept_watts(
     request for whole nodes.
 
     Args:
-        queue: the jobs.
+        queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
         predicted: whether the power of each job comes from measured runs, n entries.
         license_name: name of the cluster's license.
@@ -138,7 +138,7 @@ def license_changes(
     job gets them back.
 
     Args:
-        queue: the jobs.
+        queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
         names_of: function that returns the names of the licenses of the job in a row. The cluster's
             license comes first.

@@ -227,7 +227,7 @@ class OverriddenLimit:
     """A live limit that applies until an end time, followed by the configured limit.
 
     Attributes:
-        configured: the configured limit.
+        configured: limit that the configuration states.
         watts: the live limit, which an operator has set while the daemon runs.
         end_unix_s: time from which the configured limit applies again; infinity: never.
     """

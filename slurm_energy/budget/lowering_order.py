@@ -71,7 +71,7 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
     """Return the order in which a policy takes power from the groups.
 
     Args:
-        groups: n groups.
+        groups: n groups of devices.
         limits: characteristic limits of these groups from `group_limits`.
         policy: policy by which the budget is distributed.
     """

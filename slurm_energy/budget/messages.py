@@ -181,7 +181,8 @@ class NodeDecision:
         number: number of the decision; 0: no budget applies to the node.
         limits_watts: power limit by device; None: the budgets set no limit. A device that is not listed
             keeps its ceiling.
-        safe_watts: safe limit by device. The agent sets it when `lease_s` has passed without a decision.
+        safe_watts: safe limit by device. The agent sets this limit when `lease_s` has passed without a
+            decision.
         start_watts: start limit by device, for a job that starts before the next decision.
         lease_s: seconds for which the limits are valid.
         poll_s: seconds until the next poll.

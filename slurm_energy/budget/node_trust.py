@@ -48,7 +48,7 @@ class NodeTrust:
         """Update the trust in the node from a poll.
 
         Args:
-            poll: the poll.
+            poll: report of the node's agent.
             now_s: time of the poll on a monotonic clock.
         """
         contradictions = dict(_contradictions(poll))

@@ -137,7 +137,7 @@ def partition_powers(
     Args:
         nodes: nodes of the cluster.
         exclusive: partitions in which each job gets whole nodes.
-        default: the default partition; empty if there is none.
+        default: Slurm's default partition; empty if the cluster has no default partition.
     """
     every = list(nodes)
     whole = _power(every, None)

@@ -2,8 +2,8 @@
 
 A device may not reach the whole range of limits that its driver states. At its minimum frequency and under
 full load, a package or GPU may draw more than a low limit. The stated range of packages often has no lower
-bound at all. A ceiling that a device exceeds does not bound the device's power. The power that the device
-then draws is its lowest reachable limit.
+bound at all. A ceiling that a device exceeds does not bound the device's power. The power of a
+device that exceeds its ceiling is the device's lowest reachable limit.
 
 The lowest reachable limit depends on the program and is therefore unknown when a job starts. Until the job's
 power shows it, the device counts with the power at which nearly every program keeps the lowest limit.
@@ -49,7 +49,7 @@ class ReachableLimits:
         """Return the poll with minimum limits replaced by the lowest reachable limits.
 
         Args:
-            poll: the poll.
+            poll: report of the node's agent.
             now_s: time of the poll on a monotonic clock.
             is_trusted: whether the node's sensors are trusted. If not, all knowledge from these sensors
                 is discarded.
@@ -83,7 +83,7 @@ class _DeviceState:
     Attributes:
         job_ids: jobs that use the device.
         started_s: time of the first report of these jobs.
-        exceeds_since_s: time since which the device exceeds its ceiling; None: the device keeps it.
+        exceeds_since_s: time since which the device exceeds its ceiling; None: the device keeps the ceiling.
         learned_watts: lowest reachable limit while these jobs run; 0: unknown.
         highest_watts: maximum of the lowest reachable limits of all jobs so far.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0: the jobs

@@ -1,8 +1,8 @@
 """Order of the starts of pending jobs under the headroom of budgets. Pure arithmetic.
 
 The jobs are considered in the order of their priority. The first job that does not fit waits. Later jobs may
-start before it only if they do not delay it. A later job does not delay the first waiting job if it ends
-before enough running jobs have ended, or if it leaves enough power.
+start earlier only if they do not delay this job. A later job delays the first waiting job unless the later
+job ends before enough running jobs have ended, or leaves enough power for the first waiting job.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class StudyDirectory:
         """Return the result of a step that is done.
 
         Args:
-            step: the step.
+            step: name of the step.
             unchanged: whether to refuse a result file whose hash differs from the hash in the manifest.
 
         Raises:
@@ -173,7 +173,7 @@ class StudyDirectory:
 
     @contextlib.contextmanager
     def locked(self, activity: str) -> Iterator[None]:
-        """Hold the lock of the study, and read its manifest again.
+        """Hold the lock of the study, and read the manifest of the study again.
 
         Args:
             activity: activity of this process, for the error that another user sees while the lock is held.

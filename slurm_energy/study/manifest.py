@@ -21,7 +21,7 @@ _KEYS: Final = ("command", "inputs", "outputs", "seed", "release", "error")
 _MAX_TIME_S: Final = 1e11
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 UPGRADES: Final[Mapping[int, Upgrade]] = {}
-"""By format, the function that returns a manifest of that format in the next one."""
+"""Function that upgrades a manifest to the next format, by the number of the present format."""
 
 
 class StepState(StrEnum):

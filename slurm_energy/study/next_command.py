@@ -12,7 +12,7 @@ from slurm_energy.study.rollout.stages import DeploymentStage
 from slurm_energy.study.steps import STEPS
 
 _FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition"}
-"""Options of the stage after each one that has no effect on jobs."""
+"""Next stage after each stage that has no effect on jobs."""
 
 
 def next_command(study: StudyDirectory) -> str:

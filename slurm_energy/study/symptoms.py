@@ -29,8 +29,8 @@ class StudySymptom:
 
     Attributes:
         name: `idle_energy`, `power_peaks`, `lost_energy`, `unequal_load` or `unequal_waits`.
-        value: the observed figure.
-        text: the observation.
+        value: figure that shows the symptom.
+        text: observation as a sentence.
         hypothesis: the probable cause of the observation, and a possible remedy.
     """
 
@@ -48,7 +48,7 @@ def symptoms(period: StudyPeriod, daily: DailyKpis) -> list[StudySymptom]:
     """Return those symptoms that the data of a period show.
 
     Args:
-        period: the period.
+        period: measured period of the cluster.
         daily: KPIs of each day of the period.
     """
     listed = [_idle(period, daily), _peaks(daily), _lost(period.jobs), *_unequal(period)]

@@ -165,7 +165,7 @@ def is_gpu_limit(point: OperatingPoint) -> bool:
 
 
 def _grid(minimum: float, maximum: float, steps: Sequence[int], max_points: int) -> list[float]:
-    """Return multiples of a step from `minimum` to below `maximum`. `minimum` itself is included."""
+    """Return multiples of a step from `minimum` (included) to `maximum` (excluded)."""
     if not 0 < minimum < maximum:
         return []
     step = next((step for step in steps if (maximum - minimum) / step <= max_points - 1), steps[-1])

@@ -128,7 +128,7 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
 def _safety(
     posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return for each point whether it is safe to hold, and whether measurements may show that it is safe."""
+    """Return for each point whether the job may stay at it, and whether measurements may show this."""
     if objective.slowdown_limit is None:
         risk = posterior.cost_exceedance(objective, 1.0 + MARGIN)
         return risk <= MAX_LOSS_RISK, risk < 1.0

@@ -66,22 +66,22 @@ class RegularityGuard:
     """Detection of jobs whose speed fluctuates too much for tuning, for example due to frequent checkpoints.
 
     Windows of such a job often contradict the expectation although the job has not changed. The measured
-    effect of a setting then depends on which windows contain a checkpoint.
+    effect of a setting then depends on which measurement windows contain a checkpoint.
     """
 
     def __init__(self) -> None:
-        """Start without windows."""
+        """Start without measurement windows."""
         self._windows = 0
         self._contradictions = 0
         self._changes = 0
 
     def begin_units(self) -> None:
-        """Discard the windows so far, because the speed of later windows has another unit."""
+        """Discard the measurement windows so far, because the speed of later windows has another unit."""
         self._windows = self._contradictions = 0
         self._changes += 1
 
     def add_window(self) -> None:
-        """Count a window of the job."""
+        """Count a measurement window of the job."""
         self._windows += 1
 
     def add_contradiction(self) -> None:
@@ -90,7 +90,7 @@ class RegularityGuard:
 
     @property
     def is_irregular(self) -> bool:
-        """Whether too many of the windows so far contradicted their expectation."""
+        """Whether too many of the measurement windows so far contradicted their expectation."""
         if self._changes > _MAX_UNIT_CHANGES:
             return True
         many = self._contradictions * _WINDOWS_PER_CONTRADICTION >= self._windows
@@ -105,11 +105,11 @@ class DevicePowerGuard:
     """
 
     def __init__(self) -> None:
-        """Start without a window."""
+        """Start without a measurement window."""
         self.reset()
 
     def reset(self) -> None:
-        """Discard the first window."""
+        """Discard the first measurement window."""
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
@@ -153,7 +153,7 @@ class RunBudget:
         return self._elapsed_s / self._untuned_s - 1.0 if self._untuned_s > 0 else 0.0
 
     def remaining_windows(self, window_s: float) -> float:
-        """Return the expected number of windows until the end of the job.
+        """Return the expected number of measurement windows until the end of the job.
 
         A job of unknown length is expected to run for as long as it has run so far, and at least for 20
         windows. If windows are long because the job has long steps, this minimum is ten minutes instead.
@@ -163,7 +163,7 @@ class RunBudget:
         return max(self._elapsed_s / window_s, min(_MIN_REMAINING_WINDOWS, _MIN_REMAINING_S / window_s))
 
     def max_loss(self, window_s: float) -> float:
-        """Return the relative loss of the objective that the next window may bring.
+        """Return the relative loss of the objective that the next measurement window may bring.
 
         The sum of all losses may be `_MAX_LOSS` of the whole job. Gains so far permit further losses.
         """
@@ -176,7 +176,7 @@ class RunBudget:
         """Return the maximum time ratio of the next window that keeps the job within its slowdown limit.
 
         Args:
-            window_s: untuned duration of the window.
+            window_s: untuned duration of the measurement window.
         """
         limit = self._objective.slowdown_limit
         if limit is None:

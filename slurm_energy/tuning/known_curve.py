@@ -22,7 +22,7 @@ def best_point(
     A point keeps the slowdown limit only if the sum of its relative time and the error of this time does.
 
     Args:
-        curve: the response curve.
+        curve: response curve of the job's program on this hardware.
         objective: objective with its slowdown limit.
         accepts: function that returns whether a point may be chosen.
     """
@@ -43,7 +43,8 @@ def ratios_at_gpu_limit(curve: ResponseCurve, limit_watts: float) -> tuple[float
     the slowdown. Above the highest limit, the ratios are unknown.
 
     Args:
-        curve: the response curve. Only points that set nothing but the GPU power limit count.
+        curve: response curve of the job's program on this hardware. Only points that set nothing but the
+            GPU power limit count.
         limit_watts: power limit of one GPU.
     """
     by_limit = {

@@ -26,7 +26,7 @@ WORKLOAD_CLASSES: Final = ("compute", "memory", "host")
 MIN_RUN_S: Final = 10.0
 """Minimum duration of a run whose time and power as a whole are compared. Shorter runs mostly start up."""
 MIN_TUNED_RUN_S: Final = 150.0
-"""The same for a tuned run, whose first 10 to 20 s are untuned."""
+"""Minimum duration of a tuned run whose time and power are compared. Its first 10 to 20 s are untuned."""
 MAX_POINTS: Final = 64
 _MAX_COUNT: Final = 10_000
 _LIMIT_TOLERANCE: Final = 1.02
@@ -63,7 +63,7 @@ class LearnedRun:
         gpu_watts: mean power of the GPU with the highest mean power in the whole run; None if this power
             or `watts` is unknown.
         gpus: number of GPUs on all nodes.
-        gpu_limits: power limits of a GPU; None if they are unknown or the job has no GPUs.
+        gpu_limits: power limits of a GPU; None if the limits are unknown or the job has no GPUs.
         exploration: whether the operating point of the run was chosen in order to learn the response.
     """
 
@@ -146,7 +146,7 @@ def learned_run(
         nodes: number of nodes of the job.
         energy_joules: energy on all nodes; None if unknown.
         seconds: duration of the run.
-        fingerprint: digest of the batch script. Only one node knows it.
+        fingerprint: digest of the batch script. Only the records of one node contain this digest.
     """
     if not records:
         return None

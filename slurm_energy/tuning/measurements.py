@@ -25,12 +25,12 @@ class SpeedMeasurement:
     """Mean speed and power of a job over all measurement windows at one operating point.
 
     Attributes:
-        duration_s: total duration of the windows.
-        units: units of work that were done in the windows.
-        joules: energy that was used in the windows.
+        duration_s: total duration of the measurement windows.
+        units: units of work that were done in the measurement windows.
+        joules: energy that was used in the measurement windows.
         error_units: standard error of `units`.
-        windows: number of windows.
-        center_s: sum of the windows' mid times weighted by their durations.
+        windows: number of measurement windows.
+        center_s: sum of the measurement windows' mid times weighted by their durations.
     """
 
     duration_s: float = 0.0
@@ -41,7 +41,7 @@ class SpeedMeasurement:
     center_s: float = 0.0
 
     def add(self, window: ProgressWindow) -> None:
-        """Add a window to the measurement."""
+        """Add a measurement window to the measurement."""
         units = window.units_per_s * window.duration_s
         self.duration_s += window.duration_s
         self.units += units
@@ -52,22 +52,22 @@ class SpeedMeasurement:
 
     @property
     def units_per_s(self) -> float:
-        """Mean speed over the windows, in units of work per second."""
+        """Mean speed over the measurement windows, in units of work per second."""
         return self.units / self.duration_s
 
     @property
     def window_s(self) -> float:
-        """Mean duration of a window."""
+        """Mean duration of a measurement window."""
         return self.duration_s / self.windows
 
     @property
     def watts(self) -> float:
-        """Mean power over the windows."""
+        """Mean power over the measurement windows."""
         return self.joules / self.duration_s
 
     @property
     def mid_s(self) -> float:
-        """Mean of the windows' mid times, weighted by their durations."""
+        """Mean of the measurement windows' mid times, weighted by their durations."""
         return self.center_s / self.duration_s
 
     @property
@@ -81,7 +81,7 @@ class SpeedMeasurement:
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
     def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
-        """Return the measurement of the windows of both measurements.
+        """Return one measurement over the windows of both measurements.
 
         The difference of the two measurements increases the error.
         """
@@ -118,7 +118,7 @@ class NoiseScale:
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Update the ratio with a window and the earlier windows at its point.
+        """Update the ratio with a measurement window and the earlier windows at its point.
 
         The window's error already includes `factor`.
         """
@@ -166,7 +166,7 @@ class ReferenceTrack:
         self.blocks = list(blocks)
 
     def open_block(self) -> SpeedMeasurement:
-        """Return the last block. Create the first block if there is none."""
+        """Return the last block. Create the first block if the track is empty."""
         if not self.blocks:
             self.blocks.append(SpeedMeasurement())
         return self.blocks[-1]
@@ -178,8 +178,8 @@ class ReferenceTrack:
         their untuned speeds differ.
 
         Args:
-            windows: number of windows since the last measurement of the reference.
-            remaining_windows: expected number of windows until the end of the job.
+            windows: number of measurement windows since the last measurement of the reference.
+            remaining_windows: expected number of measurement windows until the end of the job.
         """
         age = _REFERENCE_AGE_WINDOWS * min(1.5 ** (len(self.blocks) - 1), 4.0)
         return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2

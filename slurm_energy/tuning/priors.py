@@ -213,7 +213,7 @@ class CurvePrior:
 
         Args:
             base: prior between and beyond the points of the curve.
-            curve: measured responses.
+            curve: response curve that earlier runs have measured.
             extra_error: standard deviation between runs of the same program. It is added to the errors of
                 the curve's points.
         """

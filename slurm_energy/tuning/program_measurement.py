@@ -25,7 +25,7 @@ class ProgramMeasurement:
     """Time and power of a recurring job at one operating point, from a whole run or from windows of a run.
 
     Attributes:
-        point: the operating point.
+        point: operating point at which the job ran.
         time: time per unit of work in any unit. It is comparable with measurements that have the same
             `scale`.
         power: mean power of the job's components.

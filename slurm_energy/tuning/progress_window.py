@@ -42,7 +42,7 @@ class ProgressWindow:
         gpu_watts: mean power of one of the job's GPUs; None without GPUs or if unknown.
         package_watts: mean power of one of the job's processor packages; None if unknown.
         spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints.
-            The speed then includes the pauses. The speed of other windows of the job does not.
+            The speed then includes the pauses. The speed of other measurement windows of the job does not.
     """
 
     point: OperatingPoint
@@ -67,7 +67,7 @@ class ProgressWindow:
 
     @property
     def has_speed(self) -> bool:
-        """Whether speed and power of the window are usable."""
+        """Whether speed and power of the measurement window are usable."""
         return (
             _MIN_UNITS_PER_S <= self.units_per_s <= _MAX_UNITS_PER_S
             and 0.0 <= self.relative_error <= _MAX_ERROR

@@ -116,7 +116,7 @@ class RecurrencePosterior:
     Args:
         prior: hypotheses before the measurements.
         measurements: measurements. Measurements at points that are no candidates are ignored.
-        options: constants.
+        options: constants for the choice of operating points.
 
     Attributes:
         points: the candidate points, J.
@@ -321,7 +321,7 @@ def choose_point(
         objective: objective with its slowdown limit.
         random: generator of random numbers; with a seed the choice is reproducible.
         explore: whether exploration is allowed. It is not allowed while another run of the same job explores.
-        options: constants.
+        options: constants for the choice of operating points.
     """
     options = options or RecurrenceOptions()
     allowed = posterior.allowed(objective) & posterior.within_reach()
@@ -365,7 +365,7 @@ class RecurringJob:
         objective: objective with its slowdown limit.
         random: generator of random numbers.
         measurements: measurements of earlier runs in the order of time.
-        options: constants.
+        options: constants for the choice of operating points.
     """
 
     def __init__(

@@ -38,12 +38,12 @@ class ResponsePoint:
     """Relative time and power at one operating point. The untuned job has the ratios 1 and 1.
 
     Attributes:
-        point: the operating point.
+        point: power limits and clock bounds to which the ratios belong.
         time_ratio: time per unit of work, divided by the time of the untuned job.
         power_ratio: mean power, divided by the mean power of the untuned job.
         time_error: standard error of `time_ratio`; None if unknown.
         source: origin of the ratios, for example a measurement or a prediction.
-        count: number of independent measurements (runs or windows); 0 for a prediction.
+        count: number of independent measurements (runs or measurement windows); 0 for a prediction.
         measured_unix_s: Unix time of the latest measurement; None for a prediction.
     """
 

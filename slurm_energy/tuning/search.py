@@ -97,7 +97,7 @@ class TuningSearch:
         return self._phase
 
     def observe(self, window: ProgressWindow) -> None:
-        """Update the search with a window, and decide on the next point."""
+        """Update the search with a measurement window, and decide on the next point."""
         if not window.is_plausible:
             return
         self._start_s = window.start_s if self._start_s is None else self._start_s
@@ -243,7 +243,7 @@ class TuningSearch:
             self._move_on()
 
     def _merge_phases(self, block: SpeedMeasurement) -> None:
-        """Merge phases of a few windows each into one phase with more scatter.
+        """Merge phases of a few measurement windows each into one phase with more scatter.
 
         Checkpoints cause such phases.
         """

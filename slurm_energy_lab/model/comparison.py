@@ -51,7 +51,7 @@ def run_kernel(
     gpu_limit_watts: float | None = None,
     gpu_clock_mhz: int | None = None,
 ) -> KernelResult:
-    """Run one kernel on a new node and return its result.
+    """Run one compute kernel on a new node and return its result.
 
     Args:
         profile: the node's profile.

@@ -120,12 +120,12 @@ class Cores:
         return target
 
     def add_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Assign a kernel part to cores. Cores are given by core number."""
+        """Assign a part of a compute kernel to cores. Cores are given by core number."""
         for core in cores:
             self._parts[core] = (*self._parts[core], part)
 
     def remove_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Remove a kernel part from cores. Cores are given by core number."""
+        """Remove a part of a compute kernel from cores. Cores are given by core number."""
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 

@@ -22,7 +22,7 @@ class CoreLoad:
     Attributes:
         count: number of cores.
         khz: requested frequency.
-        parts: kernel parts that share each of these cores equally.
+        parts: parts of compute kernels that share each of these cores equally.
         real: share of each core's time that programs outside the model use, 0 to 1. The share applies
             only to cores without kernel parts.
         real_jobs: job and share of time of each program outside the model. The shares add up to `real`.
@@ -146,7 +146,7 @@ class CpuPhysics:
         """Return power and progress rates of a package.
 
         Args:
-            loads: the busy cores.
+            loads: groups of busy cores with equal load and settings.
             ceiling_khz: maximum frequency of every core.
             fed: the GPUs that threads of this package feed. A busy GPU keeps the package awake.
         """
@@ -194,7 +194,7 @@ class CpuPhysics:
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Store phase time and activity of every kernel part in its demand.
+        """Store phase time and activity of every part of a compute kernel in its demand.
 
         Return the memory traffic of all parts in bytes per second.
         """
@@ -224,7 +224,7 @@ class CpuPhysics:
         return sum(wishes.values())
 
     def full_speed_s(self, spec: KernelSpec) -> float:
-        """Return the seconds that problem size 1 of a kernel takes on all packages without power limits."""
+        """Return the seconds that a compute kernel of size 1 takes on all packages without power limits."""
         cpu = self.cpu
         khz = self.turbo_khz(cpu.cores_per_package)
         bandwidth = min(cpu.package_bytes_per_s, cpu.cores_per_package * self.core_bandwidth(khz))
@@ -239,7 +239,7 @@ class CpuPhysics:
 def fair_shares(
     wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
 ) -> dict[KernelPart, float]:
-    """Divide a limited resource among kernel parts in proportion to the weights of the parts.
+    """Divide a limited resource among parts of compute kernels in proportion to the weights of the parts.
 
     No kernel part receives more than it requests. The unused rest of its share is divided among the other
     parts.

@@ -46,7 +46,7 @@ class GpuModel:
         return _table_clock(self._physics.profile.memory_clocks_mhz, self.memory_range_mhz)
 
     def operate(self, now_s: float) -> None:
-        """Compute the operating point of the current kernel parts and settings from time `now_s` on.
+        """Compute the operating point for the current work and settings from time `now_s` on.
 
         The graphics clock is lowered as far as the power limit requires.
         """

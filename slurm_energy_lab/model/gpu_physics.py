@@ -60,7 +60,7 @@ class GpuPhysics:
         return gpu.bytes_per_s * share * memory_mhz / gpu.memory_clocks_mhz[0]
 
     def operate(self, parts: tuple[KernelPart, ...], mhz: float, memory_mhz: float) -> GpuOperatingPoint:
-        """Return power and progress rates while kernel parts share the GPU's time equally.
+        """Return power and progress rates while parts of compute kernels share the GPU's time equally.
 
         Args:
             parts: the kernel parts; empty for an idle GPU.
@@ -93,7 +93,7 @@ class GpuPhysics:
         """Return the switching activity, relative to GEMM, of a phase while it runs alone on the GPU.
 
         Args:
-            task: the phase.
+            task: kernel phase with its operations and bytes.
             busy_s: seconds for which the phase keeps the GPU busy.
             mhz: graphics clock.
         """
@@ -115,7 +115,7 @@ class GpuPhysics:
         """Return the seconds that problem size 1 takes at maximum clocks without a power limit.
 
         Args:
-            spec: the kernel.
+            spec: definition of the compute kernel.
             host_khz: frequency of the core that feeds the GPU.
         """
         gpu = self.profile

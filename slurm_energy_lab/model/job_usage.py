@@ -71,7 +71,7 @@ class UsageByJob:
         return self._occupancy.busy_cpus(job) > 0
 
     def cpu_seconds(self, job: Job, now_s: float) -> float:
-        """Return the CPU seconds of a job's programs and kernels up to time `now_s`.
+        """Return the CPU seconds of a job's programs and compute kernels up to time `now_s`.
 
         None is work outside all jobs.
         """

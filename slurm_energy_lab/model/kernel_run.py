@@ -16,7 +16,7 @@ from slurm_energy_lab.model.requests import KernelResult
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Work of one phase of a kernel part.
+    """Work of one phase of a part of a compute kernel.
 
     Attributes:
         flops: number of operations.
@@ -38,10 +38,10 @@ class PhaseWork:
 
 
 class KernelPart:
-    """The part of a kernel run that is executed by one GPU, or by all CPUs of the run together.
+    """Part of a compute kernel: the work that one GPU executes, or that all CPUs of the run execute together.
 
     Attributes:
-        task: the current phase.
+        task: work of the current phase.
         end_s: time at which the current phase ends at the current rates; infinity while all rates are 0.
         job: Slurm's job id of the job to which the kernel belongs; None for no job.
         host_khz: frequency of the core whose thread feeds the GPU; infinity until the node model sets it.

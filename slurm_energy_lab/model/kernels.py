@@ -38,7 +38,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class KernelPhase:
-    """A section of a kernel with a constant ratio of operations to memory traffic.
+    """A section of a compute kernel with a constant ratio of operations to memory traffic.
 
     Attributes:
         flops: operations per unit of scaled size (see `KernelSpec.scale`).
@@ -231,12 +231,12 @@ _BY_NAME = {spec.name: spec for spec in _KERNELS}
 
 
 def kernel_names() -> tuple[str, ...]:
-    """Return the names of all kernels: gemm, spmv, triad, stencil, monte_carlo, dist, train."""
+    """Return the names of all compute kernels: gemm, spmv, triad, stencil, monte_carlo, dist, train."""
     return tuple(_BY_NAME)
 
 
 def kernel_spec(name: str) -> KernelSpec:
-    """Return the definition of the kernel with this name.
+    """Return the definition of the compute kernel with this name.
 
     Raises:
         UsageError: there is no such kernel; the message lists the valid names.

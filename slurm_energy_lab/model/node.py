@@ -190,7 +190,7 @@ class NodeModel:
         self._points.stale_gpus.add(index)
 
     def gpu_clocks(self, index: int) -> tuple[int, int] | None:
-        """Return the range in MHz to which the graphics clock of a GPU is locked; None if it is not locked.
+        """Return the range in MHz to which the graphics clock of a GPU is locked; None: no lock.
 
         Raises:
             UsageError: the GPU does not exist.
@@ -219,7 +219,7 @@ class NodeModel:
         self._occupancy.set_real_load(self._now_s, key, job_id, cpus, share)
 
     def submit(self, request: KernelRequest, now_s: float, spec: KernelSpec | None = None) -> int:
-        """Start a kernel at `now_s` and return its run id.
+        """Start a compute kernel at `now_s` and return its run id.
 
         Args:
             request: request to run the kernel.
@@ -260,7 +260,7 @@ class NodeModel:
         return run.run_id
 
     def result(self, run_id: int) -> KernelResult | None:
-        """Return the result of a finished kernel; None while the kernel runs.
+        """Return the result of a finished compute kernel; None while the kernel runs.
 
         Results are kept until `forget`.
 
@@ -272,7 +272,7 @@ class NodeModel:
         return self._results.get(run_id)
 
     def progress_units(self, run_id: int) -> float:
-        """Return the progress of a kernel since its start, in units that the kernel chooses.
+        """Return the progress of a compute kernel since its start, in units that the kernel chooses.
 
         The progress of a kernel on several GPUs is the progress of the slowest GPU.
 
@@ -287,7 +287,7 @@ class NodeModel:
         return run.progress_at(self._now_s)
 
     def progress_share(self, run_id: int) -> float:
-        """Return the completed share of the progress units of a kernel, 0 to 1.
+        """Return the completed share of the progress units of a compute kernel, 0 to 1.
 
         Raises:
             NotFoundError: the run id is unknown.
@@ -298,7 +298,7 @@ class NodeModel:
         return self.progress_units(run_id) / run.total_units
 
     def progress_report(self, run_id: int) -> tuple[float, float] | None:
-        """Return the units that a running kernel can report, and the completion time of the last unit.
+        """Return the units that a compute kernel can report, and the completion time of the last unit.
 
         The result is None if the kernel has ended.
         """
@@ -309,11 +309,11 @@ class NodeModel:
         return run.report_at(self._now_s)
 
     def running(self) -> tuple[int, ...]:
-        """Return the run ids of the running kernels."""
+        """Return the run ids of the running compute kernels."""
         return tuple(self._runs)
 
     def forget(self, run_id: int) -> None:
-        """Delete a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
+        """Delete a finished compute kernel's result, or cancel a running kernel. Unknown ids are ignored."""
         self._results.pop(run_id, None)
         if run := self._runs.pop(run_id, None):
             self._operate()
@@ -397,7 +397,10 @@ class NodeModel:
         self._operate()
 
     def _remove(self, part: KernelPart, run: KernelRun) -> None:
-        """Remove a kernel part. Removing the last part finishes the run, or completes its cancellation."""
+        """Remove a part of a compute kernel.
+
+        The removal of the last part finishes the run, or completes the cancellation of the run.
+        """
         units = run.units.pop(part)
         del self._run_of_part[part]
         self._occupancy.remove_part(self._now_s, part)

@@ -31,7 +31,7 @@ class _RealLoad:
 
 @dataclass(slots=True)
 class _Cell:
-    """A group of CPUs with the same kernel parts and the same loads of programs outside the model.
+    """A group of logical CPUs with the same work: the same parts of compute kernels and the same loads.
 
     Attributes:
         cpus: the logical CPUs.
@@ -49,7 +49,7 @@ class _Cell:
 class Occupancy:
     """Busy time of the logical CPUs of a node.
 
-    A kernel part keeps each of its CPUs busy. Several kernel parts on one CPU share it equally. Programs
+    A kernel part keeps each of its CPUs busy. Several kernel parts on one CPU share the CPU equally. Programs
     outside the model share the remaining time. On a core that executes a kernel, these programs receive no
     time from this class and no power from `Cores`.
     """
@@ -64,11 +64,11 @@ class Occupancy:
         self._closed_jobs: dict[Job, float] = {}
 
     def add_part(self, now_s: float, part: KernelPart, cpus: Sequence[int], computes: bool) -> None:
-        """Assign a kernel part to CPUs.
+        """Assign a part of a compute kernel to CPUs.
 
         Args:
             now_s: current time in seconds.
-            part: the kernel part.
+            part: part of a compute kernel.
             cpus: logical CPUs.
             computes: True if the cores execute the kernel, False if they only feed a GPU.
         """
@@ -78,7 +78,7 @@ class Occupancy:
         self._rebuild(now_s)
 
     def remove_part(self, now_s: float, part: KernelPart) -> None:
-        """Remove a kernel part from its CPUs."""
+        """Remove a part of a compute kernel from its CPUs."""
         self._parts.pop(part, None)
         self._computing.discard(part)
         self._rebuild(now_s)

@@ -35,7 +35,7 @@ class OperatingPoints:
         self.next_event_s = math.inf
 
     def assign(self, part: KernelPart, device: str, placement: Placement) -> None:
-        """Assign a kernel part to its cores, or to its GPU and the CPU that feeds it."""
+        """Assign a part of a compute kernel to its cores, or to its GPU and the CPU that feeds it."""
         if device == "gpu":
             self._host_cpus[part] = placement.cpus[0]
             gpu = self._gpus[placement.units[0]]
@@ -46,7 +46,7 @@ class OperatingPoints:
         self.mark(part, placement.units)
 
     def remove(self, part: KernelPart, units: Sequence[int]) -> None:
-        """Remove a kernel part from its cores or its GPU."""
+        """Remove a part of a compute kernel from its cores or its GPU."""
         self.mark(part, units)
         if part in self._host_cpus:  # a part on a GPU
             gpu = self._gpus[units[0]]

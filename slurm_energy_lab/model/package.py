@@ -77,7 +77,7 @@ class PackageModel:
 
         Args:
             now_s: current time in seconds.
-            loads: the busy cores.
+            loads: groups of busy cores with equal load and settings.
             fed: the busy GPUs that threads of this package feed.
         """
         bound = math.inf

@@ -11,7 +11,7 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placement of one part of a kernel: its share of the work on the CPUs, or on one GPU.
+    """Placement of one part of a compute kernel: its share of the work on the CPUs, or on one GPU.
 
     Attributes:
         units: numbers of the cores that share the part, or the number of its GPU.
@@ -23,7 +23,7 @@ class Placement:
 
 
 def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
-    """Return the placements of a kernel's parts: one part for all cores, or one part per GPU.
+    """Return the placements of a compute kernel's parts: one part for all cores, or one part per GPU.
 
     Raises:
         UsageError: the device, a CPU or a GPU does not exist.
@@ -83,7 +83,7 @@ def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
 def _feeding_cpu(profile: NodeProfile, gpu: int, cpus: tuple[int, ...]) -> int:
     """Return the logical CPU whose thread feeds a GPU.
 
-    The CPU is one of `cpus`. If `cpus` is empty, it is a CPU of the package to which the GPU belongs.
+    The CPU is one of `cpus`. If `cpus` is empty, the CPU belongs to the same package as the GPU.
     """
     near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
     return near[gpu % len(near)]

@@ -1,4 +1,4 @@
-"""Computation of a kernel's problem size from its run time on an idle device at full speed."""
+"""Computation of a compute kernel's problem size from the run time on an idle device at full speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 
 def size_of(profile: NodeProfile, request: KernelRequest) -> float:
-    """Return the problem size of a kernel request.
+    """Return the problem size of a request to run a compute kernel.
 
     If the request states no size, the size is computed from the requested run time on the whole idle device
     at full speed.
@@ -48,7 +48,7 @@ def default_size(
 
 
 def full_speed_seconds(profile: NodeProfile, spec: KernelSpec, device: str) -> float:
-    """Return the seconds that problem size 1 of a kernel takes on the whole idle device at full speed.
+    """Return the seconds that a compute kernel of size 1 takes on the whole idle device at full speed.
 
     Raises:
         UsageError: the profile has no such device.

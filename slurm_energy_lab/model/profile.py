@@ -61,7 +61,7 @@ class CpuProfile:
         uncore_joules_per_byte: package energy of moving one byte to or from memory.
         voltage_floor: volts up to `voltage_knee_khz`. Above this frequency, the voltage rises linearly to
             `voltage_max` at `max_khz`.
-        system_cpus: number of CPUs that daemons and the kernel keep busy at all times, distributed
+        system_cpus: number of CPUs that daemons and Linux keep busy at all times, distributed
             evenly. The power of this work is part of `idle_watts`.
     """
 
@@ -191,7 +191,7 @@ class RaplProfile:
         hsmp_max_watts: maximum socket limit of AMD's host system management port; None if there is no such
             port.
         dies: number of dies of a package, each of which has a zone; None for one zone per package.
-        amd_energy: whether the kernel provides AMD's counters through hwmon's amd_energy instead of powercap.
+        amd_energy: whether Linux provides AMD's counters through hwmon's amd_energy instead of powercap.
     """
 
     energy_unit_exponent: int

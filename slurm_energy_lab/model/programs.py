@@ -84,7 +84,7 @@ def program_names() -> tuple[str, ...]:
 
 
 def workload_spec(name: str) -> KernelSpec:
-    """Return the definition of the kernel or program with this name.
+    """Return the definition of the compute kernel or program with this name.
 
     Raises:
         UsageError: there is no such kernel or program; the message lists the valid names.

@@ -34,7 +34,7 @@ def draw(seed: int, gpus: bool, shipped_data: Callable[[str], Table]) -> Table:
     Args:
         seed: seed of the random numbers.
         gpus: whether the node has GPUs.
-        shipped_data: function that returns the data of a shipped profile. The caller may change them.
+        shipped_data: function that returns the data of a shipped profile. `draw` may change these data.
     """
     numbers = random.Random(f"{seed}/{'gpu' if gpus else 'cpu'}")
     vendor = numbers.choice(sorted(_TEMPLATES))

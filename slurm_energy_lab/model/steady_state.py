@@ -49,8 +49,8 @@ class StaticRun:
     """Time and energy of a whole program at one operating point.
 
     Attributes:
-        point: the operating point.
-        seconds: run time.
+        point: operating point during the whole run.
+        seconds: run time of the program.
         joules: energy of the whole node.
     """
 

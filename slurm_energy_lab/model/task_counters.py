@@ -70,6 +70,6 @@ class TaskCounters:
         return TaskCount(self._traffic.integral_at(task, now_s), self._energy.integral_at(task, now_s))
 
     def forget(self, task: Task) -> None:
-        """Delete the counts of a kernel run that has ended."""
+        """Delete the counts of a compute kernel run that has ended."""
         self._traffic.forget(task)
         self._energy.forget(task)

@@ -20,7 +20,7 @@ PAGE_BYTES = 4096
 
 
 def refuse(code: int) -> NoReturn:
-    """Raise OSError, so that the current system call fails with the error number `code`, as in a driver."""
+    """Raise OSError, so that the current system call fails with the error number `code`."""
     raise OSError(code, os.strerror(code))
 
 

@@ -1,6 +1,6 @@
 """Resctrl monitoring groups of the processes of this machine. A child inherits the group of its parent.
 
-The emulator keeps this state instead of Linux. A process that a client moves belongs to its new group.
+The emulator keeps this state instead of Linux. A process that a client moves belongs to the new group.
 Any other process belongs to the group to which its parent belonged when the process was created. A process
 whose parent has ended belongs to the root group, because its ancestry is unknown.
 """
@@ -56,7 +56,7 @@ class ProcessGroups:
         self._moves: dict[int, list[_Move]] = {}
 
     def move(self, tid: int, group: str) -> None:
-        """Move a task to a group.
+        """Move a task to a resctrl group.
 
         Raises:
             ProcessLookupError: the task does not exist.
@@ -74,11 +74,11 @@ class ProcessGroups:
                 self._moves[tid] = [*moves, _Move(moves[-1].start_s, self._clock(), target)]
 
     def group_of(self, tid: int) -> str:
-        """Return the group of a task."""
+        """Return the resctrl group of a task."""
         return self._group_at(tid, self._clock(), {})
 
     def members(self, group: str) -> list[int]:
-        """Return the tasks of a group."""
+        """Return the tasks of a resctrl group."""
         now_s, origins = self._clock(), dict[int, TaskOrigin | None]()
         return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 

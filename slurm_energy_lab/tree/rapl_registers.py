@@ -1,6 +1,6 @@
 """RAPL registers of a node: energy counters and limit registers. Powercap files and MSRs share them.
 
-This module holds raw values and units. `powercap` and `msr` provide them as files.
+This module holds raw values and units. The modules `powercap` and `msr` provide the values as files.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class LimitRegister:
 
         Args:
             realtime_model: the node's model.
-            package: package number.
+            package: number of the package.
             interface: `msr` or `mmio`.
             locked: whether the firmware has locked the register.
             dies: number of registers among which the package's limits are divided.
@@ -179,7 +179,7 @@ def die_registers(
 
     Args:
         realtime_model: the node's model.
-        package: package number.
+        package: number of the package.
         interface: `msr` or `mmio`.
         locked: whether the firmware has locked the registers.
         dies: number of dies of the package.

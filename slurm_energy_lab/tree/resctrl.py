@@ -89,7 +89,7 @@ class ResctrlFiles:
         """Start to count a task in the group to which its processes belong.
 
         Args:
-            task: the task.
+            task: run of a compute kernel, or real programs of a job, see `task_counters`.
             pids: function that returns the ids of the task's processes. The first process determines the
                 group.
         """

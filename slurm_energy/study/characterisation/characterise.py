@@ -30,7 +30,7 @@ from slurm_energy.study.data.jobs_table import csv_text as jobs_csv
 from slurm_energy.study.directory import StudyDirectory
 
 SETTINGS: Final = 6
-"""Number of settings that a planned sweep measures, with the untuned one."""
+"""Number of settings that a planned sweep measures, including the untuned setting."""
 REPEATS: Final = 2
 
 

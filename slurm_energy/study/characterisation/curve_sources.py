@@ -76,7 +76,7 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
 
     Args:
         program: program of the jobs, as `USER/NAME` in the plan of the step `characterise`.
-        path: the file.
+        path: file with the output of the sweep.
 
     Raises:
         UsageError: the file cannot be read, has another form, or contains no measurement of the reference.

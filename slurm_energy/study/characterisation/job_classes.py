@@ -1,4 +1,6 @@
-"""Classes of jobs: a tree of thresholds on size, run time and power of programs. People can check it. Pure.
+"""Classes of jobs: a tree of thresholds on size, run time and power of programs. Pure.
+
+The thresholds are few and round, so that people can check the classes.
 
 A program is the set of jobs of one user with the same name. Digits in the name do not count. All jobs of a
 program are in the same class. Tuning changes the power of a job and could otherwise move the job to another
@@ -134,7 +136,7 @@ def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClas
     no split removes 5 % of the variance. A job whose data name a class keeps this class.
 
     Args:
-        jobs: the jobs.
+        jobs: jobs of the programs to classify.
         max_classes: maximum number of classes.
 
     Source: Blockeel, De Raedt and Ramon 1998, Top-down induction of clustering trees.
@@ -172,7 +174,7 @@ def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
     """Return the jobs with their classes. The features of a new program determine its class.
 
     Args:
-        jobs: the jobs.
+        jobs: jobs of the programs to classify.
         classes: classes of `job_classes`; empty: the jobs keep their present classes.
     """
     if not classes:

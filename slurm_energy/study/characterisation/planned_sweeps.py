@@ -1,4 +1,6 @@
-"""Sweeps of programs that the step `characterise` plans. Slurm jobs run them within a budget of node-hours.
+"""Sweeps of programs that the step `characterise` plans. The sweeps run as Slurm jobs.
+
+The node-hours of all sweeps are limited.
 
 An interrupted sweep can be continued. The state and the result of each program are in `characterise/sweeps`
 of the study. Every later run of the step uses a stored result.
@@ -93,7 +95,7 @@ class PlannedSweeps:
     """Planned sweeps of a study.
 
     Args:
-        study: the study. The caller holds its lock.
+        study: the study. The caller holds the lock of the study.
         points: settings to measure. The first setting is the reference.
         options: further options of sbatch.
         budget_node_hours: node-hours that all sweeps may take, including the node-hours of earlier runs.

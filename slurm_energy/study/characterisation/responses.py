@@ -76,8 +76,8 @@ class ClassResponses:
         """Return run time and power of each tuned job relative to the untuned job, shape (n,).
 
         Args:
-            jobs: the jobs.
-            objective: the objective.
+            jobs: n jobs with their classes.
+            objective: `energy`, `edp` or `ed2p`.
             slowdown_limit: permitted slowdown, as in `best`.
             random: generator of random numbers, which draws one error of the ratios per class. The deviation
                 of the curve is the standard deviation of this error. None: no errors.

@@ -74,7 +74,7 @@ def run_choose(
 
     Args:
         study: the study.
-        request: options.
+        request: options of the step.
         command: command line, for the manifest.
         progress: function that is called with the numbers of finished simulations and of all simulations.
 

@@ -28,7 +28,7 @@ def combinations(
 
     Args:
         forecasts: forecasts of single alternatives.
-        objective: the objective.
+        objective: objective of the study, with targets and limits.
     """
     improving = _best_by_levers(forecasts, objective)
     groups = [

@@ -69,7 +69,7 @@ def decide(objective: StudyObjective, site: SiteFigures) -> list[DecisionNode]:
     """Return the questions of the decision tree with their answers, starting at the root.
 
     Args:
-        objective: the objective.
+        objective: objective of the study, with targets and limits.
         site: figures of the present site.
     """
     names = objective.kpi_names()

@@ -59,7 +59,7 @@ class AlternativeForecast:
     """Forecast of an alternative.
 
     Attributes:
-        alternative: the alternative.
+        alternative: combination of levers to which the forecast applies.
         changes: forecast change of each KPI. Unknown KPIs are missing.
         limits: outlook of each limit.
         accounts, classes: cost or saving of each Slurm account and of each class of jobs, see
@@ -112,7 +112,7 @@ def limit_outlook(
     affects both sides of the comparison.
 
     Args:
-        limit: the limit.
+        limit: bounds of a KPI from the objective.
         change: forecast change of the limited KPI; None: unknown.
         deviation: standard deviation of the KPI over the days of the present site; NaN: unknown.
         account: account to which the limit applies; empty: all jobs.
@@ -137,11 +137,11 @@ def limit_outlook(
 def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) -> list[int]:
     """Return the rows of the alternatives that no other alternative dominates.
 
-    One alternative dominates another if the means of its forecasts are worse in no KPI and better in at least
-    one. A KPI that is unknown for an alternative does not count in comparisons with this alternative.
+    Alternative A dominates alternative B if the forecast means of A are worse in no KPI and better in at
+    least one KPI. A KPI that is unknown for A or B does not count.
 
     Args:
-        forecasts: the alternatives.
+        forecasts: forecasts of the alternatives to compare.
         kpis: the KPIs of targets and limits.
     """
     rows = [[one.improvement(kpi) for kpi in kpis] for one in forecasts]
@@ -171,14 +171,14 @@ class Recommendation:
 def recommend(forecasts: Sequence[AlternativeForecast], objective: StudyObjective) -> Recommendation:
     """Return the alternative to deploy.
 
-    Candidates are the alternatives that break no limit. If some of them keep every limit with certainty and
-    reach the main target, only these are candidates. The candidate with the largest improvement of the main
-    target is recommended. If two improvements differ by less than half a percentage point, the alternative
-    with fewer levers is preferred.
+    Candidates are the alternatives that break no limit. If some alternatives keep every limit with certainty
+    and reach the main target, only these alternatives are candidates. The candidate with the largest
+    improvement of the main target is recommended. If two improvements differ by less than half a percentage
+    point, the alternative with fewer levers is preferred.
 
     Args:
         forecasts: the alternatives, without the present site.
-        objective: the objective.
+        objective: objective of the study, with targets and limits.
     """
     target = objective.targets[0]
     kpi, wanted = target.indicator, abs(target.change_percent) / 100

@@ -103,7 +103,7 @@ def daily_kpis(
 
     Args:
         jobs: the jobs. Jobs that have not ended count only in waits.
-        days: the days.
+        days: days for which KPIs are computed.
         energy: energy of the nodes; None: the energy of the jobs is used, without idle nodes.
         prices: factors for cost and emissions; None: unknown.
     """

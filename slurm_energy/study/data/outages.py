@@ -27,7 +27,7 @@ def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> di
 
     Args:
         jobs: all jobs of the period.
-        days: the days.
+        days: days of the period.
         energy: energy of the nodes; None: not used.
     """
     reasons: dict[date, str] = {}

@@ -71,7 +71,7 @@ def measured_period(
     """Select a period of the data within the scope of the objective, and mark days of outages as unused.
 
     Args:
-        objective: the objective.
+        objective: objective of the study.
         loaded: jobs of the whole cluster.
         energy: energy of all nodes; None: unknown.
         begin: first day; None: `scope.begin`, or else the first full day of the data.
@@ -117,7 +117,7 @@ def read_period(folder: Path, objective: StudyObjective, result: Mapping[str, An
 
     Args:
         folder: directory of the step, with `JOBS_NAME` and, if energy of nodes is known, `ENERGY_NAME`.
-        objective: the objective.
+        objective: objective of the study.
         result: result of the step. Its key `period` is an object of `period_document`.
 
     Raises:

@@ -32,7 +32,7 @@ def expected_kwh(
 
     Args:
         jobs: jobs of the baseline and of the deployment.
-        days: the periods.
+        days: periods of the result, usually days.
         begin_s: end of the baseline and start of the deployment in Unix seconds.
         measured_kwh: energy of all nodes by period; None: only the energy of jobs counts.
     """

@@ -1,6 +1,6 @@
 """Days of a validation for tables and figures: baseline, control or treated, with values of each KPI.
 
-Each day has the measured value and the value expected from its work.
+Each day has the measured value and the value expected from the work of the day.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def judged_conclusion(conclusion: StudyConclusion, results: Mapping[str, Any]) -
     """Return a conclusion with its verdict and the figures behind it as a JSON object.
 
     Args:
-        conclusion: the conclusion.
+        conclusion: statement of the objective.
         results: results by step. The verdict on a conclusion is unknown if its step has no result.
     """
     is_reached, figures = _JUDGES[conclusion.finding](conclusion, results)

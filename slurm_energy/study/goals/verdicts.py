@@ -52,7 +52,7 @@ class TargetResult:
     """Result of a validation for one target.
 
     Attributes:
-        target: the target.
+        target: change of a KPI that the objective wants.
         verdict: whether the target is reached.
         estimate: estimated effect; None: not enough data.
         is_certain: whether the whole confidence interval reaches the target.
@@ -71,7 +71,7 @@ class LimitResult:
     """Result of a validation for one limit.
 
     Attributes:
-        limit: the limit.
+        limit: bounds of a KPI from the objective.
         account: Slurm account to which the limit applies; empty: all jobs.
         verdict: whether the limit is kept.
         reason: reason of the verdict, for people.
@@ -206,7 +206,7 @@ def _beyond(extreme: float, middle: float) -> float:
     """Return a bound beyond the extreme value of a baseline.
 
     The bound is farther out than the extreme by half the distance from the median to the extreme. The
-    distance is a ratio if both are positive, because waits have heavy tails.
+    distance is a ratio if both values are positive, because waits have heavy tails.
     """
     if extreme > 0.0 and middle > 0.0:
         return extreme * math.sqrt(extreme / middle)

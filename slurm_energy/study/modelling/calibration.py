@@ -61,7 +61,7 @@ def calibrated_twin(
     uses the schedule whose replay comes nearest to the measured mean completion time.
 
     Args:
-        period: the calibration period.
+        period: measured period for the calibration.
         nodes: number of nodes by partition. The number is estimated for missing partitions.
         cached: function that returns the stored score with a name. If no score is stored, the function
             computes and stores the score. None: nothing is stored.

@@ -26,7 +26,7 @@ from slurm_energy.study.modelling.twin import TwinChange, TwinDeferral, TwinSett
 from slurm_energy.study.statistics.student_t import student_quantile
 
 _HISTORY_S: Final = 28 * 86_400.0
-"""Time before the period whose prices the simulated controller knows, if the file has them."""
+"""Time before the period for which the simulated controller knows prices, if the file contains them."""
 WARM_UP_DAYS: Final = 2
 """Days before the period whose jobs are simulated, so that the period begins with a busy cluster."""
 
@@ -39,7 +39,7 @@ class ForecastInput:
         jobs: all jobs of the data, with their classes.
         days: the days of the data.
         first, end: index of the first held-out day, and index of the day after the last held-out day.
-        twin: the twin.
+        twin: calibrated settings of the digital twin.
         responses: response curves of the classes.
         prices: price and carbon intensity.
         account_kpi_names: names of the KPIs that are computed for each account.
@@ -79,7 +79,7 @@ def period_jobs(data: ForecastInput, seed: int) -> JobsTable:
     """Return the jobs of a seed's period, including the jobs of the days before the period.
 
     Args:
-        data: the input.
+        data: common input of all simulations.
         seed: 0 selects the held-out days. Other values select days drawn at random.
     """
     days, jobs = data.days, data.jobs
@@ -105,8 +105,8 @@ def forecast_run(data: ForecastInput, alternative: StudyAlternative, seed: int) 
     """Simulate an alternative over the period of a seed, and return its figures as a JSON object.
 
     Args:
-        data: the input.
-        alternative: the alternative.
+        data: common input of all simulations.
+        alternative: combination of levers to simulate.
         seed: selects the period and the random errors of the response curves.
     """
     jobs = period_jobs(data, seed)
@@ -209,7 +209,7 @@ class ForecastChange:
 def forecast_change(
     today: Sequence[float | None], values: Sequence[float | None], confidence: float
 ) -> ForecastChange | None:
-    """Return the change of a figure over paired simulations; None if it is unknown in all simulations.
+    """Return the change of a figure over paired simulations; None if all simulations lack the figure.
 
     Args:
         today: the figure under the present configuration, by seed.

@@ -114,7 +114,7 @@ def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]
 
     Args:
         study: the study.
-        period: the baseline.
+        period: measured period of the step `baseline`.
 
     Raises:
         UsageError: the step has not run.

@@ -78,9 +78,9 @@ def replay_errors(
     those of the cluster on the compared days.
 
     Args:
-        period: the measured period.
+        period: measured period of the cluster.
         run: replay of the whole period. The compared days therefore begin with running and waiting jobs.
-        days: the compared days.
+        days: days on which replay and measurement are compared.
         bounds: permitted relative errors by KPI.
     """
     pairs: dict[str, tuple[float, float]] = {}
@@ -109,7 +109,7 @@ def replay_csv(period: StudyPeriod, run: TwinRun, days: StudyDays) -> str:
     """Return measured and simulated power by hour as CSV; unknown values are empty.
 
     Args:
-        period: the measured period.
+        period: measured period of the cluster.
         run: replay of the whole period.
         days: the days to write.
     """

@@ -1,7 +1,7 @@
 """Digital twin of a cluster. The simulator replays the measured jobs as they ran, or under changed levers.
 
 Each partition becomes one kind of nodes in the simulator. Jobs keep their number of nodes. The simulator
-decides when they start. Source: thesis, section 6.3.4.
+decides when jobs start. Source: thesis, section 6.3.4.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def simulate(
     Args:
         jobs: the jobs. Jobs without a known submission, start or end are left out. Run times and energies
             must be those of untuned jobs.
-        settings: the twin.
+        settings: calibrated settings of the twin.
         change: changed levers; None: the present site is replayed.
         seed: seed of the simulator's random numbers.
 

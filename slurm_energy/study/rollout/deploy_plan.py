@@ -29,7 +29,7 @@ class StageRequest:
     """Request of the administrator for a stage, with options.
 
     Attributes:
-        stage: the stage.
+        stage: requested stage.
         configuration: energy.toml of the site.
         alternative: name of an alternative of the step `choose`; empty: the recommended alternative.
         design: design that divides jobs between the arms. None: the chosen partitions are treated, or
@@ -71,7 +71,7 @@ def planned_state(
     Args:
         request: stage and options that the administrator requests.
         choice: result of the step `choose`.
-        objective: the objective, for its scope and time zone.
+        objective: objective of the study. Its scope and time zone are used.
         before: present state of the deployment; None: nothing was deployed.
         now_s: Unix time.
 

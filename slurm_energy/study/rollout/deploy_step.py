@@ -31,7 +31,7 @@ STEP: Final = "deploy"
 _JOURNAL: Final = "journal"
 _UNITS: Final = ("senergyctld.service", "senergyd.service")
 Apply = Callable[[Sequence[str]], list[str]]
-"""Function that brings a changed configuration into force; it returns what remains to be done by hand."""
+"""Function that brings a changed configuration into force, and returns the steps that remain to be done."""
 
 
 def apply_configuration(command: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ class Deployment:
         After an interruption, the same request completes the stage.
 
         Args:
-            request: the stage.
+            request: requested stage, with options.
             command: command line, for the manifest.
 
         Raises:

@@ -42,7 +42,7 @@ class DeploymentState:
     Attributes:
         alternative: deployed alternative, a combination of levers that save energy.
         configuration: path of the site's energy.toml.
-        stage: the last stage.
+        stage: stage that was last put in force.
         assignment: assignment of the arms; None: the stage has no arms.
         partitions, other_partitions: partitions that the deployment covers, and all other partitions.
         power_share: share of the cluster's power that the covered partitions draw.

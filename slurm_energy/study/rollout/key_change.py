@@ -68,7 +68,7 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
     """Return the text of a TOML file with changed keys.
 
     Args:
-        text: the text.
+        text: text of the TOML file.
         changes: changes of keys. A key that already has the new value is left alone.
         remark: comment at the end of each written line; empty: no comment.
 

@@ -177,7 +177,7 @@ def check_combination(step: ConfigurationStep, folder: Path) -> None:
     """Run all checks of `senergy config check` on a planned file, and refuse errors that the change causes.
 
     Args:
-        step: the planned change.
+        step: planned change of the configuration file.
         folder: directory for temporary copies of the present and the planned file.
 
     Raises:

@@ -74,8 +74,8 @@ def stage_keys(
     """Return the keys that put an alternative in force in a stage.
 
     Args:
-        alternative: the alternative.
-        stage: the stage.
+        alternative: combination of levers to deploy.
+        stage: stage of the deployment.
         target: scope of the stage.
         site: parsed energy.toml of the site.
 

@@ -22,7 +22,7 @@ class CoefficientEstimate:
     """A coefficient of a regression.
 
     Attributes:
-        value: estimate.
+        value: estimated value of the coefficient.
         error: standard error.
         freedom: degrees of freedom of the error.
         weights: the estimate is the scalar product of these weights and the values.

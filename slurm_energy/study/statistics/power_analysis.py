@@ -48,7 +48,7 @@ def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> Da
     """Return the variation of daily KPI values that a validation would find in a baseline.
 
     Args:
-        period: the baseline.
+        period: measured period of the step `baseline`.
         kpi: name of the KPI.
         design: `SWITCHBACK`, in which the washout at the start of each day does not count, or `NONE`.
     """

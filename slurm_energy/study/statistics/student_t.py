@@ -13,7 +13,7 @@ def student_cdf(value: float, freedom: float) -> float:
     """Return the probability that a variable of Student's t distribution is at most `value`.
 
     Args:
-        value: the bound.
+        value: bound that the variable must not exceed.
         freedom: degrees of freedom, more than 0; they need not be a whole number.
     """
     if math.isinf(value):

@@ -107,7 +107,7 @@ class _Switch:
 
     Attributes:
         epoch: number of the change.
-        point: the new point.
+        point: operating point after the change.
         at_s: time of the change.
         go: whether the coordinator has decided that the change takes place.
     """
@@ -216,7 +216,7 @@ class GroupCoordinator:
             self._summary = self._search.summary()
 
     def _finish_switch(self, now_s: float) -> None:
-        """End a change that all agents have reported. Undo it if one of them has not reported it in time."""
+        """End a change that all agents have reported. Undo a change that is not reported in time."""
         switch = self._switch
         if switch is None or not switch.go or now_s < switch.at_s:
             return
@@ -244,7 +244,10 @@ class GroupCoordinator:
             switch.go = True
 
     def _observe(self) -> None:
-        """Merge the windows of all nodes, if each node has delivered one at the current point."""
+        """Merge the measurement windows of all nodes, once each node has delivered one.
+
+        Only windows at the current operating point count.
+        """
         windows = [member.window for member in self._members.values() if member.window is not None]
         if self._search is None or self._switch is not None or len(windows) < self.nodes:
             return

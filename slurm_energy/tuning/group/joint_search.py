@@ -20,7 +20,7 @@ class ConstantSearch:
     """A search that requests the same operating point for the whole job.
 
     Args:
-        point: the operating point.
+        point: operating point that the search requests.
         source: origin of the point, for the key `chosen_source` of the job record; None for the untuned
             point of a job that cannot be tuned.
     """
@@ -31,7 +31,7 @@ class ConstantSearch:
         self.requested, self._source = point, source
 
     def observe(self, window: ProgressWindow) -> None:
-        """Ignore the window. The point does not depend on measurements."""
+        """Ignore the measurement window. The point does not depend on measurements."""
 
     def summary(self) -> dict[str, Any]:
         """Return the result in the form of the job record's key `tuning`."""

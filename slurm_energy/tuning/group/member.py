@@ -12,9 +12,9 @@ from slurm_energy.tuning.group.messages import GroupDecision
 from slurm_energy.tuning.progress_window import ProgressWindow
 
 _MAX_SILENCE_S: Final = 0.8
-"""Age of the last decision at which a node no longer makes a decided change, because the others undo it."""
+"""Age of the last decision from which a node makes no decided change, because other nodes undo the change."""
 _CONFIRM_S: Final = 0.6
-"""Time after a change in which a decision must arrive; otherwise the node undoes it, as the others do."""
+"""Time after a change in which a decision must arrive. Otherwise all nodes undo the change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class PointChange:
 class GroupMember:
     """State of one node in a tuning group. Local times are seconds since boot on the node.
 
-    Without contact to the coordinator the node keeps its point. If the contact is lost shortly before or
-    after a change, the node does not make the change, or undoes it. The coordinator then makes the other
-    nodes undo the change too.
+    Without contact to the coordinator the node keeps its point. If the contact is lost shortly before a
+    change, the node does not make the change. If the contact is lost shortly after a change, the node undoes
+    the change. In both cases, the coordinator makes the other nodes undo the change too.
 
     Attributes:
         epoch: number of the last change that the node has applied; -1: unknown.
@@ -69,7 +69,7 @@ class GroupMember:
         """Process a decision of the coordinator.
 
         Args:
-            decision: the decision.
+            decision: decision of the coordinator for this node.
             sent_s: local time at which the poll was sent.
             received_s: local time at which the decision arrived.
         """

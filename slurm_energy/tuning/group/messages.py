@@ -57,9 +57,9 @@ class GroupPoll:
         nodes: number of nodes of the job.
         objective: `edp`, `ed2p` or `energy`.
         slowdown_limit: maximum relative increase of the time; None for no limit.
-        epoch: number of the last change that the node has applied; -1 if the agent does not know it.
-        point: operating point in force on the node; None if the agent does not know it.
-        switch_at_s: time of the next change that the agent has stored; None if it has stored none.
+        epoch: number of the last change that the node has applied; -1 if the agent does not know the number.
+        point: operating point in force on the node; None if the agent does not know the point.
+        switch_at_s: time of the next change that the agent has stored; None if no change is stored.
         offer: points that the node can have. Sent if the coordinator requests the offer; None in other polls.
         window: latest measurement window at the operating point of `epoch`; None without a new window.
         refused: names of fields of `OperatingPoint` that have no effect on the node.
@@ -249,7 +249,10 @@ def _offer(data: Any) -> NodeOffer:
 
 
 def _hardware(cls: type[Any], data: Any) -> Any:
-    """Build a hardware object of a message from JSON. Its fields are positive numbers or lists of them."""
+    """Build a hardware object of a message from JSON.
+
+    The fields of the object are positive numbers or lists of positive numbers.
+    """
     lists = [value for value in data.values() if isinstance(value, list)]
     numbers = [value for value in data.values() if value is not None and not isinstance(value, list)]
     numbers += [number for values in lists for number in values]

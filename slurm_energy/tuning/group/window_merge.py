@@ -20,7 +20,7 @@ def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
     are means over the nodes.
 
     Args:
-        windows: one window of each node, all at the same point; at least one window.
+        windows: one measurement window of each node, all at the same point; at least one window.
     """
     source = min((window.source for window in windows), key=_TRUST.index)
     slowest = min(

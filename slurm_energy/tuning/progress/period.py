@@ -32,7 +32,7 @@ _NOT_CLEARLY_WORSE: Final = 0.10
 _NOT_CLEARLY_WORSE_IN_PARTS: Final = 0.2
 _MIN_CONTRAST: Final = 0.4
 _MIN_LASTING: Final = {2: 0.6, 3: 0.45}
-"""Minimum correlation after two and three periods, relative to that after one."""
+"""Minimum correlation after two and three periods, relative to the correlation after one."""
 _MAX_DIFFERENCE: Final = 0.03
 _MIN_PERIODS_FOR_THIRDS: Final = 12.0
 
@@ -162,7 +162,7 @@ def _base_lag(correlation: Array, count: int) -> float:
     """Return the lag, in samples, of the shortest repetition that no other lag contradicts.
 
     Raises:
-        _RejectedError: there is no such repetition, or it does not last through the series.
+        _RejectedError: the series has no such repetition, or the repetition ends within the series.
     """
     lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
     _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")

@@ -164,7 +164,7 @@ def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
     Args:
         positions: sample times in units of the mean interval.
         flat: the series at these times.
-        lag: candidate period.
+        lag: candidate period in samples.
     """
     folds = np.arange(1, min(_MAX_FOLDS, int(lag / 2) + 2))
     turns = np.outer(folds, positions / lag) % 1.0
@@ -259,7 +259,7 @@ def is_alias(positions: Array, flat: Array, lag: float) -> bool:
     Args:
         positions: sample times in units of the mean interval.
         flat: the series at these times, or its mean since the previous time.
-        lag: candidate period.
+        lag: candidate period in samples.
     """
     middle = np.concatenate((positions[:1], (positions[1:] + positions[:-1]) / 2))
     own = max(_power(at, flat, 1 / lag, lag) for at in (positions, middle))

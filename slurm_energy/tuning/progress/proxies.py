@@ -14,7 +14,7 @@ _MAX_WINDOWS: Final = 64
 
 
 class ProxyValidation:
-    """Comparison of a proxy with a trusted rate over several windows.
+    """Comparison of a proxy with a trusted rate over several measurement windows.
 
     A proxy measures the job's work if the proxy and the trusted rate change by the same factor. Windows of
     equal speed cannot show this, because they also agree with a proxy that never changes.
@@ -49,7 +49,7 @@ class ProxyValidation:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether three windows agree with the proxy. Two of them must have clearly different speeds."""
+        """Whether three windows agree with the proxy. Two windows must have clearly different speeds."""
         enough = len(self._ratios) >= _MIN_WINDOWS and _spread(self._speeds) >= _MIN_SPEED_SPREAD
         return enough and not self.is_refuted
 

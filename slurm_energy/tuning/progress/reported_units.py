@@ -87,7 +87,7 @@ class ReportedUnits:
 
         A process without two reports in the window is left out. Either the process has ended, or its units
         are longer than the window. If the slowest process pauses regularly, the rate is that of whole cycles.
-        It is None if the window is shorter than a cycle.
+        The rate is None if the measurement window is shorter than a cycle.
         """
         rates = {key: _rate_of(reports, start_s, end_s) for key, reports in self._reports.items()}
         known = {key: rate for key, rate in rates.items() if rate is not None}
@@ -101,7 +101,7 @@ class ReportedUnits:
 
     @property
     def cycle(self) -> PauseCycle | None:
-        """Cycle of regular pauses of the process that was slowest in the last window."""
+        """Cycle of regular pauses of the process that was slowest in the last measurement window."""
         reports = self._reports.get(self._slowest)
         if not reports:
             return None
@@ -179,7 +179,7 @@ class ReportedUnits:
 def _rate_of(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of one process between its first and its last report in a window.
+    """Return the rate of one process between its first and its last report in a measurement window.
 
     Both reports are at the end of a unit, so that no partial unit counts. Intervals in which a unit took more
     than three times the median are pauses, unless they are frequent.
@@ -200,7 +200,7 @@ def _rate_of(
 def _median_rate(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of the median unit of one process in a window.
+    """Return the rate of the median unit of one process in a measurement window.
 
     If the window contains two units, the faster unit counts.
     """
@@ -237,7 +237,7 @@ def _cycle_rate(
 def _steps(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float, most: int = MAX_REPORTS
 ) -> list[tuple[float, float]]:
-    """Return the last `most` reports of a window. Reports without a new unit are left out."""
+    """Return the last `most` reports of a measurement window. Reports without a new unit are left out."""
     inside: list[tuple[float, float]] = []
     for report in reversed(reports):
         if report[0] < start_s or len(inside) > most:

@@ -79,7 +79,7 @@ def mean_and_error(values: list[float]) -> tuple[float, float] | None:
 def counter_rate(times: list[float], counts: list[float]) -> tuple[float, float] | None:
     """Return the mean rate of a counter and the rate's relative standard error; None if unknown.
 
-    A counter that decreased was reset. The window then has no rate.
+    A counter that decreased was reset. The measurement window then has no rate.
     """
     if len(counts) < 3 or any(b < a for a, b in itertools.pairwise(counts)):
         return None

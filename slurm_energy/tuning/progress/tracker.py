@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slurm_energy.tuning.progress.period import Period
 
 TOLERANCE: Final = 0.05
-"""Two signals disagree if the speed ratios that they give differ by more than this."""
+"""Relative difference of two signals' speed ratios above which the signals disagree."""
 _MIN_WINDOW_S: Final = 5.0
 _UNITS_PER_WINDOW: Final = 7
 _PERIODS_PER_WINDOW: Final = 11
@@ -29,7 +29,7 @@ _SHORTEST_PERIOD_RATIO, _LONGEST_PERIOD_RATIO = 0.60, 1.65
 """A new period relative to the first: settings change it less than this, a harmonic changes it by 2."""
 _DEFAULT_WINDOW_S: Final = 20.0
 REPORT_PATIENCE_S: Final = 60.0
-"""Time after its last report for which a job with another source or none is expected to report again."""
+"""Time after the last report in which a job is expected to report again before another source is used."""
 _TRUST: Final = (
     ProgressSource.REPORTED,
     ProgressSource.PERIOD,
@@ -72,8 +72,8 @@ class ProgressTracker:
     def awaits_report(self, now_s: float) -> bool:
         """Return whether a job has reported progress and will probably report again soon.
 
-        This applies only while another source, or none, is in use. The units of such a job are long. Rates of
-        another source could not be compared with later rates of the reports.
+        The result is False while the reports are the source of the rate. The units of such a job are long.
+        Rates of another source could not be compared with later rates of the reports.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S
@@ -151,7 +151,7 @@ class ProgressTracker:
         self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
 
     def rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the progress in a window, or None if no trustworthy signal has a rate.
+        """Return the progress in a measurement window, or None if no trustworthy signal has a rate.
 
         Start a window after the hardware has settled at its setting. Windows should be at least `window_s`
         long and must not overlap a change of a knob.
@@ -181,7 +181,9 @@ class ProgressTracker:
         )
 
     def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the median reported unit. None: there are no two reports, or the source differs.
+        """Return the rate of the median reported unit; None without such a rate.
+
+        A rate needs two reports in the window, and the reports must be the present source of the rate.
 
         A single pause in the window does not change this rate, but the rate includes the mean length of
         regular pauses. In contrast to `rate`, this method has no influence on the choice of the source.
@@ -263,7 +265,7 @@ class ProgressTracker:
     def _continues(self, seconds: float, start_s: float) -> bool:
         """Return whether a period belongs to the same loop as the earlier periods.
 
-        A different period replaces the earlier one only if two consecutive windows detect it.
+        A different period replaces the earlier one only if two consecutive measurement windows detect it.
         """
         if self._period_s is None:
             self._period_s = seconds

@@ -13,7 +13,7 @@ from slurm_energy.tuning.sweep.metrics import PointSummary, Quantity
 UNMEASURED_NOISE: Final = 0.03
 """Relative standard deviation that is assumed while no point has two repetitions."""
 MIN_NOISE: Final = 0.005
-"""Minimum of the estimated relative standard deviation. Two or three equal runs prove no smaller one."""
+"""Minimum of the estimated relative standard deviation. Two or three equal runs prove no smaller value."""
 _STANDARD_ERRORS: Final = 2.0
 
 

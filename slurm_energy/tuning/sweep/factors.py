@@ -167,7 +167,7 @@ def read_factors(content: bytes, path: str) -> list[Factor]:
 
 
 def numeric_value(value: str | None) -> float | None:
-    """Return the value of a factor as a number; None if it is not a number."""
+    """Return the value of a factor as a number; None if the value is not a number."""
     return float(value) if value is not None and _NUMBER.fullmatch(value) else None
 
 
@@ -200,7 +200,7 @@ def _expand(name: str, text: str, parse: Callable[[str], str | None]) -> list[st
 
 
 def _parser_of(name: str) -> Callable[[str], str | None]:
-    """Return the function that checks a value of a factor and converts it to its normal form."""
+    """Return the function that checks a value of a factor and converts the value to its normal form."""
     if name.startswith("env."):
         if not _VARIABLE.fullmatch(name[4:]):
             raise UsageError(f"environment variable '{shown(name[4:])}'", "is not a valid name")

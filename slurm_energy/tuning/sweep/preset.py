@@ -146,11 +146,11 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
     The first configuration has the first value of each choice if this combination is feasible.
 
     Args:
-        preset: the preset.
+        preset: parsed preset.
         machine: numbers of the machine by name: `machine_cores`, `machine_threads_per_core`.
 
     Raises:
-        UsageError: an expression is invalid, there are too many combinations, or none is feasible.
+        UsageError: an expression is invalid, there are too many combinations, or no combination is feasible.
     """
     count = math.prod(len(values) for values in (*preset.counts.values(), *preset.words.values()))
     if count > MAX_COMBINATIONS:
