@@ -23,7 +23,7 @@ async def request_controller(
         send: sends the request with a client and returns the response.
 
     Raises:
-        EnergyError: the controller did not respond, or it refused the request.
+        EnergyError: the controller did not respond or refused the request.
     """
     client = ControllerClient(
         *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),

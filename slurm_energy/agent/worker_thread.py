@@ -59,7 +59,7 @@ class PeriodicTask:
 class WorkerThread(Executor):
     """A thread that runs tasks in order, and between them a periodic task on a fixed time grid.
 
-    A delayed run of the periodic task does not shift the following ones, and missed times are skipped. The
+    A delayed run of the periodic task does not shift the following runs, and missed times are skipped. The
     thread starts with the first task.
     """
 

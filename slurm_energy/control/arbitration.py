@@ -111,8 +111,8 @@ def merge_claims(name: str, original: str, requested: Sequence[str], affects_oth
         name: name of the knob, for example `powercap.power_limit`.
         original: value of the knob before the first job changed it.
         requested: values that jobs request, in the unit of the knob.
-        affects_others: whether the knob also affects jobs that request no value. These jobs need the
-            original.
+        affects_others: whether the knob also affects jobs that request no value. These jobs need the original
+            value.
     """
     if not requested or affects_others:
         return original

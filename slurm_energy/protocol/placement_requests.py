@@ -41,7 +41,7 @@ class PlacementQuery:
             here.
         data_bytes: bytes of data that must be transferred if the job runs on another cluster.
         policy: placement policy; empty for the configured policy.
-        reserve: whether the job is about to be submitted, so that it counts in the expected load of the
+        reserve: whether the job is about to be submitted. If so, the job counts in the expected load of the
             chosen cluster.
     """
 

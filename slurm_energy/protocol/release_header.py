@@ -1,4 +1,4 @@
-"""The HTTP header with the release of senergyctld, and the advice for programs that are newer.
+"""The HTTP header with the release of senergyctld, and advice for programs newer than senergyctld.
 
 The header is not signed. Programs use it only to explain errors, never to decide about data.
 """

@@ -35,7 +35,7 @@ class ResponseSeal:
     """The proof of one response, whose body may be passed in parts.
 
     Args:
-        request_credential: munge credential of the request, as in its header.
+        request_credential: munge credential in the header of the request.
         status: HTTP status of the response.
     """
 
@@ -82,7 +82,7 @@ class ResponseVerifier:
 
         Args:
             content: body of the response, with the proof.
-            request_credential: munge credential of the request, as in its header.
+            request_credential: munge credential in the header of the request.
             status: HTTP status of the response.
 
         Raises:

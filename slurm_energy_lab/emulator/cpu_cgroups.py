@@ -32,7 +32,7 @@ class CpuCgroups(Protocol):
         """Return the CPU seconds that the processes of a control group have used since its creation."""
 
     def remove(self, name: str) -> bool:
-        """Remove a group if it has no process.
+        """Remove a control group if no process is in the group.
 
         Return whether the group no longer exists.
         """
@@ -74,11 +74,11 @@ class CpuCgroupsV1:
         _write(group / "cpu.cfs_quota_us", str(quota_us))
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU seconds in the group's cpuacct.usage."""
+        """Return the CPU seconds in the control group's cpuacct.usage."""
         return int((self._cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def remove(self, name: str) -> bool:
-        """Remove a group under each controller if it has no process.
+        """Remove a control group under each controller if no process is in the group.
 
         Return whether the group no longer exists.
         """
@@ -116,7 +116,7 @@ class CpuCgroupsV2:
         _write(self._base / name / "cpu.max", f"{quota_us} {period_us}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU seconds in the group's cpu.stat."""
+        """Return the CPU seconds in the control group's cpu.stat."""
         for line in (self._base / name / "cpu.stat").read_text().splitlines():
             key, _, value = line.partition(" ")
             if key == "usage_usec":
@@ -124,7 +124,7 @@ class CpuCgroupsV2:
         return 0.0
 
     def remove(self, name: str) -> bool:
-        """Remove a group if it has no process.
+        """Remove a control group if no process is in the group.
 
         Return whether the group no longer exists.
         """

@@ -31,7 +31,7 @@ MAX_TEXT = 200
 
 
 class EmulatorRequestHandler:
-    """Executor of the messages to one emulated node."""
+    """Executor of the messages that clients send to one emulated node."""
 
     def __init__(
         self,

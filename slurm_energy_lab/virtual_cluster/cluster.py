@@ -39,7 +39,7 @@ class BareNode:
             return state.submit(request, state.now_s)
 
     def close(self) -> None:
-        """Close the model."""
+        """Close the node model."""
         self.model.close()
 
 
@@ -88,7 +88,7 @@ class ClusterRun:
             run.
         seconds: duration of the run.
         ended: start and end of each ended job, by job id.
-        over_limit: ids of the jobs that ran longer than their time limit, which Slurm would have killed.
+        over_limit: ids of the jobs that ran longer than their time limit. Slurm would have killed these jobs.
         busy_node_s: node-seconds that jobs have used.
         waited_s: seconds from submission to start, summed over the started jobs.
         waits_s: seconds from submission to start, by job id. For jobs that have not started, seconds from

@@ -25,9 +25,10 @@ def start_jobs(
 ) -> list[ClusterJob]:
     """Start the jobs that can start now, and return these jobs.
 
-    The first job of a partition that cannot start gets a reservation for the time at which enough nodes will
-    be free. A later job starts before this job only if it ends by the reserved time or leaves enough nodes
-    free. A job that `start` refuses, although its nodes are free, does not delay the jobs after it.
+    In each partition, the first job that cannot start gets a reservation for the time at which enough nodes
+    will be free. A later job starts before that job only if the later job ends by the reserved time, or
+    leaves enough nodes free. A job that `start` refuses, although its nodes are free, does not delay the jobs
+    after it.
 
     Args:
         queue: waiting jobs in the order of the queue.

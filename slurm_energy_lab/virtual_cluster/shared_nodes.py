@@ -164,7 +164,7 @@ class SharedNode:
         return [block for block in range(BLOCKS) if block not in used]
 
     def begin(self, job: SharedJob) -> bool:
-        """Start a job if it fits. A node without a running agent accepts no job."""
+        """Start a job if enough CPUs are free. A node without a running agent accepts no job."""
         free = self.free_blocks()
         if not self.agent_runs or len(free) < job.blocks:
             return False

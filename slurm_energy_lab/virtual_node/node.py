@@ -93,7 +93,7 @@ class VirtualNode:
         self.manager.start()
 
     def restart_agent(self) -> None:
-        """Replace the agent by a new agent that knows nothing about earlier jobs."""
+        """Replace the agent by a new agent that has no state of earlier jobs."""
         self.manager.stop()
         self._start_agent()
 

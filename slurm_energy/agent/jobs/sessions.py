@@ -47,7 +47,7 @@ class JobStep:
         cpu_time: CPU time of the step's processes at the last division of energy; None before the first
             division.
         pid: process id of the step's slurmstepd; None if not reported.
-        shared: whether another step ran at the same time.
+        shared: whether another Slurm step of the job ran at the same time.
         process_seen: whether the step's slurmstepd was seen alive.
         record_id: id of the energy record that will be written for the step.
     """

@@ -22,7 +22,7 @@ def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Sess
 
     Args:
         sessions: sessions of the running jobs. The time of a detected end is stored in the job's session.
-        root: directory that contains `proc`.
+        root: directory that contains `proc` of the node, usually `/`.
         now: time in seconds since boot.
     """
     stale = []

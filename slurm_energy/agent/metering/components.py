@@ -94,7 +94,7 @@ def job_components(
 def component_energies(
     listed: Iterable[JobComponent], meter: JobMeter, *, whole_node: bool, partial: Container[str] = ()
 ) -> tuple[ComponentEnergy, ...]:
-    """Return the component energies of a job's record.
+    """Return the energy of each component for a job's record.
 
     Args:
         listed: the components whose energy is recorded for the job.

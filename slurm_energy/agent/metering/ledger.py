@@ -55,8 +55,8 @@ class Ledger:
 
     Args:
         devices: the node's hardware.
-        idle: idle power by component. The ledger also passes intervals without jobs to this object, which
-            learns idle power from them.
+        idle: idle power by component. The ledger passes intervals without jobs to this object, so that it
+            learns the idle power.
     """
 
     def __init__(self, devices: NodeDevices, idle: IdlePower) -> None:

@@ -54,7 +54,7 @@ class OpenPeriod:
         ended_json: `ended` as JSON, for checkpoints.
         late_s: seconds before the start of the period whose energy is charged in the period, because this
             energy was not charged yet when the period started.
-        period_id: id of the period.
+        period_id: unique id of the period, as in its record.
     """
 
     start: int

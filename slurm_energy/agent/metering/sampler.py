@@ -113,7 +113,7 @@ class _CounterState:
         self.value_uj, self.timing_uncertainty_s = value_uj, timing_uncertainty_s
 
     def move(self, now: float, value_uj: int, timing_uncertainty_s: float, suspended: bool) -> CounterDelta:
-        """Store a reading and return the energy since the previous one.
+        """Store a reading and return the energy since the previous reading.
 
         `energy_between` checks the energy against the maximum power of the counter. For this check the
         interval between the readings is extended by the timing uncertainties of both readings.

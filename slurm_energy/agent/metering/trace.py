@@ -44,7 +44,7 @@ class TraceBuilder:
             start: time in seconds since boot from which the energy was used.
             end: time in seconds since boot until which the energy was used.
             joules: energy by component. The power of an absent component is unknown in this time, unless
-                another call adds its energy.
+                another call adds energy of that component.
         """
         start = max(start, self.start)
         if end <= start:

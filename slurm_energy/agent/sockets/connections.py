@@ -133,7 +133,7 @@ class ConnectionPool:
             del self._count_by_uid[connection.uid]
 
     def wait_s(self, uid: int, length: int) -> float:
-        """Return for how many seconds a message of a user must be delayed to keep the rate limit.
+        """Return the seconds for which a user's message must be delayed to keep the user's rate limit.
 
         Args:
             uid: uid of the user.

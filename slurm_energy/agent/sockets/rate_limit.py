@@ -36,10 +36,10 @@ class UserTokenBuckets:
         return granted
 
     def reserve(self, uid: int, now: float, count: int = 1) -> float:
-        """Take tokens from a user's bucket and return after how many seconds they may be used.
+        """Take tokens from a user's bucket and return after how many seconds these tokens may be used.
 
         If the bucket has too few tokens, future tokens of the bucket are reserved. The result is then the
-        time until the bucket has received these tokens; otherwise it is 0.
+        time until the bucket has received these tokens. Otherwise the result is 0.
 
         Args:
             uid: uid of the user.

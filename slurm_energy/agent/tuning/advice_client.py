@@ -1,4 +1,7 @@
-"""Requests of the node agent to the controller for advice about tuned jobs. No hook and no job waits."""
+"""Client that asks the controller for advice about tuned jobs.
+
+No hook and no job waits for a response.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class JobSignals:
 def _merged(activities: list[Activity]) -> dict[str, Any]:
     """Return the mean utilisation and work of the job's GPUs.
 
-    The mean suffices, because the GPUs of a job wait for each other in each step.
+    The mean suffices, because the GPUs of a job wait for each other in each step of the program.
     """
     if not activities:
         return {}
