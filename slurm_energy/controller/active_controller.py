@@ -294,7 +294,7 @@ class ActiveController:
         self._resignation = Resignation(self._config, successor)
 
     def _reload(self) -> None:
-        """Load a new configuration; keep the old one if any part of the new one is wrong."""
+        """Load a new configuration. Keep the old configuration if any part of the new one is invalid."""
         with self._manager.reload():
             self._load_new_configuration()
 

@@ -76,7 +76,7 @@ class NodeState:
         size_bytes: size of the report and of `facts`.
         clock_offset_s: the node's clock minus the clock of this host. The value is too low by the
             transmission time of the report.
-        counts, facts: as in `LiveReport`. Facts from an earlier report apply until the node sends new ones.
+        counts, facts: as in `LiveReport`. Facts from an earlier report apply until the node sends new facts.
     """
 
     cluster: str

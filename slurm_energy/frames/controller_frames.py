@@ -115,7 +115,7 @@ def jobs(
             seconds, or a datetime. None: no limit.
         end: return only jobs that ran before this time, in one of the forms of `start`. None: no limit.
         duplicates: also return earlier runs of requeued jobs.
-        controller: client of the senergyctld to query; None: the configured one.
+        controller: client of the senergyctld to query; None: the configured controller.
 
     Returns:
         Data frame with `JOB_COLUMNS`.
@@ -143,7 +143,7 @@ def steps(
     duplicates: bool = False,
     controller: ControllerClient | None = None,
 ) -> Any:
-    """Return the Slurm steps of jobs, one row per step. Arguments and errors are those of `jobs`.
+    """Return the Slurm steps of jobs, one row per step. Arguments and errors are the same as of `jobs`.
 
     Returns:
         Data frame with `STEP_COLUMNS`.
@@ -162,7 +162,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
 
     Args:
         job: job id such as `12`, `12_3`, `14+0`.
-        controller: client of the senergyctld to query; None: the configured one.
+        controller: client of the senergyctld to query; None: the configured controller.
 
     Returns:
         Data frame with one column per component and the column `total`. The index is the start of each

@@ -18,7 +18,8 @@ def simulation(folder: str | Path, table: str = "summary") -> Any:
     """Return one table of the results that `senergy simulate --out DIR` wrote.
 
     Args:
-        folder: the directory DIR. If the scenario has several variants, the directory of one variant.
+        folder: path of the directory DIR or, if the scenario has several variants, path of the directory of
+            one variant.
         table: `summary` (one row per policy and seed), `jobs` or `power`. The frames of jobs and of power
             contain the rows of all policies, distinguished by the column `policy`.
 

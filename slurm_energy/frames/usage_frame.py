@@ -54,7 +54,7 @@ def report(
         interval: `all`, `hour`, `day`, `week` or `month`. The frame has one row per interval and combination
             of dimension values.
         clusters: names of clusters; None: only the cluster of the controller.
-        controller: client of the senergyctld to query; None: the configured one.
+        controller: client of the senergyctld to query; None: the configured controller.
 
     Returns:
         Data frame with cluster, start, end, kind, the columns in `by`, and the amounts.

@@ -26,7 +26,7 @@ class EnergyJob:
 
     Args:
         job_id: Slurm's job id.
-        controller: client of the senergyctld that `record` and `trace` query; None: the configured one.
+        controller: client of the senergyctld that `record` and `trace` query; None: as configured.
 
     Attributes:
         job_id: Slurm's job id.

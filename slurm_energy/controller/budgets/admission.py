@@ -71,7 +71,7 @@ class AdmissionReport:
     Attributes:
         watts: number of licenses (one per watt) that each running job holds, by job id.
         waiting: for each pending job that does not fit under a budget, a sentence that says so, by job id.
-        problems: failures and missing prerequisites, one line each.
+        problems: failures and missing prerequisites, one line of text each.
         corrected: number of jobs whose number of requested licenses was changed.
     """
 

@@ -60,7 +60,7 @@ class SignalText:
 class SignalReader:
     """Reader of the signals of all budgets. If a signal cannot be read, its last text stays.
 
-    Each signal is read by a separate task, so that a slow signal does not delay the others.
+    Each signal is read by a separate task, so that a slow signal does not delay other signals.
 
     Args:
         failures: log of failures; a repeated failure is logged once.

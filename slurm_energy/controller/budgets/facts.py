@@ -222,8 +222,8 @@ class JobRange(NamedTuple):
         gpu: maximum minus idle power of one GPU; 0 without GPUs.
         packages_idle: idle power of all packages together.
         gpu_idle: idle power of one GPU.
-        packages_min: sum of the lowest power limits of all packages; None: one of them has no limit.
-        gpu_min: highest of the lowest power limits of all GPUs; None: one of them has no limit.
+        packages_min: sum of the minimum power limits of all packages; None: a package has no power limit.
+        gpu_min: maximum over the GPUs of their minimum power limits; None: a GPU has no power limit.
         package_model, gpu_model: product names of the packages and of the GPUs; empty if the node has several
             models or no such device.
     """

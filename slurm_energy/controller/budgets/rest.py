@@ -41,7 +41,7 @@ class RestPower:
         return node_rest(self.inputs, by_node.astype(np.float64))
 
     def fixed_watts(self, of_nodes: Floats) -> Floats:
-        """Return, for each budget, the power other than that of devices with a power limit, shape (b,).
+        """Return, for each budget, the power of all parts except the devices with a power limit, shape (b,).
 
         Args:
             of_nodes: result of the method `of_nodes`.
@@ -50,7 +50,7 @@ class RestPower:
 
 
 def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return the power under each budget except that of the devices with a power limit, shape (b,).
+    """Return, for each budget, the power of all parts without a power limit, shape (b,).
 
     Args:
         inputs: state of the engine.
@@ -68,9 +68,9 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
 
 
 def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
-    """Return the power of each node except that of its devices with a power limit, shape (number of nodes,).
+    """Return the power of each node's parts without a power limit, shape (number of nodes,).
 
-    If this power of a node is not known yet, the largest value of the other nodes is assumed. A booting node
+    If this power is not known yet for a node, the largest value of the other nodes is assumed. A booting node
     counts at least with the power of a boot. A node that is off counts with its power while off.
 
     Args:
@@ -136,9 +136,9 @@ def _absent_watts(node: BudgetedNode, largest: float) -> float:
 
 
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return the power under budgets of jobs except that of the devices with a power limit, shape (b,).
+    """Return, for each budget of jobs, the power of parts without a power limit on the jobs' nodes.
 
-    The jobs on a node share this power of the node equally.
+    The jobs on a node share this power of the node equally. The shape is (b,).
     """
     if all(budget.scope.covers_nodes for budget in inputs.budgets):
         return np.zeros(len(inputs.budgets))

@@ -68,7 +68,7 @@ class StartHolds:
         *,
         only_delaying: bool,
     ) -> tuple[dict[int, str], tuple[str, ...]]:
-        """Hold the jobs that must wait, and release the others.
+        """Hold the pending jobs that must wait for power, and release the other jobs.
 
         Args:
             queue: the jobs.

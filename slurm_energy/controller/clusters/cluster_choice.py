@@ -1,4 +1,4 @@
-"""Choice of a cluster for one job from the states of all clusters. The module needs numpy and does no I/O."""
+"""Choice of a cluster for a job, from the states of all clusters. The module needs numpy and does no I/O."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _forecast(values: SignalValues) -> SignalForecast:
 
 
 def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
-    """Return the expected load in GPUs or in CPUs. Running jobs count first, then pending ones."""
+    """Return the expected load in GPUs or in CPUs. Running jobs count first, then pending jobs."""
     units = state.gpus if by_gpus else state.cpus
     running = [(end_s, gpus if by_gpus else cpus) for end_s, cpus, gpus in state.running]
     load = ExpectedLoad(units, now_s, [job for job in running if job[1]])

@@ -86,7 +86,7 @@ class BeginTimeHolds:
             hold_s: maximum time from now to the new begin time.
 
         Returns:
-            The failures, one line each.
+            The failures, one line of text each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -109,7 +109,7 @@ class BeginTimeHolds:
         return *problems[:_SHOWN], *released
 
     def release(self, jobs: Iterable[int] | None, now_unix_s: float) -> tuple[str, ...]:
-        """Release jobs and return the failures, one line each.
+        """Release jobs and return the failures, one line of text each.
 
         A job that another holder also holds stays held.
 
@@ -144,7 +144,7 @@ class BeginTimeHolds:
         """Return whether the begin time of a job must be set.
 
         If the present begin time is near, it must be set, even if a user has chosen this time. If the present
-        begin time is too late, it is set to an earlier time only if senergyctld set the present one.
+        begin time is too late, it is set to an earlier time only if senergyctld set the present time.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

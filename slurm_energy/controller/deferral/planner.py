@@ -171,7 +171,7 @@ class DeferralPlanner:
         return self._note_ends(cycle), problems
 
     def release_all(self, now_s: float) -> tuple[list[DeferredJob], tuple[str, ...]]:
-        """Release every held job. Return the facts of these jobs, and the failures, one line each.
+        """Release every held job. Return the facts of these jobs, and the failures, one line of text each.
 
         Raises:
             UnavailableError: slurmctld does not answer. The jobs then start when their begin times pass.
@@ -209,7 +209,7 @@ class DeferralPlanner:
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
         """Take over begin times that users changed.
 
-        If a user sets a begin time earlier than the one that senergyctld set, the job is no longer held.
+        If a user sets an earlier begin time than senergyctld had set, the job is no longer held.
         """
         times = self._holds.times
         with times.lock:

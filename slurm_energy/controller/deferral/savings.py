@@ -72,7 +72,7 @@ def savings_rows(
 def _merged(
     runs: Sequence[DeferredRun], job_of_run: Ints, first: Ints, waits: Sequence[Wait]
 ) -> tuple[FinishedJobs, Floats]:
-    """Return the jobs and the first start of each. All runs of a job are merged into one."""
+    """Return the jobs and the first start of each job. All runs of a job are merged into one run."""
     count = len(first)
     length_s = np.array([run.end_s - run.start_s for run in runs])
     time_s = _sums(job_of_run, np.maximum(length_s, 0.0), count)

@@ -25,7 +25,7 @@ class SuspendedJob:
         job_id, submit_s: job id and submission time of the run that the suspension ended.
         restart_count: number of requeues before that run.
         since_s: time of the suspension.
-        suspensions: number of suspensions of the job, including this one.
+        suspensions: number of suspensions of the job, including the present suspension.
         latest_start_s: time by which the first run of the job had to start.
         deadline_start_s: latest start that the job's deadline permits; None: the job has no deadline.
         work_s: time for which the job has worked in all its runs, without the time that restarts cost.

@@ -187,7 +187,7 @@ class Suspensions:
         therefore does not start before its begin time is set.
 
         Returns:
-            The failures, one line each.
+            The failures, one line of text each.
 
         Raises:
             UnavailableError: slurmctld does not answer.

@@ -101,7 +101,7 @@ def _change_sets(observed: DiagnosableRun, config: Config) -> list[ChangeSet]:
 
 
 def _cap_changes(job: JobUsage, config: Config) -> list[ChangeSet]:
-    """Return the change to the power cap that is predicted to save energy, if there is one."""
+    """Return the change of the power cap that is predicted to save energy; empty: no such change exists."""
     cap, joules = predicted_cap(job, config), job.component_joules("gpu")
     if cap is None or joules is None:
         return []

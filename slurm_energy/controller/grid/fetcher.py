@@ -104,7 +104,7 @@ def configured_series(config: Config) -> list[FetchedSeries]:
 
 
 class GridFetcher:
-    """Fetcher of all configured series. A separate task fetches each one, so that no series delays another.
+    """Fetcher of all configured series. A separate task fetches each series, so that none delays another.
 
     Args:
         config: returns the configuration.

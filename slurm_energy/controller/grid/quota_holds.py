@@ -35,7 +35,7 @@ class QuotaHolds:
         return len(self._holds.jobs)
 
     def apply(self, standings: QuotaStandings, now_unix_s: float) -> tuple[str, ...]:
-        """Hold the pending jobs under quotas whose use exceeds the hold level, and release the others.
+        """Hold the pending jobs under quotas whose use exceeds the hold level, and release all other jobs.
 
         The queue is read only if the use of a quota exceeds its hold level, or if jobs are held.
 
@@ -44,7 +44,7 @@ class QuotaHolds:
             now_unix_s: the time now.
 
         Returns:
-            The failures, one line each.
+            The failures, one line of text each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -69,5 +69,5 @@ class QuotaHolds:
         return self._holds.hold(over, begin_s, now_unix_s)
 
     def release_all(self, now_unix_s: float) -> tuple[str, ...]:
-        """Release every job that a quota holds, and return the failures, one line each."""
+        """Release every job that a quota holds, and return the failures, one line of text each."""
         return self._holds.release(None, now_unix_s)

@@ -34,7 +34,7 @@ class Caller:
     rights: Rights
 
     def check_body(self, body: bytes) -> None:
-        """Refuse a request body whose digest differs from the one in the credential.
+        """Refuse a request body whose digest differs from the digest in the credential.
 
         Raises:
             ForbiddenError: the body was changed in transit.

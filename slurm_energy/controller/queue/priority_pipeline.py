@@ -53,7 +53,8 @@ class PriorityPipeline:
         interventions: assigns GPU shapes before jobs start, and preempts jobs.
         changes: whether interventions may change jobs in Slurm; not in mode `shadow`.
         stops: functions that `stop` calls; each one stops running Slurm commands.
-        share_error: reason why the last attempt to read the shares failed, in one line; None: it succeeded.
+        share_error: reason why the last attempt to read the Slurm shares failed, in one line of text; None:
+            the attempt succeeded.
     """
 
     engine: PriorityEngine

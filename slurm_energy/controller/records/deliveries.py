@@ -106,7 +106,7 @@ class DeliveryReceiver:
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
     ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-        """Separate the records that the sender may deliver from the others. Return the others as refusals."""
+        """Return the records that the sender may deliver, and refusals of all other records."""
         sources = [ItemSource(item.index, item.record.record_id, item.record.node) for item in items]
         mode = self._config().controller.record_hosts
         refusals = await refuse_foreign(self._hosts, mode, sources, sender, "energy record")

@@ -89,8 +89,8 @@ class Enrichment:
     async def cycle(self) -> int:
         """Query accounting data of the jobs that are due. Return the number of records that got such data.
 
-        After a long outage more jobs may be due than fit into one query. The others follow in the next
-        cycles.
+        After a long outage more jobs may be due than fit into one query. The remaining jobs follow in the
+        next cycles.
 
         Raises:
             EnergyError: Slurm or the database is unavailable; the next cycle retries.

@@ -161,7 +161,7 @@ class Store:
             raise UnavailableError(f"database {self.name}", error_reason(error)) from error
 
     def _writer_connection(self) -> Connection:
-        """Return the connection of the writing thread; open another one if the server has closed it."""
+        """Return the connection of the writing thread; open a new connection if the server has closed it."""
         if self._connection is not None and not self._works(self._connection):
             self._connection.close()
             self._connection = None

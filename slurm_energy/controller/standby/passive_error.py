@@ -6,7 +6,7 @@ from slurm_energy.errors import UnavailableError
 
 
 class PassiveControllerError(UnavailableError):
-    """Error: this senergyctld must not act now, because another one is active or may become active.
+    """Error: this senergyctld must not act, because another senergyctld is active or may become active.
 
     Args:
         why: the reason why this senergyctld must not act.

@@ -36,7 +36,7 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Group:
-    """A job on several nodes with its coordinator. The lock lets one poll at a time use the coordinator.
+    """A job on several nodes, with the coordinator that tunes it. One poll at a time may use the coordinator.
 
     Attributes:
         coordinator: coordinator that decides about the settings of the job on all its nodes.
