@@ -24,7 +24,7 @@ _PROFILE_WEIGHT: Final = 0.5
 _MIN_ARRIVALS: Final = 10
 """Fewer arrivals do not show a rate."""
 _FIXED_SHARE: Final = 0.25
-"""Share of the slack of a deferrable job after which it counts.
+"""Share of the slack of a deferrable job after which the job counts.
 
 Chosen by simulation: at 1 more deferrable jobs start late, at 0 deferral of long slacks saves less.
 """

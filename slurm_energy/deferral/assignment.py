@@ -16,7 +16,7 @@ _MAX_VARIABLES: Final = 60_000
 """Larger problems are left to the heuristic: the solver would not start within its time limit."""
 _PASSES: Final = 4
 _GOOD_ENOUGH: Final = 1e-4
-"""Excess of the heuristic's total score over the least possible one that needs no solver, as a share."""
+"""Relative excess of the heuristic's total score over the minimum up to which no solver is used."""
 
 
 def assign(

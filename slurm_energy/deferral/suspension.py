@@ -68,7 +68,7 @@ class SlotChoice:
     Attributes:
         running: minimum cost if the job was running just before the slot, shape (h + 1, r + 1) for h slots
             and at most r slots of remaining work. Infinity means that the work cannot be completed in time.
-        suspended: minimum cost if the job is suspended, including its restart; same shape.
+        suspended: minimum cost if the job is suspended, including the cost of the restart; same shape.
         waiting: minimum cost if the job has not started; same shape.
     """
 

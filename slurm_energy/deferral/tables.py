@@ -74,7 +74,7 @@ class DeferralOptions:
     Attributes:
         slot_s: length of a slot in seconds. Planned starts are multiples of this length.
         best_share: a fraction from 0 to 1. A job starts at once if the cost of starting now is among this
-            lowest fraction of the costs of all starts within its slack.
+            lowest fraction of the costs of all starts within the job's slack.
         uncertainty_weight: number of standard deviations of the forecast that are added to the cost of later
             starts, so that an uncertain advantage does not defer a job.
         min_saving: minimum expected saving for which a job is deferred, as a fraction of the cost of starting
@@ -91,8 +91,8 @@ class DeferralOptions:
         reserve_weight: number of standard deviations. The mean demand of urgent arrivals, plus this number of
             standard deviations of the demand, is kept free.
         start_margin_s: time between the latest planned start and the latest start, in which a job can wait
-            for resources, because held jobs reserve none. This value applies while few arrivals are known.
-            Later each job has its own margin, at most twice this value; see `deferral.start_margin`.
+            for resources, because held jobs reserve no resources. This value applies while few arrivals are
+            known. Later each job has its own margin, at most twice this value; see `deferral.start_margin`.
         margin_weight: number of standard deviations by which the demand of arrivals may exceed its mean
             without exceeding a job's own margin.
         weights: further weights by name, for a site's own policies.
@@ -240,8 +240,8 @@ def latest_start_s(
 ) -> Floats:
     """Return the latest start of each job; NaN if the job is not deferrable.
 
-    The latest start is the earlier of submission plus slack and deadline minus time limit. A job with neither
-    slack nor deadline is not deferrable. The slack is at most `max_slack_s`.
+    The latest start is the earlier of two times: submission plus slack, and deadline minus time limit. A job
+    with neither slack nor deadline is not deferrable. The slack is at most `max_slack_s`.
 
     Args:
         submit_s: time at which each job became eligible.

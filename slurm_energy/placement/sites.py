@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_HOME = -1
-"""Home of a job without a home: nothing is transferred, wherever it runs."""
+"""Home of a job without a home: nothing is transferred, wherever the job runs."""
 
 
 @dataclass(frozen=True, slots=True)

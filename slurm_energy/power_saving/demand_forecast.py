@@ -19,7 +19,7 @@ _HORIZONS_S: Final = (0.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 72
 _OTHER_HOUR_WEIGHT: Final = 0.3
 """Weight of a sample from another hour of the day, relative to one from the same hour, without history."""
 _POOLED_DAYS: Final = 2.0
-"""Days of history after which this weight has fallen to a half: the samples of one hour then suffice."""
+"""Days of history after which the weight of other hours is halved: the samples of one hour then suffice."""
 _OTHER_DAY_WEIGHT: Final = 0.25
 """Weight of a sample from a weekend on a working day, and conversely."""
 _HALF_LIFE_S: Final = 14 * DAY_S

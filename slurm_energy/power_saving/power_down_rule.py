@@ -47,7 +47,7 @@ class KeepReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PowerSavingRules:
-    """Parameters of the rule.
+    """Parameters of the rule that decides which nodes are powered down or up.
 
     Attributes:
         risk: maximum probability that a node that is powered down is needed before the break-even time.
@@ -81,7 +81,8 @@ class PoolNodes:
             reserved or failed, nodes of an excluded partition, and nodes that the site excludes.
         idle_s: seconds for which the node has been idle, shape (n,).
         on_s: seconds for which the node has been on, shape (n,).
-        free_share: free capacity of busy nodes that new jobs can use, in units of whole nodes.
+        free_share: number of whole nodes to which the free parts of busy nodes add up. New jobs can use these
+            parts.
     """
 
     activity: Ints
@@ -194,15 +195,15 @@ def plan_pool(
 
 
 def expected_saving_joules(energy: NodeEnergy, horizon_s: Floats, probability: Floats) -> Floats:
-    """Return the expected saving of each rank if it is powered down now until it is needed, shape (k,).
+    """Return the expected saving if the node of each rank is off from now until it is needed, shape (k,).
 
-    A gap that lasts longer than the forecast counts with the length of the forecast. The saving is therefore
-    underestimated.
+    An idle gap that lasts longer than the forecast counts with the length of the forecast. The saving is
+    therefore underestimated.
 
     Args:
-        energy: energy of the nodes.
+        energy: power and duration of the nodes' power states.
         horizon_s: ends of the bins, shape (h,).
-        probability: probability that a rank is needed by the end of a bin, shape (k, h).
+        probability: probability that the node of a rank is needed by the end of a bin, shape (k, h).
     """
     survival = 1.0 - probability
     gap_s = np.sum(np.diff(horizon_s) * (survival[:, :-1] + survival[:, 1:]) / 2, axis=1)

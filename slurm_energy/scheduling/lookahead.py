@@ -2,7 +2,7 @@
 
 The plan is a list schedule: jobs are placed one after another, each at the earliest time at which enough
 units of a kind of hardware are free. Units may wait for the start of a job that was placed earlier. Another
-job may use these units only if it ends before that start.
+job may use these units only if this job ends before that start.
 """
 
 from __future__ import annotations

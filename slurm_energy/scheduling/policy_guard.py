@@ -49,7 +49,7 @@ class PolicyCalls:
         total_s: duration of all calls.
         max_s: duration of the longest call.
         max_jobs: number of pending jobs in the longest call.
-        difference: description of how two calls with the same queue differed; empty if they did not differ.
+        difference: description of how two calls with the same queue differed; empty if no two calls differed.
     """
 
     count: int = 0

@@ -74,9 +74,11 @@ class Ranking:
     """Result of a scheduling policy for n jobs; columns have shape (n,).
 
     Attributes:
-        tier: group of the job (see `tiers`). Jobs of a lower tier start first.
-        score: within a tier, jobs with a lower score go first; +inf: the job cannot run now.
-        choice: row of the alternative (way to run the job) that was chosen; -1 if none is possible now.
+        tier: whether the job is aged, urgent or normal, as a number (see `tiers`). Jobs of a lower tier start
+            first.
+        score: within a tier, jobs with a lower score go first; +inf means that the job cannot run now.
+        choice: row of the alternative (way to run the job) that was chosen; -1 if no alternative is possible
+            now.
         terms: components of the score by name, as they were before aged jobs were put first. The score is
             minus the sum of the contributions of terms with a weight, or the product of the terms with a
             power. Terms with neither are shown for comparison only.

@@ -36,8 +36,8 @@ class BudgetRules:
 
     Attributes:
         distribution: name of the policy that distributes the budget among running jobs.
-        period_s: control period in seconds. Decided limits are in force one period after the decision. With 0
-            they are in force at once.
+        period_s: control period in seconds. Decided limits are in force one period after the decision. With
+            0, decided limits are in force at once.
         floor_share: floor of running jobs, as a fraction of a unit's range of power limits: 0 is the lowest
             limit, 1 the highest.
         slowdown_limit: slowdown limit of jobs, as a fraction. A job is slowed further only if the budget
@@ -101,7 +101,8 @@ class ScheduleSettings:
         budget_rules: rules by which the budget is kept.
         preemption: settings of preemption for policies that preempt; None if no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None means that nodes stay on.
-        power_saving: power saving by the forecast of idle gaps; None if it is not used.
+        power_saving: power saving by the forecast of idle gaps; None if nodes are not powered down by
+            forecast.
         deferral: deferral of jobs with slack; None if no job is held.
         signals: price, carbon intensity and other signals; None if no signal is known.
         half_life_s: half life of the users' usage, for fair shares.

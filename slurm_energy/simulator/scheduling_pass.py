@@ -21,7 +21,7 @@ from slurm_energy.simulator.workloads.job_demand import JobDemand
 from slurm_energy.simulator.workloads.workload import Workload
 
 PassSteps = Generator[Queue, Ranking, None]
-"""A scheduling pass that yields its queue and waits for the ranking of it."""
+"""A scheduling pass that yields its queue and waits for the ranking of this queue."""
 
 
 class SchedulingPass:

@@ -51,7 +51,7 @@ def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
         AlreadyRunningError: a lab already runs in the directory, or another command is starting or removing
             it.
         ConfigError: other users could replace files in the directory.
-        StepError: a daemon failed; the error contains the last lines of its log.
+        StepError: a daemon failed; the error contains the last lines of the daemon's log.
         UnavailableError: the specification requests the priority plugin, and the plugin cannot be built.
     """
     require_machine()

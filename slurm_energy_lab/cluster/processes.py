@@ -223,8 +223,8 @@ def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int
     """Kill the processes returned by the function `find`, until all of them have ended.
 
     Every process that `find` has returned once is tracked by its process id. This is necessary for the first
-    process of a PID namespace: after it is killed, it waits for the last process of the namespace and has no
-    readable environment, so `find` no longer returns it.
+    process of a PID namespace. After a kill, this process waits for the last process of the namespace, and
+    its environment is not readable. The function `find` then no longer returns this process.
 
     Returns:
         The ids of the processes that still exist after `timeout_s` seconds.

@@ -46,7 +46,7 @@ class StartupStep:
 
 
 StepReport = Callable[[StartupStep, float], None]
-"""Function called with a step that became ready and its duration in seconds."""
+"""Function called with a startup step that became ready, and the duration of the step in seconds."""
 
 
 def ignore(step: StartupStep, took_s: float) -> None:

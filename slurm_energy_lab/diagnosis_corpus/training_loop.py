@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _PYTHON_SPIN = 0.9
-"""CPU use of a process that launches kernels and waits for the GPU."""
+"""CPU use of a process that launches compute kernels and waits for the GPU."""
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class Loop:
     Attributes:
         nodes, gpus: number of nodes, and number of GPUs per node that the program uses.
         cpus: number of CPUs of the job per node.
-        batch: number of samples per step and process.
+        batch: number of samples per training step and process.
         workers: number of loader processes per rank; 0 if the rank loads the data itself.
         sample_cpu_s: CPU time for preparing a sample.
         sample_bytes: size of a stored sample in bytes.
@@ -25,15 +25,16 @@ class Loop:
         sample_gpu_s: GPU time per sample if the batch is large.
         launch_s: constant time per training step for launching compute kernels.
         half_batch: batch size at which half of the GPU's execution units have work.
-        gradient_bytes: size in bytes of the gradients exchanged per step.
+        gradient_bytes: size in bytes of the gradients exchanged per training step.
         network_bytes_per_s: bandwidth between processes.
         overlap: fraction of the communication that overlaps with the backward pass.
-        slowness: by rank, the factor by which its compute time is multiplied; a rank without an entry has 1.
-        clock: by rank, the factor by which its GPU's clock is multiplied; a rank without an entry has 1.
-        jitter: relative standard deviation of step times.
+        slowness: factors by which compute times of ranks are multiplied, by rank; a rank without an entry has
+            1.
+        clock: factors by which GPU clocks of ranks are multiplied, by rank; a rank without an entry has 1.
+        jitter: relative standard deviation of the times of training steps.
         is_pinned: whether the loader pins memory, as the program reports; None if the program does not report
             this.
-        accumulation: number of steps per exchange of gradients.
+        accumulation: number of training steps per exchange of gradients.
         is_balanced: whether each rank gets work in proportion to its speed.
     """
 

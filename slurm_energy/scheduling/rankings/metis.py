@@ -25,7 +25,7 @@ _WEIGHTS = {"thrift": 1.5, "impatience": 3.0, "delay": 0.4, "crowd": 0.5}
 WAITING_JOBS = 64
 """Number of waiting jobs in a plan. Jobs after these wait until the next pass."""
 _MIN_SHARE = 0.05
-"""Least share of a shape's power that counts as its own, where idle power is given as higher than that."""
+"""Minimum fraction of a shape's power that counts as power above idle, whatever idle power is stated."""
 
 
 @register("metis", weights=_WEIGHTS, looks_ahead=True)

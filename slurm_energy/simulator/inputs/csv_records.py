@@ -36,8 +36,8 @@ def records(
         lines: number and text of each line.
         delimiter: character between two fields.
         problems: record to which skipped lines are added.
-        quotes: whether quotation marks enclose fields. sacct never quotes, so a mark in its output is part of
-            a job's name.
+        quotes: whether quotation marks enclose fields. sacct never quotes, so a quotation mark in sacct
+            output is part of a job's name.
     """
     waiting: deque[tuple[int, str]] = deque()
     while (line := waiting.popleft() if waiting else next(lines, None)) is not None:

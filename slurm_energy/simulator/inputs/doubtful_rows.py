@@ -15,7 +15,7 @@ from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
 _GAP_S: Final = 366 * 86400.0
 """Gap between two submissions beyond which one side has a wrong date."""
 _FEW: Final = 0.01
-"""Share of the jobs up to which jobs on one side of a gap are skipped."""
+"""Maximum fraction of the jobs on one side of a gap for which these jobs are skipped."""
 
 
 def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Sequence[Path]) -> WorkloadRows:

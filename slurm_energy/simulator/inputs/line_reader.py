@@ -41,7 +41,7 @@ _MARKS: Final = (
 
 
 def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of a file in blocks, each with the number of its first line, counted from 1.
+    """Yield the lines of a file in blocks, with the number of each block's first line, counted from 1.
 
     Lines are UTF-8 bytes without line end. A line that is longer than `MAX_LINE_BYTES` or has a NUL byte is
     replaced by an empty line and recorded in `problems` as skipped. Of successive blank lines, at most

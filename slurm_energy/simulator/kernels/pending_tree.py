@@ -64,7 +64,7 @@ class PendingJobs(NamedTuple):
     Attributes:
         nodes: lowest values over the pending jobs below each node; the root is node 1, and the nodes 2 i and
             2 i + 1 are below node i, shape (2 l, c).
-        rows: values of each job, valid while it is pending, shape (l * 8, c).
+        rows: values of each job, valid while the job is pending, shape (l * 8, c).
         traits: for each tree node, the kind of nodes, the user, and whether there is a deadline, if all jobs
             below the node agree; -1 if these jobs differ. Shape (2 l, 3).
         is_pending: whether each job is pending, shape (l * 8,).

@@ -29,7 +29,7 @@ class BudgetOutlook:
     Args:
         budget: limit over time in watts.
         rules: rules by which the budget is kept.
-        admission: rules of admission, which know the power that jobs need.
+        admission: admission rules, which determine the power that jobs need.
         runs: the running jobs.
         commitment: committed power of the cluster, see `PowerCommitment`.
         events: event queue, which provides the simulated time.

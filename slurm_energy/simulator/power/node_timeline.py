@@ -29,7 +29,7 @@ class UnitRequest:
         unit_memory_gib: memory in GiB per unit; 0 if the job requests none.
         shared: resources that belong to the cluster, not to nodes: licenses and, last, watts. Shape (r,).
         length_s: expected seconds for which the job holds the resources.
-        reservation: index of the reservation that the job requests; -1 if it requests none.
+        reservation: index of the reservation that the job requests; -1 if the job requests none.
     """
 
     units: int

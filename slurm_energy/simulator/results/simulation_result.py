@@ -87,7 +87,7 @@ class SimulationResult:
             without any job.
         units: number of units of the whole cluster, in the unit of the jobs' sizes (GPUs, cores or nodes).
         segments: intervals in which jobs drew power, as columns: row of the job, start, end, watts. None if
-            they were not recorded because each job ran without interruption at constant power.
+            the intervals were not recorded because each job ran without interruption at constant power.
         suspensions: number of suspensions by deferral.
         notes: remarks for the user.
         site_totals: additional totals, by name, of a simulation of several sites.

@@ -96,7 +96,7 @@ def run(
     complete: Callable[[], bool],
     submitted: Callable[[JobArray], None] = lambda array: None,
 ) -> None:
-    """Submit a job array, and wait without a time limit until it ends or all results exist.
+    """Submit a job array, and wait without a time limit until the array ends or all results exist.
 
     Before a signal (interrupt, termination, hang-up) ends this process, the array is cancelled.
 

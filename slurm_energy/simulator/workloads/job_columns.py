@@ -49,7 +49,7 @@ CODES: Final = {
     "lean": LEAN,
     "metis": METIS,
 }
-"""Number of each policy that the kernels know."""
+"""Number of each policy that compiled code can simulate."""
 LEAN_POLICIES: Final = (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS, LEAN)
 """Policies that choose the shape with the lowest `shape_value`; the others choose the fastest one."""
 _URGENT_FIRST: Final = (CHRONOS, KAIROS, AURACHRONOS, METIS)
@@ -193,7 +193,7 @@ def job_columns(
         jobs: the workload.
         total: units of the cluster by kind of nodes.
         unit_idle_watts: idle power of a unit by kind of nodes.
-        policy: the policy.
+        policy: parameters of the scheduling policy.
         margin_s: slack in seconds below which the deadline of a job is at risk, as in `Preemption`.
         kills: whether jobs are killed at their time limits.
     """
@@ -306,7 +306,7 @@ def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
 
     Args:
         code: number of the policy.
-        jobs: the jobs.
+        jobs: columns of all jobs and their shapes.
         shape: row of the shape.
         left: fraction of the job's work that remains.
     """

@@ -33,7 +33,7 @@ _ROUNDS: Final = 150
 def offered_load(work: Workload, units: Ints) -> float | None:
     """Return the offered load; None if all jobs are submitted at the same time.
 
-    On several kinds of nodes the result is at most 1 % above the optimum, and never below it.
+    On several kinds of nodes the result is at most 1 % above the optimum, and never below the optimum.
 
     Args:
         work: workload with the jobs.

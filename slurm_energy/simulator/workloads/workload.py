@@ -30,9 +30,9 @@ _WHOLE_NUMBERS = frozenset(
 )
 
 REQUEST_COLUMNS: Final = ("unit_memory_gib", "partition", "qos", "reservation", "licenses")
-"""Columns of what jobs request besides units; the constraints of a cluster use them."""
+"""Columns with requests of jobs other than units; the constraints of a cluster use these columns."""
 REQUEST_NAMES: Final = ("partitions", "qos_names", "reservations", "license_names")
-"""Names to which these columns refer."""
+"""Lists of names to which columns of requests refer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,11 @@ class Workload:
         """Return the input of a policy for the given pending jobs.
 
         Args:
-            rows: the jobs, shape (p,).
+            rows: rows of the pending jobs, shape (p,).
             now_s: current time.
             left: fraction of each job's work that remains, shape (n,).
             users: usage of the users.
-            size: share of the cluster that each job requests, shape (n,).
+            size: fraction of the cluster that each job requests, shape (n,).
             held_s: time for which each job was held, shape (n,). This time does not count as waiting time.
                 None if no job was held.
 

@@ -61,9 +61,9 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
     Args:
         scenario: a scenario with models.
         seed: seed of the random numbers.
-        predict: oracle that predicts the shapes of the models.
-        trace: workload from a file that gives submission times, users and run times. If None, these are drawn
-            at random as the scenario states.
+        predict: oracle that predicts time and power of each model in each shape.
+        trace: workload from a file that gives submission times, users and run times. If None, these values
+            are drawn at random as the scenario states.
 
     Raises:
         UsageError: a model fits in no shape on this cluster.

@@ -17,7 +17,7 @@ from slurm_energy.simulator.workloads.workload import Workload
 _QUANTILES: Final = {"min": 0.0, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 _TOP: Final = 5
 _FIRST_DATE_S: Final = 5e8
-"""Earlier submissions (before 1985) are on a clock of the file, not dates."""
+"""Earlier times of submission (before 1985) are times on a clock of the file, not dates."""
 
 
 def statistics(loaded: LoadedWorkload, kinds: Sequence[NodeKind] = ()) -> dict[str, Any]:
