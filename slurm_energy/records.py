@@ -108,7 +108,7 @@ class JobDevice:
 
     Attributes:
         name: `cpu` or `gpu[INDEX]`.
-        product: product name from the kernel or the driver.
+        product: product name from Linux or from the driver.
         min_cap_watts: minimum power limit of the device; None if unknown or the device has no power limit.
         max_cap_watts: power limit before the job. No job may exceed this limit. None if unknown or there was
             no limit.
@@ -333,7 +333,7 @@ def _is_text(value: Any, max_length: int = _MAX_TEXT) -> bool:
 
 
 def is_name(value: Any, max_length: int) -> bool:
-    """Return whether a value is text without control characters, which a terminal can safely show in a table.
+    """Return whether a value is text that a terminal can safely show in a table: no control characters.
 
     Args:
         value: any JSON value.

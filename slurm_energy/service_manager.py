@@ -210,7 +210,7 @@ class LogLevels:
 
 
 def ignore_level_signals() -> None:
-    """Ignore SIGUSR1 and SIGUSR2, which would otherwise end a daemon that is still starting."""
+    """Ignore SIGUSR1 and SIGUSR2. These signals would otherwise end a daemon that is still starting."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 

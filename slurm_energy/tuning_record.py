@@ -1,4 +1,6 @@
-"""Validation of the key `tuning` of an energy record, which describes how a job was tuned on one node.
+"""Validation of the key `tuning` of an energy record.
+
+The value of this key describes how a job was tuned on one node.
 
 The keys are listed in docs/reference/protocol.md. Readers keep keys that they do not know. The package
 `tuning` builds operating points and response points from the validated values.

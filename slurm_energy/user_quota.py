@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def fair_quota(counts: Iterable[int], total: int) -> int:
-    """Return the maximum number of items per user with which all users together keep at most `total` items.
+    """Return the maximum number of items per user, so that all users together keep at most `total` items.
 
     The result is the largest number with this property (max-min fairness). Users who have fewer items than
     the result keep all of them.

@@ -34,9 +34,9 @@ def process_pool(
         initargs: arguments of `initializer`.
 
     Raises:
-        UnavailableError: this user cannot create semaphores, which the processes of a pool share, or cannot
-            create so many processes. The kernel keeps semaphores as files in /dev/shm, which some containers
-            let only root write.
+        UnavailableError: this user cannot create so many processes, or cannot create the semaphores that
+            the processes of a pool use. Linux keeps semaphores as files in /dev/shm. In some containers, only
+            root may write there.
     """
     try:
         pool = ProcessPoolExecutor(count, context, initializer, initargs)

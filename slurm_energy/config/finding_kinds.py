@@ -1,4 +1,4 @@
-"""Kinds of findings of a diagnosis, which the configuration may name."""
+"""Kinds of findings of the diagnosis of a job. The configuration may name these kinds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings. docs/findings/ has one page per kind, whose name is the value of the kind."""
+    """Kinds of findings. Each kind has a page in docs/findings/ with the value of the kind as its name."""
 
     GPU_UNDERUSED = "gpu-underused"
     SMALL_BATCH = "small-batch"

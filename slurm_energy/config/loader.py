@@ -1,4 +1,4 @@
-"""Loader of `energy.toml`, which converts the file to a `Config`.
+"""Loader of `energy.toml`. The loader converts the file to a `Config`.
 
 For each invalid key, the loader reports file, line and key.
 """

@@ -205,7 +205,7 @@ def one_line(value: str) -> str | None:
 
 
 def product_name(value: str) -> str | None:
-    """Check a product name, which needs a letter or digit: return None, or the fault.
+    """Check a product name, in which a letter or digit is required. Return None, or the fault.
 
     The empty text is valid and stands for every product.
     """

@@ -65,9 +65,9 @@ def is_crowded(view: JobView) -> bool:
 def contended_s(view: JobView) -> float | None:
     """Return the seconds by which other work on its nodes delayed a job without GPUs; None if unknown.
 
-    While at least one task of the job is ready to run, the job makes progress in proportion to the share of
-    its ready tasks that have a CPU. Waits that arise because the job has more tasks than CPUs do not count.
-    The job waits for its slowest node.
+    While at least one task of the job is ready to run, the job makes progress in proportion to the fraction
+    of the ready tasks that have a CPU. Waits that arise because the job has more tasks than CPUs do not
+    count. The job waits for its slowest node.
     """
     if view.gpus or not view.observation.nodes:
         return None

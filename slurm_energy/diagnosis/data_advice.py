@@ -210,7 +210,7 @@ def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _loader_cpus(view: JobView, cpus: float) -> float | None:
-    """Return the CPUs per rank with which the loader keeps up with the GPU; None if unknown.
+    """Return how many CPUs per rank the loader needs to keep up with the GPU; None if unknown.
 
     The result is at most the number of the loader's processes.
     """

@@ -13,7 +13,7 @@ from slurm_energy.diagnosis.steps import PhaseStatistics
 
 
 class Stability(StrEnum):
-    """Class of a distribution by its coefficient of variation, which states how much its values vary."""
+    """Class of a distribution by its coefficient of variation, from stable to strongly varying values."""
 
     STABLE = "stable"
     VARIABLE = "variable"

@@ -1,4 +1,7 @@
-"""Advice about power and clock limits that slow a job down: the limit with which a job uses least energy."""
+"""Advice about power and clock limits that slow a job down.
+
+The advice names the limit at which the job uses the least energy.
+"""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ def parse_live_findings(data: Any) -> tuple[LiveFinding, ...]:
 def merged(nodes: Iterable[Sequence[LiveFinding]]) -> tuple[LiveFinding, ...]:
     """Merge the findings of a job on its nodes into findings of the job, the most expensive first.
 
-    Energy is summed. All other figures are those of the node with the largest share of affected time.
+    Energy is summed. All other figures are those of the node on which the largest fraction of the time is
+    affected.
     """
     by_kind: dict[FindingKind, list[LiveFinding]] = {}
     for findings in nodes:

@@ -1,4 +1,4 @@
-"""Power of a job while it waits, from which the energy of lost time is computed."""
+"""Power of a job while the job waits. The energy of lost time is computed from this power."""
 
 from __future__ import annotations
 

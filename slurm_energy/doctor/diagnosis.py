@@ -54,7 +54,7 @@ def is_healthy(checks: Iterable[CheckResult]) -> bool:
 
 
 def _role(findings: HostFindings) -> CheckResult:
-    """Return a check that names the role of this host in Slurm, which decides which other checks apply."""
+    """Return a check that names the role of this host in Slurm. The role decides which other checks apply."""
     slurm = findings.slurm
     if slurm.is_compute_node is None:
         return CheckResult(
@@ -75,7 +75,7 @@ def _is_measured(findings: HostFindings) -> bool:
 
 
 def _energy(findings: HostFindings) -> list[CheckResult]:
-    """Return one check per component, which states whether its energy is known and from which source."""
+    """Return one check per component. The check states whether the energy is known, and from which source."""
     names = dict.fromkeys(["cpu", "dram", *(f"gpu[{gpu.index}]" for gpu in findings.hardware.gpus)])
     names |= dict.fromkeys(counter.component for counter in findings.counters)
     names["node"] = None

@@ -54,11 +54,11 @@ class KnobFinding:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceFinding:
-    """Finding on a hardware interface of the kernel or of a vendor's library.
+    """Finding on a hardware interface of Linux or of a vendor's library.
 
     Attributes:
         name: name of the interface, for example `powercap`.
-        present: whether the kernel exposes the interface.
+        present: whether Linux exposes the interface.
         in_use: whether counters or knobs of the interface are used.
         expected: whether the hardware should have the interface.
         cost: consequence if the interface is missing; empty if unknown.
@@ -77,7 +77,7 @@ class InterfaceFinding:
 
 
 class FileUse(StrEnum):
-    """How Slurm uses a file, which determines the consequence of a fault in the file."""
+    """How Slurm uses a file. The use determines the consequence of a fault in the file."""
 
     PROLOG = "Prolog"
     EPILOG = "Epilog"
@@ -198,7 +198,7 @@ class HostFindings:
         budget_mode: mode of power budgets in the configuration.
         resctrl: whether the node can monitor the memory traffic of jobs.
         resctrl_mode: `agent.resctrl` in the configuration.
-        has_numpy: whether numpy, which the search for operating points needs, is installed.
+        has_numpy: whether numpy is installed. The search for operating points needs numpy.
         spool_limit_mb: maximum size of the agent's spool in megabytes.
         clock_offset_s: this host's clock minus the controller's clock; None if unknown.
         clock_uncertainty_s: uncertainty of `clock_offset_s`: half the duration of the request for the

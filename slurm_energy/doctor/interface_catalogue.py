@@ -1,4 +1,4 @@
-"""Catalogue of the supported hardware interfaces, with their files in the kernel, counters and knobs.
+"""Catalogue of the supported hardware interfaces: files in sysfs and procfs, energy counters and knobs.
 
 `senergy doctor` and docs/interfaces.md use this data. `devices.discovery` opens the devices.
 """
@@ -14,13 +14,13 @@ from slurm_energy.devices.hwmon import chip_names
 
 @dataclass(frozen=True, slots=True)
 class HardwareInterface:
-    """A hardware interface of the kernel, of a vendor's library or of a management controller (BMC).
+    """A hardware interface of Linux, of a vendor's library or of a management controller (BMC).
 
     Attributes:
         name: name in reports.
-        paths: glob patterns relative to the root directory. A match shows that the kernel exposes the
+        paths: glob patterns relative to the root directory. A match shows that Linux exposes the
             interface.
-        chips: names of hwmon chips; the presence of any of these chips also shows that the kernel exposes the
+        chips: names of hwmon chips; the presence of any of these chips also shows that Linux exposes the
             interface.
         sources: values of `source` of the interface's energy counters.
         knobs: first words of the names of the interface's knobs, for example `cpufreq`.
@@ -33,7 +33,7 @@ class HardwareInterface:
     knobs: tuple[str, ...] = ()
 
     def present(self, root: Path) -> bool:
-        """Return whether the kernel exposes the interface; always False for an interface over the network.
+        """Return whether Linux exposes the interface; always False for an interface over the network.
 
         Args:
             root: directory that contains sys, proc and dev.

@@ -85,7 +85,7 @@ def _run(node: NodeFindings) -> tuple[int | None, str]:
 
 
 def _stop(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """End srun, which cancels its job, and return its output."""
+    """End srun and return its output. The end of srun cancels the job."""
     child.terminate()
     try:
         return child.communicate(timeout=10)

@@ -10,7 +10,7 @@ from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 
 def has_numpy() -> bool:
-    """Return whether numpy, which the search for operating points needs, is installed."""
+    """Return whether numpy is installed. The search for operating points needs numpy."""
     return importlib.util.find_spec("numpy") is not None
 
 

@@ -52,7 +52,7 @@ class PolicyCopy:
 
 
 def copy_path(agent_socket: Path) -> Path:
-    """Return the path of the copy, which follows from `agent.socket`."""
+    """Return the path of the copy. The path follows from the configuration key `agent.socket`."""
     return agent_socket.with_name("policies")
 
 

@@ -1,4 +1,4 @@
-"""Text of the policy file, by which the checks of submitted jobs accept or refuse energy flags.
+"""Text of the policy file. The checks of submitted jobs accept or refuse energy flags by this file.
 
 The readers are the SPANK plugin energy.so and job_submit.lua.
 

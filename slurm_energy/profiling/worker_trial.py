@@ -106,7 +106,7 @@ class WorkerTrial:
         return self.workers
 
     def _wanted(self, times: EpochTimes) -> int:
-        """Return the number of processes with which loading keeps up with the rest of each step."""
+        """Return how many loader processes are needed to keep up with the rest of each training step."""
         rest_s = times.step_s - times.data_s
         if times.data_s < _DATA_SHARE * times.step_s or rest_s <= 0:
             return self.workers

@@ -131,7 +131,7 @@ class SlurmSite:
 
     @property
     def job_submit_script(self) -> Path:
-        """Path of job_submit.lua, which slurmctld reads beside slurm.conf."""
+        """Path of job_submit.lua. slurmctld expects this script in the directory of slurm.conf."""
         return self.conf.with_name("job_submit.lua")
 
     @property

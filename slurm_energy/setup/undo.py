@@ -58,7 +58,7 @@ class UndoRun:
                 yield self._planned(entry)
 
     def preview(self) -> list[FileReversal]:
-        """Return one reversal per file, which undoes all changes of the file at once."""
+        """Return one reversal per file. Each reversal undoes all changes of its file at once."""
         combined: dict[str, FileReversal] = {}
         for entry in reversed(self._journal.entries):
             if entry.action != "file":

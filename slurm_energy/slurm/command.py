@@ -70,7 +70,7 @@ class Command(list[str]):
 
 
 def command_environment() -> dict[str, str]:
-    """Return the environment variables with which Slurm's commands print output for programs.
+    """Return environment variables that make Slurm's commands print output for programs.
 
     Commands then print times as Unix seconds, independent of time zones and clock changes, and complete lists
     of array tasks. Variables that set formats or filters are removed from the user's environment.
@@ -80,7 +80,7 @@ def command_environment() -> dict[str, str]:
 
 
 class CommandRunner:
-    """Runner of one command at a time, which another thread can stop at the shutdown of a daemon.
+    """Runner of one command at a time. Another thread can stop the runner at the shutdown of a daemon.
 
     Args:
         timeout_s: maximum duration of a command in seconds.

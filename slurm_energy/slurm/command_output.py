@@ -1,4 +1,4 @@
-"""Parsers of the output of Slurm's commands, in which no job name can forge a field.
+"""Parsers of the output of Slurm's commands. No job name can forge a field of the parsed output.
 
 Job names, comments and account names may contain blanks, `=`, `|` and newlines. Two formats separate the
 fields reliably. `squeue_command` makes squeue print a delimiter that is random for each call. `FixedWidth`
@@ -93,7 +93,7 @@ class FixedWidth:
 
     @property
     def format(self) -> str:
-        """The value for the option `format=`. Its widths are negative, which aligns text to the left."""
+        """The value for the option `format=`. Negative widths align text to the left."""
         return ",".join(f"{name}%-{width}" for name, width in self.widths.items())
 
     def command(self, argv: Sequence[str]) -> Command:

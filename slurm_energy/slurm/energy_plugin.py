@@ -1,4 +1,6 @@
-"""Build and installation of acct_gather_energy/senergy, which reports measured energy to Slurm.
+"""Build and installation of Slurm's plugin acct_gather_energy/senergy.
+
+The plugin reports measured energy to Slurm.
 
 Slurm's public headers are enough for the build. Slurm's daemons load the plugin only if it was built for
 exactly their release.

@@ -23,8 +23,8 @@ class Association:
     """An association of Slurm (a user or Slurm account): one row of `sacctmgr show assoc`.
 
     Attributes:
-        account, user, partition, parent: names; empty: none. `user` is empty for the association of an
-            account itself. Only accounts below another account have a `parent`.
+        account, user, partition, parent: names; empty: none. `user` is empty for the association of a Slurm
+            account. `parent` is set only for a Slurm account below another Slurm account.
         shares: raw shares. None: `Share=parent`, so the association uses the shares of its account.
     """
 
@@ -55,9 +55,9 @@ class ShareTree:
     """The fair shares of all Slurm accounts and users.
 
     Attributes:
-        accounts: entitlement by account.
-        users: entitlement by (account, user).
-        parents: name of the parent account by account.
+        accounts: entitlement by name of the Slurm account.
+        users: entitlement by pair (Slurm account, user).
+        parents: name of the parent of each Slurm account that has one.
     """
 
     accounts: Mapping[str, FairShare] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class ShareTree:
     parents: Mapping[str, str] = field(default_factory=dict)
 
     def ancestors(self, account: str) -> list[str]:
-        """Return the account and the accounts above it, from the account up to the root."""
+        """Return a Slurm account and all Slurm accounts above it, from the account up to the root."""
         accounts = [account]
         while (above := self.parents.get(accounts[-1], "")) and above not in accounts:
             accounts.append(above)
@@ -88,7 +88,7 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
 
 
 class ShareCache:
-    """A cache of fair shares, which change only when an administrator changes them.
+    """A cache of fair shares. Fair shares change only when an administrator changes them.
 
     Args:
         read: function that reads the shares; raises UnavailableError.
@@ -114,9 +114,9 @@ class ShareCache:
         """Return fair shares that are at most `max_age_s` old.
 
         Args:
-            wanted: pairs of account and user that the caller looks up. An unknown pair, such as that of a new
-                user, causes another read after a sixtieth of `max_age_s`. This delay doubles each time the
-                same pairs stay unknown.
+            wanted: pairs of Slurm account and user that the caller looks up. An unknown pair, such as that of
+                a new user, causes another read after a sixtieth of `max_age_s`. This delay doubles each time
+                the same pairs stay unknown.
 
         Raises:
             UnavailableError: the shares could not be read. The next attempt is made a tenth of `max_age_s`
@@ -187,7 +187,7 @@ class _Tree:
         return parts
 
     def _level(self, account: str, visited: set[str]) -> list[Association]:
-        """Return the associations that compete below an account.
+        """Return the associations that compete for the shares of a Slurm account.
 
         These include the associations below accounts with `Share=parent`.
 

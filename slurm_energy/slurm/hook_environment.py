@@ -60,7 +60,7 @@ class JobContext:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Job id and restart count, which identify a job on a node."""
+        """Job id and restart count. Both together identify a job on a node."""
         return self.job_id, self.restart_count
 
 

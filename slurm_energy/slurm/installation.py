@@ -37,7 +37,7 @@ class Installation:
 
     @property
     def is_packaged(self) -> bool:
-        """Whether the prefix is /usr, which contains only packages of the distribution."""
+        """Whether the prefix is /usr. This prefix contains only packages of the distribution."""
         return self.prefix == Path("/usr")
 
     def release(self, run: Runner = run_command) -> Release:

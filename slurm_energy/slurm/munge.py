@@ -40,7 +40,7 @@ class Credential:
 
 
 def encode(payload: bytes, socket: Path | None = None) -> str:
-    """Return a credential with a payload, which authenticates the uid and gid of this process.
+    """Return a credential that carries a payload and authenticates the uid and gid of this process.
 
     Args:
         payload: any bytes, up to about 1 MiB.

@@ -1,4 +1,4 @@
-"""Host names and addresses of all nodes, which one sinfo command prints."""
+"""Host names and addresses of all nodes, read with one sinfo command."""
 
 from __future__ import annotations
 

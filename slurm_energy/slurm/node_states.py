@@ -1,4 +1,4 @@
-"""States of all nodes in Slurm, which one sinfo command prints."""
+"""States of all nodes in Slurm, read with one sinfo command."""
 
 from __future__ import annotations
 

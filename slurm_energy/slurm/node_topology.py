@@ -1,4 +1,4 @@
-"""Sockets, cores and hardware threads of nodes, which one sinfo command prints."""
+"""Sockets, cores and hardware threads of nodes, read with one sinfo command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Build of site_factor/energy, which must be compiled with the source of slurmctld's exact release.
+"""Build of the Slurm plugin site_factor/energy.
+
+This plugin must be compiled with the source of slurmctld's exact release.
 
 The build finds or downloads the source, configures it and runs `make` in plugins/.
 """

@@ -21,7 +21,7 @@ class Release(NamedTuple):
 
     @property
     def series(self) -> str:
-        """Release series, for which SPANK plugins are built, for example `22.05`."""
+        """Release series, for example `22.05`. SPANK plugins are built for one series."""
         return f"{self.major:02d}.{self.minor:02d}"
 
     def __str__(self) -> str:
@@ -29,7 +29,9 @@ class Release(NamedTuple):
 
 
 def release(run: Runner = run_command) -> Release:
-    """Return the installed Slurm release from `sinfo -V`, which needs slurm.conf but no daemon.
+    """Return the installed Slurm release, read with `sinfo -V`.
+
+    This command needs slurm.conf, but no running daemon.
 
     Raises:
         UnavailableError: sinfo or slurm.conf is missing, or the output has no version.

@@ -158,7 +158,7 @@ def _explained(messages: Sequence[str]) -> UnavailableError | UsageError:
 
 
 def _local_time(match: re.Match[str]) -> str:
-    """Return a time, which a message of sacct contains as Unix seconds, as local time."""
+    """Return local time for a time in Unix seconds that a message of sacct contains."""
     return f"({datetime.fromtimestamp(int(match[1])).isoformat()})"
 
 

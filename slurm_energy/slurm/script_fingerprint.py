@@ -1,4 +1,4 @@
-"""Fingerprint of a batch script and its arguments, which identifies runs of the same work.
+"""Fingerprint of a batch script and its arguments. The fingerprint identifies runs of the same work.
 
 spank/fingerprint.c computes the same digest in C. The C code reads the script in the spool directory of the
 running job. `senergy predict` uses this module. The digest distinguishes the scripts of a user. The digest is

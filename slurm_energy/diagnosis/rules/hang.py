@@ -1,4 +1,4 @@
-"""Rule about jobs that hang: until the end, all GPUs wait in communication kernels."""
+"""Rule about jobs that hang: up to the end of the job, all GPUs wait in compute kernels for communication."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def is_gpu_event(event: Mapping[str, Any]) -> bool:
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a finite number that a trace contains as a number or as text; None for any other value."""
+    """Convert a value of a trace, a number or text, to a finite number; None for any other value."""
     if isinstance(value, str) and len(value) <= 40:
         try:
             value = float(value)

@@ -270,7 +270,7 @@ class _TextWindow:
 
 
 def _refuse_constant(name: str) -> float:
-    """Return NaN for NaN and infinities, which JSON lacks.
+    """Return NaN for the constants NaN, Infinity and -Infinity, which are not valid in JSON.
 
     The reader of the events drops these values.
     """

@@ -54,7 +54,8 @@ class QueueColumns:
         restart_count: number of earlier requeues.
         shares_norm: normalised fair shares of the job's association, 0 to 1; NaN: unknown.
         user: login name; the uid as text if this host does not know the name.
-        account, partition, qos, name: empty if not set. Several partitions are separated by commas.
+        account, partition, qos, name: Slurm account, partition, quality of service and job name; empty if not
+            set. Several partitions are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.
         licenses: licenses as squeue shows them; empty if the job has no licenses, or if they are unknown.
         array_tasks: indexes of the tasks in the record, as squeue shows them (`3-9,12`); empty: not part of
@@ -145,7 +146,7 @@ def queue_columns(taken_unix_s: float, job_id: Any, **columns: Any) -> QueueColu
     A column that is not given has the value of a job that sets nothing. The default of `requeue` is True.
 
     Args:
-        taken_unix_s: Unix time at which the queue was in this state.
+        taken_unix_s: Unix time of the snapshot of the queue.
         job_id: job ids, one per row.
         **columns: other columns by the names in `QueueColumns`.
 

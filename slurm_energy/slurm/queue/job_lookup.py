@@ -21,7 +21,7 @@ class QueuedJob(NamedTuple):
     Attributes:
         job_id: Slurm's job id.
         uid: uid of the owner.
-        account: account; empty if not set.
+        account: Slurm account of the job; empty if not set.
         is_pending: whether the job has not started.
     """
 

@@ -36,7 +36,7 @@ class AllocatedJob(NamedTuple):
         hostlist: nodes in Slurm's notation.
         flags: energy flags that the job_submit module wrote to AdminComment, values by name. Users cannot
             write there.
-        account, qos: names; empty if not set.
+        account, qos: names of the Slurm account and of the quality of service; empty if not set.
         licenses: licenses as squeue shows them; empty if the job has no licenses.
         end_unix_s: time at which the job reaches its time limit, in Unix seconds; None: no limit.
         deadline_unix_s: deadline in Unix seconds; None: no deadline.

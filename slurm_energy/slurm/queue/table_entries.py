@@ -53,7 +53,7 @@ def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> Q
     """Return the queue that the entries of `queue.table` describe.
 
     Args:
-        taken_unix_s: Unix time at which the queue was in this state.
+        taken_unix_s: Unix time of the snapshot of the queue.
         entries: entries with the layout `table_layout.ENTRY`. All their strings must lie inside the heap.
         heap: bytes of all strings.
     """
@@ -90,7 +90,7 @@ def _time(seconds: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _shares(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """Return normalised shares; values outside 0 to 1 become NaN, which means unknown."""
+    """Return normalised fair shares; values outside 0 to 1 become NaN (unknown)."""
     return np.where((shares >= 0) & (shares <= 1), shares, np.nan)
 
 

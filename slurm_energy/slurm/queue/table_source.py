@@ -59,7 +59,7 @@ class _Snapshot:
     """A snapshot, with or without the entries of its journal.
 
     Attributes:
-        generation: number that the snapshot and its journal share.
+        generation: number that identifies the snapshot; the journal of the snapshot has the same number.
         taken_unix_s: Unix time of the snapshot.
         entries, heap: entries of the jobs, and the bytes of all their strings.
     """
