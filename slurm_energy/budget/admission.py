@@ -34,6 +34,8 @@ def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
     """Return the power that new jobs may add under each budget, shape (b,).
 
     The headroom is negative if the power is above the limit.
+
+    Args:
         groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
     """

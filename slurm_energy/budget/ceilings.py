@@ -89,7 +89,7 @@ class CeilingCommitment:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
+        """Number of rows in the columns, one row per device."""
         return self._count
 
     @property
@@ -130,6 +130,8 @@ class CeilingCommitment:
         """Add a node or new devices of a node.
 
         New devices count at nameplate until the node confirms lower ceilings.
+
+        Args:
             node: Slurm's name of the node.
             nameplate_watts: maximum power limit of each device.
         """
@@ -321,7 +323,7 @@ class CeilingCommitment:
         self._unsaved.add(poll.node)
 
     def _reported_bound(self, device: DeviceReport, row: int) -> float:
-        """Return the maximum limit that the hardware may hold according to the node's own report."""
+        """Return the maximum power limit that the hardware may hold according to the node's own report."""
         if device.ceiling_watts is None:
             return float(self._watts[0, row])
         return max(device.ceiling_watts, device.limit_watts or 0.0)

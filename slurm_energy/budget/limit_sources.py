@@ -147,7 +147,7 @@ class CalendarLimit:
     There is no limit before the first change. The last limit has no end.
 
     Args:
-        steps: steps in ascending order of time.
+        steps: changes of the limit in ascending order of time.
     """
 
     def __init__(self, steps: Iterable[LimitStep]) -> None:
@@ -156,12 +156,12 @@ class CalendarLimit:
 
     @property
     def begin_unix_s(self) -> float:
-        """Time of the first step; infinity without steps."""
+        """Time of the first change of the limit; infinity without changes."""
         return self._times[0] if self._times else math.inf
 
     @property
     def end_unix_s(self) -> float:
-        """Time of the last change of the limit; minus infinity without steps."""
+        """Time of the last change of the limit; minus infinity without changes."""
         return self._times[-1] if self._times else -math.inf
 
     def limit_at(self, unix_s: float) -> float:

@@ -42,9 +42,9 @@ def run_baseline(study: StudyDirectory, sources: StudySources, command: str, see
     """Run the step `baseline` and return its result.
 
     Args:
-        study: the study.
+        study: directory of the study.
         sources: sources of the measured data.
-        command: command line, for the manifest.
+        command: command line of the step, which the manifest records.
         seed: seed of the bootstrap.
 
     Raises:

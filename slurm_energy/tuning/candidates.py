@@ -109,6 +109,8 @@ def joint_candidates(
     """Return points that set one of two knobs, and combinations of both.
 
     All points of a single knob are returned. Evenly spread combinations fill the rest up to `max_points`.
+
+    Args:
         first: points of the first knob, for example GPU limits.
         second: points of the second knob, for example CPU frequencies.
         max_points: maximum number of points.

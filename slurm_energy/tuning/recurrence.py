@@ -238,6 +238,8 @@ class RecurrencePosterior:
         """Return the net cost of the next run at each point, shape (J,).
 
         The net cost is the cost of the run minus the expected saving of later runs from its result.
+
+        Args:
             objective: objective with its slowdown limit.
             expected: expected cost of each point, shape (J,); infinite for a point that is not allowed.
             best: index of the point that later runs use without a trial.

@@ -1,4 +1,4 @@
-"""Physics of an emulated node in pure Python: hardware profiles, computation kernels and `NodeModel`.
+"""Physics of an emulated node in pure Python: hardware profiles, compute kernels and `NodeModel`.
 
 The package opens only profile files (`profile_file`), and uses no socket, process or clock. The
 equations are in docs/lab-physics.md.

@@ -64,7 +64,7 @@ class UsageByJob:
         return tuple(self._known)
 
     def running(self, job: Job) -> bool:
-        """Return whether a job keeps any CPU busy now.
+        """Return whether a job keeps any logical CPU busy now.
 
         This includes every job that uses a GPU.
         """

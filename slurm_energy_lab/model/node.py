@@ -208,7 +208,7 @@ class NodeModel:
             key: identifies the load.
             cpus: logical CPUs of the programs. Each CPU has the busy share of its core.
             busy_cores: number of busy cores, distributed evenly; 0 removes the load.
-            job_id: Slurm's job id; None: no job.
+            job_id: Slurm's job id; None if the load belongs to no job.
 
         Raises:
             UsageError: a CPU does not exist, or the number of busy cores is negative.

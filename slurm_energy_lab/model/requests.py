@@ -96,7 +96,7 @@ class GpuState:
     Attributes:
         graphics_clock_mhz: effective graphics clock, rounded down to a clock that the GPU supports.
         memory_clock_mhz: effective memory clock.
-        utilisation: share of time for which a kernel runs, 0 to 1.
+        utilisation: share of time for which a compute kernel runs, 0 to 1.
         memory_utilisation: share of the peak memory bandwidth in use, 0 to 1.
         limit_watts: power limit in force.
         power_watts: current power.
@@ -104,7 +104,7 @@ class GpuState:
         energy_mj: whole millijoules since the start of the model.
         throttle_power_cap: whether the power limit lowers the clock (NVML reason SwPowerCap).
         throttle_clocks_setting: whether locked clocks lower the clock (reason ApplicationsClocksSetting).
-        idle: whether no kernel runs (reason GpuIdle).
+        idle: whether no compute kernel runs (reason GpuIdle).
     """
 
     graphics_clock_mhz: int

@@ -49,7 +49,7 @@ class GpuSignalValues:
     """Present values of those signals that the rest of the GPU's state record needs.
 
     Attributes:
-        busy: share of time for which a kernel runs, 0 to 1.
+        busy: share of time for which a compute kernel runs, 0 to 1.
         memory_used_mib: memory in use.
         is_hot: whether heat lowers the clock.
     """

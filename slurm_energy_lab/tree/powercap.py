@@ -23,11 +23,11 @@ CLASS = "/sys/class/powercap"
 
 @dataclass(frozen=True, slots=True)
 class EmulatedZone:
-    """One power zone.
+    """One emulated powercap zone.
 
     Attributes:
         path: path below the directory of devices.
-        name: content of `name`.
+        name: content of the file `name`.
         domain: name of the energy counter in `RaplRegisters`.
         limits: register with the power limits of the zone; None if the zone has no limits.
         dram: whether the zone is the DRAM zone.

@@ -47,9 +47,9 @@ def run_characterise(
     """Run the step `characterise` and return its result.
 
     Args:
-        study: the study.
+        study: directory of the study.
         programs: programs with known response curves.
-        command: command line, for the manifest.
+        command: command line of the step, which the manifest records.
         files: files that contain the curves, for the manifest.
         budget_node_hours: node-hours that planned measurements may take.
         max_classes: maximum number of classes.

@@ -95,7 +95,7 @@ class PlannedSweeps:
     """Planned sweeps of a study.
 
     Args:
-        study: the study. The caller holds the lock of the study.
+        study: directory of the study. The caller holds the lock of the study.
         points: settings to measure. The first setting is the reference.
         options: further options of sbatch.
         budget_node_hours: node-hours that all sweeps may take, including the node-hours of earlier runs.

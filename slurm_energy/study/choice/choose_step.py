@@ -73,9 +73,9 @@ def run_choose(
     """Run the step `choose` and return its result.
 
     Args:
-        study: the study.
+        study: directory of the study.
         request: options of the step.
-        command: command line, for the manifest.
+        command: command line of the step, which the manifest records.
         progress: function that is called with the numbers of finished simulations and of all simulations.
 
     Raises:

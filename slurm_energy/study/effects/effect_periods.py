@@ -94,7 +94,7 @@ class EffectPeriods:
 
         Args:
             kpi: name of the KPI.
-            account: account whose jobs count; empty: all accounts.
+            account: Slurm account whose jobs count; empty: all accounts.
         """
         return self._series(kpi, "treated" if self.has_control else "", account)
 

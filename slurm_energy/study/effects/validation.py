@@ -77,9 +77,9 @@ def run_validation(
     """Run the step `validate` and return its result. If a limit is broken, revert the deployment.
 
     Args:
-        study: the study.
+        study: directory of the study.
         sources: jobs and energy of the deployment.
-        command: command line, for the manifest.
+        command: command line of the step, which the manifest records.
         options: options of the validation.
         apply: function that brings the restored configuration into force.
 

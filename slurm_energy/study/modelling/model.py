@@ -69,9 +69,9 @@ def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dic
     """Run the step `model` and return its result.
 
     Args:
-        study: the study.
+        study: directory of the study.
         options: options of the step.
-        command: command line, for the manifest.
+        command: command line of the step, which the manifest records.
 
     Raises:
         TwinError: an error is above its bound, and the options do not accept errors.
@@ -113,7 +113,7 @@ def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]
     """Return the index of the first held-out day in the baseline, and the index after the last held-out day.
 
     Args:
-        study: the study.
+        study: directory of the study.
         period: measured period of the step `baseline`.
 
     Raises:

@@ -56,6 +56,8 @@ def days_chart(days: Sequence[Mapping[str, Any]], name: str, size: tuple[int, in
     """Draw the value of a KPI on each day as SVG. The colour shows `baseline`, `control` or `treated`.
 
     A value is drawn relative to the expected value if the expected value is known.
+
+    Args:
         days: rows with `date`, `group`, `value` and `expected` (None: unknown).
         name: title of the KPI.
         size: width and height in pixels.

@@ -146,7 +146,7 @@ def draw_switchback(
 
 
 def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
-    """Yield the positions of the periods in each block. The last block may have a single period."""
+    """Yield the indices of the periods in each block. The last block may have a single period."""
     whole = count // (2 * distance) * 2 * distance
     for begin in range(0, whole, 2 * distance):
         yield from ((begin + i, begin + i + distance) for i in range(distance))

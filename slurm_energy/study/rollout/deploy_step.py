@@ -63,7 +63,7 @@ class Deployment:
     """The deployment of a study.
 
     Args:
-        study: the study.
+        study: directory of the study.
         now_s: Unix time that selects the arm and is logged with switches.
         apply: function that brings a changed configuration into force.
     """
@@ -110,7 +110,7 @@ class Deployment:
 
         Args:
             request: requested stage, with options.
-            command: command line, for the manifest.
+            command: command line of the step, which the manifest records.
 
         Raises:
             UsageError: the step `choose` is missing or stale, or options of the request contradict each
@@ -138,7 +138,7 @@ class Deployment:
         """Switch to the arm of the present time. After the last period, restore the site's configuration.
 
         Args:
-            command: command line, for the manifest.
+            command: command line of the step, which the manifest records.
 
         Raises:
             UsageError: the deployment is not a switchback.
@@ -164,7 +164,7 @@ class Deployment:
 
         Args:
             reason: reason for the log.
-            command: command line, for the manifest.
+            command: command line of the step, which the manifest records.
 
         Returns:
             State of the deployment; None: nothing was deployed.
@@ -197,13 +197,13 @@ class Deployment:
         return period is not None and period.is_treated
 
     def _keys(self, state: DeploymentState) -> StageKeys:
-        """Return the keys that are in force at the present time."""
+        """Return the configuration keys that are in force at the present time."""
         if not state.is_active or (state.stage.applies and not self._is_treated_now(state)):
             return StageKeys(())
         return self._treated_keys(state)
 
     def _treated_keys(self, state: DeploymentState) -> StageKeys:
-        """Return the keys that put the stage in force."""
+        """Return the configuration keys that put the stage in force."""
         assignment = state.assignment
         by_users = assignment is not None and assignment.design is AssignmentDesign.USERS
         users = assignment.treated if assignment is not None and by_users else ()
