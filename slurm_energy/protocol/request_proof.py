@@ -26,7 +26,7 @@ def request_payload(method: str, target: str, body: bytes) -> bytes:
 
 
 def signed_body_sha256(payload: bytes, method: str, target: str) -> str | None:
-    """Return the SHA-256 of the body, in hexadecimal, that the payload of a credential states.
+    """Return the SHA-256 of a request's body according to a credential's payload, in hexadecimal.
 
     Args:
         payload: payload of the munge credential.

@@ -64,7 +64,7 @@ _REQUIRED: Final = ("user", "fingerprint")
 
 @dataclass(frozen=True, slots=True)
 class UntunedRuns:
-    """Statistics of the completed runs of a program without power settings.
+    """Statistics of the completed runs of a program that ran without power settings of slurm-energy.
 
     Attributes:
         runs: number of runs.

@@ -126,8 +126,8 @@ class VirtualCluster:
         clock: clock of the models of all nodes.
         nodes: nodes by name. The name of a node is its partition followed by a number.
         jobs: jobs in the order of their submission.
-        order: function that returns the waiting jobs in the order in which they may start, from the jobs and
-            the seconds since the start of the run. None means the order of submission.
+        order: function that sorts the waiting jobs into the order in which they may start. Its arguments are
+            the jobs and the seconds since the start of the run. None stands for the order of submission.
     """
 
     def __init__(

@@ -21,13 +21,13 @@ _LIMIT_SHARES = (0.35, 0.5, 0.65, 0.8, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class ProgramResponse:
-    """Power of one device under a program without a limit, and response of the program to limits.
+    """Power of one device that runs a program without a power limit, and the effect of power limits.
 
     Attributes:
         mean_watts: mean power of the device over the run.
         peak_watts: power of the device in the phase with the highest power.
         package_watts: peak power of a CPU package. For programs on CPUs, the package is the device itself.
-        curve: response curve.
+        curve: response curve: relative time and power of the program at several power limits.
     """
 
     mean_watts: float

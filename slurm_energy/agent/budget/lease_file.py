@@ -74,7 +74,7 @@ class LeaseFile:
         return self._stored
 
     def store(self, lease: Lease) -> None:
-        """Write a lease, unless the stored one has the same limits and ends only slightly earlier.
+        """Write a lease, unless the stored lease has the same limits and ends only slightly earlier.
 
         The file survives the end of the agent. After a power failure its content may be a minute old.
 

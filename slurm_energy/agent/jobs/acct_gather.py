@@ -26,7 +26,7 @@ _FINAL_AGE_S = 0.1
 
 
 class AcctGatherQueries:
-    """Answers requests for the energy of a step or of the node.
+    """Answers requests for the energy of a Slurm step or of the node.
 
     All values are cumulative. Each answer contains an epoch, which identifies the cumulative counter. If the
     state of the counter is lost, the counter starts again with another epoch.

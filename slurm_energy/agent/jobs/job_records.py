@@ -138,7 +138,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
 
     Args:
         session: session (state on this node) of the job.
-        step: the step.
+        step: the Slurm step.
         end_unix: Unix time of the step's end in seconds.
     """
     end = max(step.start_unix, end_unix)

@@ -90,7 +90,7 @@ class LiveQueries:
         Args:
             job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
-            fresh: whether to take a new sample. The user's rate limit must allow the sample. A program that
+            fresh: whether to take a new sample, as far as the user's rate limit allows. A program that
                 measures a short section needs a new sample.
 
         Raises:
@@ -138,7 +138,7 @@ class LiveQueries:
     def report(self, node: str, cluster: str) -> LiveReport:
         """Return the present power of the node and the energy so far of its running jobs.
 
-        This takes no sample. While jobs run, the last sample is at most one sampling interval old.
+        The method takes no sample. While jobs run, the last sample is at most one sampling interval old.
 
         Args:
             node: Slurm's name of the node.

@@ -76,7 +76,7 @@ def _runs(session: Session, step: JobStep, root: Path) -> bool:
 
 
 def _weights(steps: Sequence[JobStep], root: Path) -> list[int]:
-    """Return the CPU time that each step used since its last reading, as weights.
+    """Return the CPU time that each Slurm step has used since the previous call, as weights.
 
     All weights are 1 if the CPU time of a step is unknown, or if no step used CPU time.
     """

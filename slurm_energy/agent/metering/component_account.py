@@ -25,13 +25,12 @@ class ComponentAccount:
         uncharged_uj: microjoules that the counters reported and that are not charged yet.
         late_since: time of the last reading, in seconds since boot, of each counter that has no current
             reading.
-        excluded_until: counters that were excluded because they stayed unreadable while others were read;
-            maps each counter to the time, in seconds since boot, up to which energy was charged without the
-            counter.
+        excluded_until: time, in seconds since boot, up to which energy was charged without a counter, by
+            counter. A counter is excluded if it stays unreadable while other counters are read.
         uncertain_spans: start and end, in seconds since boot, of each span of the uncharged time in which
             energy may be missing.
-        open_interval: the time before the current sample interval whose energy is not charged yet; None if
-            all earlier energy is charged.
+        open_interval: uncharged time before the current sample interval; None if all energy before the
+            current sample interval is charged.
         lost_since: start of a time whose energy is never charged, because no counter can report this energy.
             The start is stored by name of each job that was on the node in that time.
         jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.

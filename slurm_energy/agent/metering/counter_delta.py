@@ -38,7 +38,7 @@ class CounterDelta(NamedTuple):
 def energy_between(
     counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float, still_s: float = 0.0
 ) -> tuple[int, bool]:
-    """Return the microjoules between two readings of a counter, and whether they are certain.
+    """Return the energy between two readings of a counter in microjoules, and whether it is certain.
 
     If a counter that never wraps (`range_uj` is None) has decreased by more than jitter, the counter was
     reset, for example because its driver was reloaded. The later reading is then the energy since the reset.

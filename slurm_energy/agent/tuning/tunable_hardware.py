@@ -120,7 +120,7 @@ class TunableHardware:
         )
 
     def candidates(self, gpu_draw_watts: float | None) -> tuple[OperatingPoint, ...]:
-        """Return the operating points from which a search may choose, without the untuned job.
+        """Return the operating points from which a search may choose, except the untuned settings.
 
         Power limits above the draw of the untuned job change nothing and are left out. If this draw is far
         below the limit, lower limits help little or not at all; bounds of the clock are then candidates too.
