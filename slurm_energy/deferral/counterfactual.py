@@ -94,7 +94,7 @@ def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCos
     distribution of this wait. The wait is never negative.
 
     Args:
-        jobs: the jobs. A job without a known wait is assumed to start at once.
+        jobs: finished jobs that were deferred. A job without a known wait is assumed to start at once.
         series: actual price per kWh, or grams per kWh.
 
     Raises:

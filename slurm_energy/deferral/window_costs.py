@@ -22,9 +22,9 @@ class CostCurve:
     """Cost of drawing one watt from a fixed time to any later time, as a piecewise linear function.
 
     Attributes:
-        start_s: start of the first step.
-        step_s: length of a step.
-        rate: cost of one joule in each step, shape (h,).
+        start_s: start of the first time step.
+        step_s: length of a time step in seconds.
+        rate: cost of one joule in each time step, shape (h,).
         deviation: standard deviation of `rate`, shape (h,).
         tail_rate, tail_deviation: values of `rate` and `deviation` after the last step.
     """

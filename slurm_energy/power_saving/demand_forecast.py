@@ -127,8 +127,8 @@ def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 class DemandHistory:
     """History of the arrivals of jobs in one pool, from which courses of the demand are sampled.
 
-    A course is the demand over time after a sampled moment in the past. It counts only jobs that arrived
-    after this moment, as if each job had started on arrival.
+    A course is the demand over time after a sampled moment in the past. A course counts only jobs that
+    arrived after this moment, as if each job had started on arrival.
 
     Args:
         horizon_s: ends of the time bins, from `horizons`.

@@ -129,7 +129,8 @@ class Alternatives:
     Attributes:
         first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,). Each job has at least one
             row.
-        gpus: number of GPUs; for a cluster whose jobs are counted in nodes or cores, the number of these.
+        gpus: number of GPUs. On a cluster whose jobs are counted in nodes or cores, the number of nodes or
+            cores.
         batch: batch size in training; 0 if the job has no batch size.
         hardware: index of the kind of hardware, assigned by the caller.
         cap_watts: power cap; NaN if the shape has no cap.

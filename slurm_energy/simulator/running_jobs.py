@@ -57,7 +57,7 @@ class RunningJob:
         extra_watts: `watts` minus the idle power of the job's units; may be negative.
         whole_s: run time of the whole job under the current power limit.
         point: the current power limit and its effect.
-        restart_s: seconds at the start of the run in which it restarts after an interruption, without
+        restart_s: seconds at the start of the run in which the job restarts after an interruption, without
             progress.
         earlier: intervals of the run under earlier power limits, in order. Each entry has the seconds of
             work, the run time in seconds of the whole job under that limit, and the power in watts.

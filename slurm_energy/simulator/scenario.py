@@ -60,8 +60,8 @@ class Scenario:
     Attributes:
         name: name of the file without suffix.
         path: path of the file.
-        text: text of the file and of all files that it extends. A stored result is valid only for an
-            identical text.
+        text: text of the scenario file and of all files that this file extends. A stored result is valid only
+            for an identical text.
         title: title in reports and plots.
         kinds: kinds of nodes by name.
         workload: section of the workload.

@@ -20,7 +20,7 @@ class Preemption:
 
     Attributes:
         checkpoint_s: interval of checkpoints in seconds. With infinity, an interrupted job loses all its
-            work. With 0, it loses no work.
+            work. With 0, an interrupted job loses no work.
         restart_s: extra seconds that each start after an interruption takes.
         margin_s: slack in seconds below which the deadline of a job is at risk.
     """

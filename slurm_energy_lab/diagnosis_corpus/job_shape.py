@@ -55,20 +55,22 @@ class JobShape:
         outlier_factor: duration of a slow training step divided by the duration of the other steps.
         gpu_memory_share: GPU memory in use divided by the memory of the GPU.
         gpu_memory_growth: increase of `gpu_memory_share` from the start to the end of the job.
-        host_memory_share, host_memory_growth: the same two values for the host memory of the job.
+        host_memory_share, host_memory_growth: the same two values for host memory instead of GPU memory.
         memory_stall: fraction of the time in which tasks wait for memory.
         memory_slowdown: storage bandwidth with the job's memory divided by the bandwidth with sufficient
             memory.
         cpu_throttled: fraction of the time in which the CPU quota stops the job.
-        cpu_pressure: CPU pressure in percent; None if it follows from the load.
-        cpu_clock: factor of the CPU clock by node; a node without an entry has 1.
+        cpu_pressure: CPU pressure in percent; None if the pressure follows from the load.
+        cpu_clock: factors by which CPU clocks are multiplied, by node; a node without an entry has 1.
         thermal: fraction of the time with thermal throttling, by (node, GPU).
         power_throttled: fraction of the time in which the power limit throttles the GPU.
         cap_share: power limit divided by the highest possible limit.
         gpu_clock: SM clock divided by the highest clock, by (node, GPU); a GPU without an entry has 1.
         clock_setting: whether a clock limit was applied.
         is_network_storage: whether storage traffic goes over the network.
-        state, exit_status, step_exit_status, restart_count, is_interactive: see `ObservedAllocation`.
+        state, exit_status, step_exit_status, restart_count, is_interactive: state of the job, exit status of
+            the job and of its Slurm steps, number of restarts, and whether the job is interactive; see
+            `ObservedAllocation`.
         has_steps, has_gpm, has_max_clock, has_pressure, has_signals, has_power, has_energy: whether steps,
             GPM metrics, maximum clocks, pressure, signals, power and energy of the job are observed.
         hide_phases: phases that the program does not report.

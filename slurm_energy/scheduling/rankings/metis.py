@@ -86,7 +86,7 @@ class _Placement:
     Attributes:
         queue: the pending jobs.
         capacity: capacity of the cluster.
-        energy: energy of each shape above idle, to the power of the weight `thrift`, shape (m,).
+        energy: energy of each shape above idle, raised to the exponent `thrift`, shape (m,).
         weights: the policy's weights by name.
     """
 

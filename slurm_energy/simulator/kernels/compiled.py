@@ -16,9 +16,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled_entry(*, counts_references: bool = False) -> Callable[[Function], Function]:
     """Return a decorator for functions that Python code calls. Numba compiles them at their first call.
 
-    The machine code includes all called functions. It is cached beside the source or in the home directory.
-    Users who can write to neither directory, such as service accounts, wait for the compilation in each
-    process.
+    The machine code includes all called functions. The code is cached beside the source or in the home
+    directory. Users who can write to neither directory, such as service accounts, wait for the compilation in
+    each process.
 
     Args:
         counts_references: whether the function may create arrays.

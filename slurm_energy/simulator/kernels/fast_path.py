@@ -28,7 +28,7 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 _MAX_STEPS: Final = 1_000_000_000
 _MAX_STEPS_PER_JOB: Final = 1000
-"""Pending jobs that all passes together may look at, the larger of both: a few seconds."""
+"""The passes may together examine the larger of these two numbers of pending jobs: a few seconds."""
 
 
 def supports(jobs: Workload, kinds: Sequence[NodeKind], chosen: Policy, settings: ScheduleSettings) -> bool:

@@ -36,7 +36,7 @@ def start_with_reservations(
     """Start, in order, the jobs that fit without delaying a reservation.
 
     Under the discipline `conservative`, every job that cannot start gets a reservation. Under `packing`, only
-    jobs that have waited longer than the bound on waiting get one.
+    jobs that have waited longer than the bound on waiting get a reservation.
 
     Args:
         policy: parameters of the scheduling policy.

@@ -40,7 +40,7 @@ class StartPlan(NamedTuple):
     All arrays are empty for policies without a plan.
 
     Attributes:
-        effort: energy above idle to the power `thrift` of each shape, shape (m,).
+        effort: for each shape, its energy above idle, raised to the exponent `thrift`, shape (m,).
         alike_end: for each job, the row after the last job with the same deadline and run time, shape (n,).
         at_place: the job at each PLACE, shape (n,).
         urgent_jobs: number of jobs with a deadline. These jobs have the first rows.
@@ -73,7 +73,7 @@ def no_plan(policy: PolicyRules, jobs: JobColumns, effort: Floats, total: Ints) 
     Args:
         policy: parameters of the scheduling policy.
         jobs: columns of all jobs and their shapes.
-        effort: energy of each shape above idle to the power `thrift`, as in `StartPlan`.
+        effort: for each shape, its energy above idle, raised to the exponent `thrift`, as in `StartPlan`.
         total: units of the cluster by kind of nodes.
     """
     count = len(jobs.whole) if policy.code == METIS else 0
