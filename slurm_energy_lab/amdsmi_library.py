@@ -64,7 +64,7 @@ def build(directory: Path, compiler: str = "gcc") -> Path:
     Programs load the stub if ROCM_PATH is this directory.
 
     Args:
-        directory: the directory; created if missing.
+        directory: parent directory of `lib`; created if missing.
         compiler: C compiler to call.
 
     Returns:

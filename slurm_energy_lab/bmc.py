@@ -120,7 +120,7 @@ class RedfishServer(ThreadingHTTPServer):
         address: tuple[str, int],
         certificate: Path | None = None,
     ) -> None:
-        """Bind the TCP port of the service.
+        """Bind the TCP port of the Redfish service.
 
         Args:
             watts: function that returns the node's current power in watts.

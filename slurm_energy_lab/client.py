@@ -79,8 +79,8 @@ def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = Fal
         jobs: whether to include the usage of each job.
 
     Returns:
-        `energy_joules` and `power_watts` by component, and `time`, the Unix seconds for which they hold. With
-        usage also `jobs` by job id (as text) and `no_job`, each with `cpu_seconds` and `dynamic_joules` by
+        `energy_joules` and `power_watts` by component, and `time`, the Unix time of both. With `jobs`, also
+        the keys `jobs` (by job id as text) and `no_job`, each with `cpu_seconds` and `dynamic_joules` by
         component, `idle_joules` by component, and `system_cpu_seconds`.
     """
     return ask(socket_path, {"op": "truth", "jobs": jobs})

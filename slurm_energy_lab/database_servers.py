@@ -43,7 +43,7 @@ class DatabaseServer(ABC):
 
     Args:
         durable: whether each commit is written to the disk, as on a production server. Otherwise commits are
-            fast. They survive a kill of the server, but not a power cut.
+            fast, and survive a kill of the server, but not a power cut.
         port: TCP port on the loopback interface; None for the Unix socket only.
         directory: directory of the server. The data in it are kept when the server is closed, and a server
             that is started there again uses them. None means a temporary directory, which is removed.

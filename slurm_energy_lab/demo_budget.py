@@ -50,7 +50,7 @@ def run_budget_step(
 
     Args:
         shell: runner of commands on the lab's login node.
-        begin_enforcing: function that lets senergyctld enforce the budget.
+        begin_enforcing: function that switches senergyctld from observing to enforcing the budget.
         say: function that is called with each line of output.
 
     Returns:

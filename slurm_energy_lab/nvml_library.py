@@ -29,8 +29,8 @@ def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
     All users can read the library, whatever the umask.
 
     Args:
-        directory: the directory; created if missing. Programs load the stub if it is in their
-            LD_LIBRARY_PATH.
+        directory: directory of the library; created if missing. Programs load the stub if their
+            LD_LIBRARY_PATH contains this directory.
         compiler: C compiler to call.
 
     Returns:

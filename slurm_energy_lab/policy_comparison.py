@@ -60,8 +60,8 @@ class PolicyRun:
         policy: name of the energy policy.
         seconds: run time of the program in seconds.
         joules: energy of the whole node.
-        tuning: value of the key `tuning` in the job's energy record: what the tuner did; None if the policy
-            has no objective.
+        tuning: value of the key `tuning` in the job's energy record (actions of the tuner); None if the
+            policy has no objective.
     """
 
     kernel: str

@@ -88,10 +88,10 @@ def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) ->
     `power` prints the present power of the nodes in its argument, a host list.
 
     Args:
-        folder: the folder, in which slurmd writes its PID as `slurmd.NODE.pid`.
+        folder: folder of the programs, in which slurmd writes its PID as `slurmd.NODE.pid`.
         conf: path of slurm.conf.
-        search: PATH of the programs.
-        model: durations of the states.
+        search: value of PATH for the programs.
+        model: durations of booting and shutting down.
     """
     values = asdict(model) | {
         "folder": folder,

@@ -86,7 +86,7 @@ class SlurmCluster:
 
     Args:
         group: all clusters that run together, including this one.
-        name: Slurm's name of the cluster.
+        name: name of the cluster in Slurm.
         cpus: number of CPUs of the cluster's node.
         ports: ports of slurmctld, slurmd and senergyctld.
 

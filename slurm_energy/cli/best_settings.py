@@ -150,8 +150,8 @@ def best_settings(
     Args:
         curve: response curve of the job.
         objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
-        bounds: bounds of the site.
-        untuned: prediction of the job without caps; None if its time is unknown.
+        bounds: minimum and maximum settings that the site allows.
+        untuned: prediction for the job without power caps; None if the time is unknown.
     """
     point = best_point(curve, objective, lambda candidate: _can_request(candidate, bounds))
     limit_s = None

@@ -24,10 +24,10 @@ def best_values(
     A saved sweep of the program is preferred, because it also measured threads, processes and batch size.
 
     Args:
-        args: command line. Its attribute `gpu` is the kind of the GPUs; None if it is not given.
+        args: command line. Its attribute `gpu` is the GPU type as Slurm names it; None if not given.
         objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         template: template to be rendered.
-        text: the script that the template yields without these values.
+        text: script that the template yields without the best values.
         given: values of template variables that the user set by --set.
 
     Raises:

@@ -23,7 +23,7 @@ def opened(args: argparse.Namespace, *, read_only: bool = False, new: bool = Fal
     Args:
         args: parsed options.
         read_only: open the database for reading only.
-        new: the SQLite file may be missing.
+        new: whether the SQLite file may be missing.
 
     Raises:
         ConfigError: the configuration is invalid.

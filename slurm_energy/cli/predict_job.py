@@ -190,8 +190,8 @@ def predict(
         args: command line; `calibration` names a file that takes precedence over all sources.
         request: prediction request for the job.
         notes: list to which the function adds its reason for not using a source.
-        total_timeout_s: maximum duration of the request to senergyctld; None means that only each step is
-            limited.
+        total_timeout_s: maximum duration of the request to senergyctld; None means that only single
+            network operations have a time limit.
     """
     from slurm_energy.oracle.nameplate import NameplateOracle
     from slurm_energy.oracle.prediction import FallbackOracle

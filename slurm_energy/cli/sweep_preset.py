@@ -62,12 +62,12 @@ def add_options(group: argparse._ArgumentGroup) -> None:
 
 
 def sweep_design(args: argparse.Namespace, content: bytes, factors: Sequence[Factor]) -> SweepDesign:
-    """Return the design of a sweep.
+    """Return factors and configurations of a sweep.
 
     Args:
         args: command line of `senergy sweep`.
         content: content of the batch script.
-        factors: factors of the other options.
+        factors: factors that the other options define.
 
     Raises:
         UsageError: an option of presets is given without a preset, or the preset has no feasible

@@ -94,7 +94,7 @@ def _load(path: Path) -> SavedSweep | None:
 
 
 def sweep_values(sweep: SavedSweep, objective: Objective, template: Template) -> dict[str, str]:
-    """Return values by variable of a template from the best point of a sweep, and print their source.
+    """Return values by variable of a template from the best sweep point, and print the source of the values.
 
     Args:
         sweep: saved sweep of the program.

@@ -26,17 +26,17 @@ _UNKNOWN_START_S = 0.0
 
 @dataclass(slots=True)
 class CollectedSources:
-    """All data about the time of one job.
+    """All data that a timeline of one job shows.
 
     Attributes:
-        usage: the job's energy records; None if not requested, or there are none.
+        usage: the job's energy records; None if not requested or not available.
         nodes: observations by node, with the power trace as signal `power_watts`.
         findings: findings, the most important first.
         processes: event files of processes of the job.
         profiles: traces of a profiler that the user recorded.
         skipped: files of the named directories that cannot be read.
         other_jobs: event files of other jobs in the named directories.
-        window: the shown part of the time; set by `collect`.
+        window: time window that the timeline shows; set by `collect`.
         start_s: start of the job or of its first event, Unix seconds; None if unknown.
     """
 

@@ -21,10 +21,11 @@ class GridAmount:
     """Emissions or cost of an amount of energy.
 
     Attributes:
-        amount: grams or currency units; None if the energy, or the factor of a part of it, is unknown.
+        amount: grams or currency units. None if the energy is unknown, or the factor (emissions or price per
+            kWh) is unknown at any time.
         known_amount: grams or currency units of the energy whose factor is known.
-        known_share: share of the energy whose factor is known, from 0 to 1.
-        fallback_share: share of the energy whose factor is the fallback, from 0 to 1.
+        known_share: fraction of the energy whose factor is known.
+        fallback_share: fraction of the energy whose factor is the fallback.
     """
 
     amount: float | None

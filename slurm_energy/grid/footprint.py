@@ -66,8 +66,7 @@ class Footprint:
 
     Attributes:
         energy_joules: energy of the computers; None if unknown.
-        facility_joules: `energy_joules` times the PUE, which is the energy that the site draws for the
-            computers.
+        facility_joules: energy that the site draws for the computers: `energy_joules` times the PUE.
         start_s: start of the time in which the energy was used, in Unix time; None if there is no energy.
         end_s: end of the time in which the energy was used, in Unix time.
         carbon: emissions of `facility_joules` in grams; None if no carbon intensity is configured.

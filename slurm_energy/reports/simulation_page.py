@@ -77,7 +77,7 @@ def page(
         title: title of the scenario.
         policies: the simulated policies.
         seeds: number of simulations from which means are computed.
-        variants: variants to show in detail; all have these policies.
+        variants: variants to show in detail, each with results of all `policies`.
         sweep: totals for each combination of the swept values; None if the scenario has no sweep.
         notes: remarks on the simulations.
         now: current time for the footer; None omits the date.

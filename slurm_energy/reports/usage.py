@@ -29,10 +29,10 @@ _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """Data of a job from Slurm's accounting. An attribute is None if it is not known, or not known yet.
+    """Data of a job from Slurm's accounting. None means unknown, perhaps only for now.
 
     Attributes:
-        display_id: the id as Slurm shows it, e.g. `12_3` or `14+0`.
+        display_id: job id as Slurm shows it, e.g. `12_3` or `14+0`.
         name, account, partition, user, state: name, Slurm account, partition, user and state of the job, as
             sacct prints them.
         submit, start, end: times of submission, start and end in Unix seconds.
@@ -102,7 +102,7 @@ class JobUsage:
     Attributes:
         records: records of the job or step, one per node, ordered by node name. Never empty.
         job: data from Slurm's accounting.
-        steps: the job's steps, empty for a step.
+        steps: Slurm steps of the job; empty if this is a step.
         traces: power trace per node, as defined in docs/reference/protocol.md.
         earlier_runs: earlier runs of the job, each of which ended with a requeue; empty if they were not
             requested.

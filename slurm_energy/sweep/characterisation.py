@@ -138,7 +138,7 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
         request: node to describe, and options for submitting its jobs.
         cpus: CPUs of the node.
         gpus: GPUs of the node.
-        measure: also measure the speed of the kernels.
+        measure: whether to measure the speed of the kernels, too.
 
     Returns:
         The object of `reference_kernels.describe`.
@@ -187,13 +187,13 @@ def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
 def class_sweep(
     name: str, factor: Factor, seconds: float, *, gpu: bool, command: str | None, units_per_s: float | None
 ) -> ClassSweep:
-    """Return the sweep of one class.
+    """Return the sweep of one class of kernels.
 
     Args:
         name: name of the class.
         factor: knob to vary.
         seconds: run time of the kernel at full speed.
-        gpu: run the kernel on GPUs.
+        gpu: whether the kernel runs on GPUs.
         command: command line of the site's own kernel, in which `{seconds}` is replaced; None means the
             kernel of `reference_kernels`.
         units_per_s: measured units per second of the reference kernel; None with `command`.

@@ -52,8 +52,8 @@ class SweepState:
         script_digest: SHA-256 of the batch script, which may not change during a sweep.
         options: sbatch options that the user gave.
         arguments: arguments of the batch script.
-        points: the points; the first is the reference.
-        runs: all runs so far.
+        points: combinations of settings to measure; the first one is the reference.
+        runs: all runs of points so far.
         token: random text that makes the names of the jobs unique.
         preset: name of the preset that the points come from; empty means no preset.
         programs: names of the Python files that the batch script runs.

@@ -106,7 +106,7 @@ def read_given_options(
         script: path of the batch script.
         content: content of the batch script.
         options: sbatch options of the user.
-        points: points of the sweep.
+        points: combinations of settings that the sweep measures.
         replaced: sbatch options of the script that the sweep replaces.
 
     Raises:

@@ -51,13 +51,13 @@ ENERGY_KINDS: Final = (
 def check(kind: str, name: str, value: str) -> str:
     """Return a value if it is valid for its kind. Ranges in `alternatives` are expanded in the result.
 
-    Kinds in `ENERGY_KINDS` are not checked here. Use `check_energy` for them, because they depend on each
-    other and on the configuration.
+    Values of the kinds in `ENERGY_KINDS` are not checked here, because they depend on each other and on the
+    configuration. `check_energy` checks them.
 
     Args:
         kind: one of `names()`.
         name: name of the variable, for the error.
-        value: the value, not empty.
+        value: value of the variable; must not be empty.
 
     Raises:
         UsageError: names the key, the value and the expected form.

@@ -84,15 +84,15 @@ class Balancer:
 
     Args:
         ranks: number of ranks.
-        global_batch: samples of a step on all ranks together.
-        goal: `time`, `energy` or `edp`, see `shares.divide`.
+        global_batch: samples of a training step on all ranks together.
+        goal: quantity to minimise: `time`, `energy` or `edp`, see `shares.divide`.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
-        exchange: cost of the exchange of gradients, measured at the start.
+        exchange: time of the exchange of gradients, measured at the start.
         idle_watts: power of each waiting rank, measured at the start; None if unknown.
         may_pause: whether some ranks may get no samples.
 
     Attributes:
-        samples: current samples of each rank in a step.
+        samples: current number of samples of each rank in a training step.
         predicted: prediction for the current samples; None before all ranks are measured.
     """
 

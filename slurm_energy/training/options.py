@@ -32,7 +32,7 @@ class BalancedOptions:
         lost_after_s: seconds after which a rank that does not answer counts as lost.
         balance: whether the division of the batch follows the measurements; False gives all ranks equal
             numbers of samples.
-        may_pause: whether ranks may get no samples where fewer ranks reach the goal better.
+        may_pause: whether some ranks may get no samples if the goal is reached better without them.
         ddp_options: further arguments of `DistributedDataParallel`.
 
     Raises:

@@ -27,7 +27,7 @@ class Ranks:
     processor.
 
     Args:
-        placement: number of this rank, and addresses by which the ranks find each other.
+        placement: number of this rank, and address at which all ranks meet.
         is_gpu: whether gradients are on GPUs and are exchanged with NCCL.
         lost_after_s: seconds after which a rank that does not answer counts as lost.
 

@@ -14,10 +14,10 @@ from slurm_energy.training.step_clock import StepClock
 
 
 class GradientExchange:
-    """Communication hook of `DistributedDataParallel` that records when a step's exchange begins and ends.
+    """Communication hook of `DistributedDataParallel` that records begin and end of each gradient exchange.
 
     Attributes:
-        group: process group of the ranks that compute.
+        group: process group of those ranks that compute.
         weight: samples of this rank in the training step, divided by the samples of all ranks.
         computed: moment at which the last gradients of the step were computed; None before the first step.
         exchanged: moment at which the last exchange of the step ended.

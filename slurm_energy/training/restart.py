@@ -39,14 +39,14 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], timeout_s: 
 
 
 class RestartLoop:
-    """Runs of a program on the nodes of a job that still answer.
+    """Repeated runs of a program on those nodes of a job that still run tasks.
 
     Args:
         command: command of the program.
         nodes: names of the nodes of the job.
         checkpoint: checkpoint file of the program.
         tasks_per_node: tasks on each node.
-        probe_s: seconds in which a node must run a task.
+        probe_s: seconds within which a node must have run a test task.
         run: function that runs a command.
         environment: environment variables of the program.
     """

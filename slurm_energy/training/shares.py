@@ -2,8 +2,8 @@
 
 These functions do no I/O. A rank that computes n samples in a training step needs `fixed_s + sample_s * n`
 seconds. A step ends when the last rank has computed and the gradients are exchanged. A rank draws its busy
-power while it computes and its idle power in the rest of the step. Ranks without samples draw idle power,
-because the job still holds their nodes. Sources: postdoc (static and dynamic power on heterogeneous
+power while it computes and its idle power in the rest of the training step. Ranks without samples draw idle
+power, because the job still holds their nodes. Sources: postdoc (static and dynamic power on heterogeneous
 clusters); DAHL, section 2.3 (static energy plus dynamic energy times use); ring allreduce: 2 (k - 1) messages
 of 1/k of the gradients each.
 """
@@ -119,8 +119,8 @@ def divide(
     Args:
         costs: cost of a step on each rank.
         global_batch: samples of a step on all ranks together.
-        goal: `time`: least time. `energy`: least energy of steps that take at most `1 + max_slowdown` times
-            the least time. `edp`: least product of energy and time.
+        goal: `time`: least time of a step. `energy`: least energy of steps that take at most
+            `1 + max_slowdown` times the least time. `edp`: least product of energy and time.
         exchange: cost of the exchange of gradients.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
         may_pause: whether ranks may get no samples; otherwise each gets at least one.

@@ -48,8 +48,9 @@ def program_truth(
     Args:
         partition: `ampere` or `hopper`.
         program: compute kernel or program of the node model.
-        objective: objective of tuning, `energy`, `edp` or `ed2p`; empty if untuned.
-        slowdown_limit: slowdown limit of the objective `energy`, as a fraction of the untuned time.
+        objective: quantity that tuning minimises: `energy`, `edp` or `ed2p`; empty if untuned.
+        slowdown_limit: maximum increase of the run time with the objective `energy`, as a fraction of the
+            untuned run time.
     """
     runs = _runs(partition, program)
     untuned = chosen = runs[0]

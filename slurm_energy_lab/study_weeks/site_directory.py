@@ -58,10 +58,10 @@ class SiteDirectory:
 
         Args:
             path: directory; created if it is absent.
-            seed: seed of jobs and errors.
+            seed: seed of the random jobs and measurement errors.
             first_day: date of the first day, which must be a Monday.
-            trace: file for `trace_mix`; None means the mix of the thesis.
-            load: load of the site.
+            trace: CSV file of jobs for `trace_mix`; None means the job mix of the thesis.
+            load: mean load of the site, as in `WeekMix`.
 
         Raises:
             UsageError: the first day is no Monday, or there is a site already.
@@ -105,7 +105,7 @@ class SiteDirectory:
             at_midnight: function that is called at the start of each day, before the configuration is read.
             fault: account whose jobs do not start while anything is tuned, as a planted fault; None means no
                 fault.
-            has_effect: whether the configuration has an effect. If not, a deployment is a placebo.
+            has_effect: whether the configuration affects jobs. If not, a deployment is a placebo.
         """
         site = StudySite(self._state["seed"], self.jobs, self.epoch_s)
         for number, stored in enumerate(self._state["modes"]):
@@ -122,11 +122,11 @@ class SiteDirectory:
         self._write(site)
 
     def true_saving(self, mode: SiteMode, first_day: int) -> float:
-        """Return the true change of energy per work that a mode causes, from a day to the last day."""
+        """Return the true change of energy per unit of work due to `mode`, from a day to the last day."""
         return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
 
     def true_job_saving(self, mode: SiteMode, first_day: int, partition: str) -> float:
-        """Return the true change of the jobs' energy per work that a mode causes in a partition.
+        """Return the true change of the jobs' energy per unit of work due to `mode` in a partition.
 
         The comparison covers the time from `first_day` to the last day.
         """

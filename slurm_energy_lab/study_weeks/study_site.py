@@ -28,11 +28,13 @@ class SiteMode:
 
     Attributes:
         tuned: partitions whose jobs may be tuned.
-        policy: policy of jobs without an entry in `partition_policy` or `user_policy`.
-        partition_policy, user_policy: policy by partition and by user. The policy of the user takes
+        policy: energy policy of jobs without an entry in `partition_policy` or `user_policy`.
+        partition_policy, user_policy: energy policy by partition and by user. The policy of the user takes
             precedence.
-        slowdown_limit: slowdown limit of jobs with the policy `energy`, as a fraction of the untuned time.
-        starved_account: account whose jobs do not start, as a planted fault of a policy; None means no fault.
+        slowdown_limit: maximum increase of the run time of jobs with the policy `energy`, as a fraction of
+            the untuned run time.
+        starved_account: Slurm account whose jobs do not start, as a planted fault of a policy; None means no
+            fault.
     """
 
     tuned: frozenset[str] = frozenset()
@@ -283,14 +285,14 @@ def _cluster_job(job: WeekJob) -> ClusterJob:
 
 
 def true_saving(seed: int, jobs: Sequence[WeekJob], mode: SiteMode, first_day: int, days: int) -> float:
-    """Return the true relative change of energy per work that a mode causes.
+    """Return the true relative change of energy per unit of work that the settings `mode` cause.
 
-    The same jobs run with and without the mode.
+    The same jobs run with and without these settings.
 
     Args:
         seed: seed of the room's temperature.
         jobs: all jobs from day 0.
-        mode: mode whose effect is computed.
+        mode: settings whose effect is computed.
         first_day: first day with the settings, and first day of the comparison.
         days: number of days that are simulated.
     """

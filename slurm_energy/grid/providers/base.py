@@ -60,11 +60,11 @@ class FetchRequest:
 
 
 class GridProvider(ABC):
-    """A provider of one quantity.
+    """A provider of carbon intensities or prices.
 
     Attributes:
-        quantity: quantity of the values.
-        name: name in the configuration.
+        quantity: quantity that the provider supplies.
+        name: name of the provider in the configuration.
         detail: further facts about the values, see `SeriesSource.detail`.
         default_url: base URL, if the configuration has none.
         default_zone: zone, if the configuration has none; empty if a zone is required.

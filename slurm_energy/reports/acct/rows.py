@@ -34,7 +34,7 @@ class AcctRow:
         usage: energy records of the job or step; None if no record exists, or the caller may not see the
             records.
         hidden: whether the caller may not see the energy.
-        baseline: untuned runs of the same program; None if unknown, or not requested.
+        baseline: data of untuned runs of the same program; None if unknown, or not requested.
         footprint: emissions and cost of the energy; None if unknown, or not requested.
     """
 

@@ -19,11 +19,11 @@ GROUPS = ("user", "account")
 
 @dataclass(frozen=True, slots=True)
 class WastePattern:
-    """Findings of one kind in several jobs.
+    """A kind of finding, summed over several jobs.
 
     Attributes:
         group: name of the user or account whose jobs are counted; empty without grouping.
-        kind: kind of the findings.
+        kind: kind of the findings, such as `small-batch`.
         jobs: number of jobs with such a finding.
         seconds_lost: lost time of all these findings in seconds, as far as it is known.
         joules_lost: lost energy of all these findings, as far as it is known; None if it is unknown for each

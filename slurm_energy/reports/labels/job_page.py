@@ -65,10 +65,10 @@ def page(
 
     Args:
         jobs: at least one job, with power traces.
-        title: heading; empty: derived from the jobs.
+        title: heading; empty means a heading derived from the jobs.
         remarks: remarks at the top of the page, one paragraph each.
         now: current time for the footer; None omits the date.
-        config: configuration of the site, which contains the limits and the best known settings; None means
+        config: configuration of the site: power limits and best known settings; None means
             the defaults.
         budgets: charts of the power under budgets, as `reports.budgets.page.budget_cards` returns them.
     """

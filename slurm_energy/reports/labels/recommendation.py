@@ -56,8 +56,8 @@ class PredictedCap:
     Attributes:
         watts: power cap per GPU in watts.
         limit_watts: power limit per GPU during the job.
-        time_ratio: predicted time with the cap, divided by the predicted time without it.
-        energy_ratio: predicted energy of the GPUs with the cap, divided by their predicted energy without it.
+        time_ratio: predicted time with the cap, divided by the predicted time without a cap.
+        energy_ratio: predicted energy of the GPUs with the cap, divided by the prediction without a cap.
         basis: data on which the prediction is based.
     """
 

@@ -57,7 +57,7 @@ class Bar:
         value: length of the bar in the unit of the chart. None means that the value is unknown and no bar is
             drawn.
         text: text at the end of the bar.
-        change: change relative to the reference bar, as text; empty if unknown.
+        change: change of the value relative to the reference bar, as text; empty if unknown.
     """
 
     name: str
@@ -103,7 +103,7 @@ def power_chart(
     """Draw power against time since the start of the job.
 
     Args:
-        series: lines, or layers from the bottom up.
+        series: lines, or stacked layers from the bottom up.
         title: title for screen readers.
         size: width and height of the drawing in pixels.
         stacked: whether the series are stacked as areas; otherwise they are drawn as lines.

@@ -22,8 +22,8 @@ def write_grid_png(factors: GridFactors, start: float, end: float, path: Path) -
 
     Args:
         factors: carbon intensity and price over time.
-        start: start of the window in Unix time.
-        end: end of the window in Unix time.
+        start: start of the time window in Unix time.
+        end: end of the time window in Unix time.
         path: path of the PNG file.
 
     Raises:

@@ -158,10 +158,10 @@ class Frame:
         Args:
             x: scale of the x axis.
             x_ticks: data values of the ticks on the x axis.
-            x_text: function that returns the label of a tick.
+            x_text: function that returns the label of a tick on the x axis.
             y: scale of the y axis.
             y_ticks: data values of the ticks on the y axis.
-            y_text: function that returns the label of a tick.
+            y_text: function that returns the label of a tick on the y axis.
         """
         elements = [
             element("line", x1=self.left, x2=self.x1, y1=y(t), y2=y(t), class_="grid-line" if t else "base")

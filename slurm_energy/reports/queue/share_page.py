@@ -97,9 +97,9 @@ def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = Non
     """Return the table as lines, one per row, with a header if the layout has one.
 
     Args:
-        rows: rows to show.
+        rows: rows to show, one per account or user.
         layout: whether the columns have fixed widths or are separated by a delimiter.
-        columns: columns as in --format; None means the defaults.
+        columns: columns as in --format; None means the default columns.
         long: whether to show more columns by default.
 
     Raises:

@@ -136,10 +136,10 @@ class ReportRequest:
 
     Attributes:
         kind: report to print.
-        start, end: times as written; empty means the default.
+        start, end: begin and end of the time window as the user wrote them; empty means the default.
         fields: requested columns (`Login%20`); empty means the default columns.
-        clusters, accounts, users, partitions: names; empty means no condition.
-        nodes: node list as written; empty means all nodes.
+        clusters, accounts, users, partitions: names to select; empty means all.
+        nodes: node list as the user wrote it; empty means all nodes.
         all_clusters: include every cluster of the database.
         tree: indent accounts by their depth in the hierarchy.
         group: add up all accounts of a user.
@@ -149,7 +149,7 @@ class ReportRequest:
         job_count: show numbers of jobs.
         sizes: boundaries of the size classes in CPUs; empty means one class for each size.
         top_count: maximum number of users in TopUsage.
-        interval: length of the intervals.
+        interval: length of the intervals into which the window is divided.
     """
 
     kind: ReportKind

@@ -48,9 +48,9 @@ class Line:
 
     Attributes:
         cluster: name of the cluster.
-        interval: index of the interval.
-        kind: `job`, `idle`, `unattributed` or `total`.
-        names: values of the columns of names.
+        interval: index of the time interval.
+        kind: whose amounts the line shows: `job`, `idle`, `unattributed` or `total`.
+        names: names in the line, such as account and user, by column.
         amounts: amounts of the line.
         whole: amounts of the cluster in the interval, relative to which percentages are computed.
         depth: depth of the account in the hierarchy.
@@ -123,7 +123,7 @@ def report_lines(
     Args:
         request: parsed report with its conditions.
         document: response of senergyctld, grouped by `dimensions(request)`.
-        sort: order of users and of other groups; None: by CPU time as in sreport, or by energy.
+        sort: order of users and of other groups; None means by CPU time as in sreport, or by energy.
         with_meter: whether to add lines for idle energy, unattributed energy and the total of the meters.
     """
     lines: list[Line] = []

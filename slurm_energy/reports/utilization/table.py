@@ -220,7 +220,7 @@ class _Cells:
 
 
 def amount_text(tres: Tres, value: float | None, whole: float | None, style: CellStyle, decimals: int) -> str:
-    """Return an amount as text, with or as a percentage if the units say so.
+    """Return an amount as text, a percentage, or both, as `style.units` demands.
 
     Args:
         tres: quantity of the amount.

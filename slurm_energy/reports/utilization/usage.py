@@ -107,15 +107,15 @@ def _sum_or_none(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Amounts of one group in one interval.
+    """Amounts of one group of jobs or nodes in one interval of time.
 
     Attributes:
         cluster: name of the cluster.
         interval: index of the interval.
-        kind: `job`, `idle` or `unattributed`.
+        kind: whether the amounts are of jobs (`job`), idle nodes (`idle`) or neither (`unattributed`).
         names: the group's value of each dimension (`account`, `user`, ...), by dimension; None if unknown, or
             the group has no value.
-        cpus: number of CPUs of the jobs, if the request groups by size; None if unknown.
+        cpus: number of CPUs of the jobs, if the request groups by job size; None if unknown.
         amounts: sums over the jobs or nodes of the group.
     """
 
@@ -132,10 +132,10 @@ class UsageDocument:
     """The response to `GET /v1/usage`.
 
     Attributes:
-        start, end: window in Unix seconds.
-        intervals: start and end of each interval of the window.
+        start, end: start and end of the time window in Unix seconds.
+        intervals: start and end of each interval into which the window is divided.
         rows: amounts, one row per group and interval.
-        parents: by cluster, the parent of each Slurm account; empty if unknown.
+        parents: by cluster, the parent account of each Slurm account; empty if unknown.
         meter_visible: whether the response contains idle and unattributed energy.
         scope: whose jobs the response covers: `all`, `accounts` or `own`.
         currency: currency of the cost; empty if cost is unknown.
