@@ -112,7 +112,7 @@ def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) ->
 
 
 def read_changes(folder: Path) -> list[tuple[float, str, str]]:
-    """Return time (Unix seconds), state and node of each change in the log."""
+    """Return Unix time, new state and node name for each change in the log."""
     log = folder / "power.log"
     rows = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return sorted((float(time), state, node) for time, state, node in rows)

@@ -144,7 +144,7 @@ class SimulatedAgents:
         self._stop.set()
 
     def end_jobs_no_more(self) -> None:
-        """Let no further job end, and send no further live reports, so that all deliveries can finish."""
+        """End no more jobs and send no more live reports, so that all deliveries can finish."""
         self._ends_jobs = False
 
     @property

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _without_cycle_search() -> Iterator[None]:
-    """Suspend garbage collection of cycles. For many jobs it takes longer than the report itself."""
+    """Suspend garbage collection of cycles. For many jobs, collection takes longer than the report itself."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

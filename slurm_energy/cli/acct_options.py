@@ -131,7 +131,7 @@ def record_selection(args: argparse.Namespace, why: str) -> argparse.Namespace:
 
     Args:
         args: parsed options.
-        why: why Slurm's accounting does not supply the rows, for the error message.
+        why: reason why Slurm's accounting does not supply the rows, for the error message.
 
     Raises:
         UsageError: an option needs Slurm's accounting.

@@ -101,7 +101,7 @@ def jobs_of_records(
     Args:
         args: parsed options.
         client: client of the controller.
-        why: why Slurm's accounting does not supply the rows.
+        why: reason why Slurm's accounting does not supply the rows.
     """
     from slurm_energy.cli import record_query
     from slurm_energy.reports.acct.job_filter import filter_jobs, job_states

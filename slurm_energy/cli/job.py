@@ -243,7 +243,7 @@ def _deferred(args: argparse.Namespace, job_id: str) -> bool:
 
 
 def _budget_clause(args: argparse.Namespace, job_id: str) -> str:
-    """Return the budget decision about a job as the end of a sentence.
+    """Return the decision of power budgets about a job as the end of a sentence.
 
     The text is empty if no decision concerns the job.
     """

@@ -240,7 +240,7 @@ def _lower(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write all pages to the directory that the argument names."""
+    """Write all man pages to the directory that the argument names."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if len(words) != 1 or words[0].startswith("-"):
         print("usage: python -m slurm_energy.cli.man DIRECTORY", file=sys.stderr)

@@ -23,7 +23,7 @@ MAX_TABLES = 6
 
 
 def needs_one_table(results: list[tuple[Scenario, list[RunResult]]]) -> bool:
-    """Return whether one table shows all variants of a sweep: if variants are many, or keys are several."""
+    """Return whether one table shows all variants: if there are many variants, or several swept keys."""
     return len(results) > MAX_TABLES or len(results[0][0].point) > 1
 
 

@@ -136,7 +136,8 @@ def _best(result: SweepResult, objective: Objective) -> PointResult:
 def _other_settings(result: SweepResult, best: PointResult, filled: Collection[str]) -> list[str]:
     """Return variables and options that a sweep point sets, but the template does not set.
 
-    Two settings that are equal at all points, such as two variables with the number of threads, count once.
+    Two settings that are equal at all sweep points, such as two variables with the number of threads, count
+    once.
     """
     columns = {
         column[0][0]: tuple(value for _, value in column)

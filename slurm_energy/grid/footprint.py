@@ -111,7 +111,7 @@ class Footprint:
 
     @property
     def grams(self) -> float | None:
-        """Emissions of the energy in grams of CO2 equivalents, without embodied ones; None if unknown."""
+        """Grams of CO2 equivalents from the energy, without embodied emissions; None if unknown."""
         return None if self.carbon is None else self.carbon.amount
 
     @property

@@ -257,7 +257,7 @@ def _spooled_text(answer: Mapping[str, Any]) -> str:
 
 
 def _signals_text(signals: Mapping[str, Any]) -> str:
-    """Return how many jobs are sampled, how often, and at which cost."""
+    """Return how many jobs have their signals sampled, how often, and at which CPU cost."""
     jobs, interval_s = signals["jobs"], signals.get("interval_s")
     text = f"{jobs} job{'' if jobs == 1 else 's'}"
     if interval_s is not None:

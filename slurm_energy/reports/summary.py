@@ -231,7 +231,7 @@ def user_of(job: WholeJob) -> str:
 
 
 def gpu_of(job: WholeJob) -> str | None:
-    """Return the GPU type that the job requested, or `any`. None if it requested no GPUs."""
+    """Return the GPU type that the job requested, or `any`. None if the job requested no GPUs."""
     gpu_type = parse_tres(job.last.job.requested).gpu_kind
     return gpu_type or ("any" if any(record.gpus for record in job.last.records) else None)
 

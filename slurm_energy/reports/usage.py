@@ -63,7 +63,7 @@ class JobInfo:
         Unknown keys are ignored.
 
         Args:
-            data: the object; with None, the result contains no known values.
+            data: the `job` object; None means that nothing is known about the job.
         """
         return cls(**{key: data[key] for key in cls.__slots__ if key in data}) if data else cls()
 
@@ -339,8 +339,8 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 def _job_order(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
     """Return the sort key of a run.
 
-    The key is the job id. For array tasks and components of heterogeneous jobs, it is the common id and the
-    number of the task or component.
+    The key is the job id. For array tasks and components of heterogeneous jobs, the key is the common job id,
+    then the number of the task or component.
     """
     display_id = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _ARRAY_OR_HETEROGENEOUS_ID.fullmatch(display_id)

@@ -216,10 +216,10 @@ def _subsets(costs: Sequence[RankCost]) -> Iterator[tuple[int, ...]]:
 
 
 def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division among a subset of ranks for which the slowest rank ends first.
+    """Return the division among the ranks of `subset` that minimises the end of the slowest rank.
 
-    First, each rank gets the samples that it can complete until the continuous optimum. Each remaining sample
-    goes to the rank that then ends first.
+    First, each rank gets the samples that it completes before the optimum for fractional samples. Each
+    remaining sample goes to the rank that then ends first.
     """
     deadline_s = _equal_finish(subset, costs, total)
     samples = [0] * len(costs)
@@ -235,7 +235,7 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
 
 
 def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division whose slowest rank ends first. If possible, each rank has samples."""
+    """Return the division that minimises the end of the slowest rank. If possible, each rank has samples."""
     samples = list(_earliest(range(len(costs)), costs, total, exchange).samples)
     for rank, count in enumerate(samples):
         largest = max(range(len(samples)), key=samples.__getitem__)

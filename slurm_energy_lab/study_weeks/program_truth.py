@@ -65,7 +65,7 @@ def program_truth(
 
 @cache
 def _runs(partition: str, program: str) -> tuple[StaticRun, ...]:
-    """Return the runs of a program at each power limit. The untuned run comes first."""
+    """Return one run of a program for each power limit. The untuned run comes first."""
     profile = load_profile(PARTITION_PROFILES[partition])
     assert profile.gpu is not None
     low, high = profile.gpu.min_limit_watts, profile.gpu.default_limit_watts

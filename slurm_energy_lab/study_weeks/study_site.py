@@ -45,7 +45,7 @@ class SiteMode:
     starved_account: str | None = None
 
     def objective(self, job: WeekJob) -> str:
-        """Return the objective to which a job is tuned; empty if it is not tuned."""
+        """Return the quantity that tuning of a job minimises (objective); empty if the job is not tuned."""
         policy = self.user_policy.get(job.user, self.partition_policy.get(job.partition, self.policy))
         return policy if policy in OBJECTIVES and job.partition in self.tuned else ""
 

@@ -72,7 +72,7 @@ class EntsoePrice(GridProvider):
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
         """Return the samples of a response per kWh. Of several auctions, the first one counts.
 
-        If there are products of several lengths, the product with the shortest intervals counts.
+        Of several products, the one with the shortest intervals counts.
         """
         document = read_document(body)
         if document is None:

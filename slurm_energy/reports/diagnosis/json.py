@@ -1,4 +1,4 @@
-"""JSON output of `senergy diagnose`. docs/reference/json.md documents it; unknown values are null."""
+"""JSON output of `senergy diagnose`. docs/reference/json.md documents the format; unknown values are null."""
 
 from __future__ import annotations
 

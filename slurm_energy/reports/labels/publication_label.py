@@ -213,7 +213,7 @@ def _component_lines(job: JobUsage) -> list[str]:
 
 
 def _devices(job: JobUsage) -> list[tuple[str, int]]:
-    """Return the product names of the job's devices, with the number of GPUs, or of nodes per processor."""
+    """Return the job's device products: GPUs with their number, processors with the number of nodes."""
     counts = collections.Counter(device.product for record in job.records for device in record.devices)
     return [(product or UNKNOWN, count) for product, count in counts.items()]
 

@@ -10,7 +10,7 @@ from slurm_energy.oracle.configuration_sweep import Sweep
 
 
 def write_png(sweep: Sweep, title: str, path: Path) -> None:
-    """Write a chart with one point per alternative and a line through the Pareto front.
+    """Write a chart with one point per alternative of a job, and a line through the Pareto front.
 
     The best alternative of each objective is labelled.
 

@@ -21,7 +21,7 @@ class Sequential:
 
     Args:
         layers: the layers from input to output.
-        seed: seed of the starting values.
+        seed: seed of the random initial weights and biases.
     """
 
     def __init__(self, *layers: Layer, seed: int = 0) -> None:

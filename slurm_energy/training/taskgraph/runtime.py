@@ -43,7 +43,7 @@ class NativeNetwork:
 
     @property
     def is_open(self) -> bool:
-        """Whether the network can still be used. A change of the number of workers closes it."""
+        """Whether the network can still be used. A change of the number of StarPU workers closes it."""
         return bool(self._pointer)
 
     def close(self) -> None:
@@ -105,8 +105,8 @@ class _Runtime:
 
         Args:
             workers: number of workers.
-            distributed: use StarPU-MPI. Its number of workers cannot change, because MPI starts once in a
-                process.
+            distributed: whether to use StarPU-MPI. The number of workers then cannot change, because MPI
+                starts once in a process.
         """
         if (workers, distributed) == (self.workers, self.is_distributed):
             return
