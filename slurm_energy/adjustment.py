@@ -38,13 +38,13 @@ class KindProperties:
     """Properties of a kind of adjustment.
 
     Attributes:
-        minimum, maximum: limits of every value.
+        minimum, maximum: lowest and highest value that any permission can allow.
         unit: unit of the value; empty for a count.
         option: option of sbatch that sets the value at submission; empty: the program requests the value
             while it runs.
         hint: name under which programs report the value that they use; empty: programs do not report the
             value.
-        meaning: the value in words.
+        meaning: description of the value in words.
     """
 
     minimum: float

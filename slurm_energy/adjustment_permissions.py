@@ -94,7 +94,7 @@ class AdjustmentPermissions:
         return AdjustmentPermissions(kept, self.slowdown_percent)
 
     def permits(self, kind: AdjustmentKind, value: float) -> bool:
-        """Return whether a value is permitted."""
+        """Return whether a value of a kind of adjustment is permitted."""
         low, high = self.ranges.get(kind, (1, 0))
         return low <= value <= high
 

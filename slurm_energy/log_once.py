@@ -28,7 +28,8 @@ class RepeatedFailureLog:
         """Log a failure unless the last report about `subject` had the same reason.
 
         Args:
-            subject: device, file or daemon that fails; the line in the log starts with this text.
+            subject: name of the device, file or daemon that fails; the message in the log starts with this
+                name.
             reason: why the subject fails.
             level: log level.
         """

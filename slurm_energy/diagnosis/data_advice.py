@@ -154,7 +154,10 @@ def staged_data(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield pinned memory if the loader does not use pinned memory or does not report whether it does."""
+    """Yield the advice to use pinned memory.
+
+    Yield nothing if the loader reports that it already uses pinned memory.
+    """
     pinned = {rank.steps.hints.get("pin_memory") for rank in view.ranks}
     if pinned - {False, None} or finding.seconds_lost is None:
         return

@@ -329,7 +329,7 @@ def _put_text(data: bytearray, offset: int, text: str, size: int) -> None:
 def _text(data: bytes, offset: int, size: int) -> str:
     """Return a text without unprintable characters.
 
-    Processes of users write the text, so it is not trusted.
+    The text is not trusted, because processes of users write the file.
     """
     length = min(data[offset], size)
     text = data[offset + 1 : offset + 1 + length].decode(errors="replace")

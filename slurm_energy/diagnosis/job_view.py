@@ -297,7 +297,10 @@ class JobView:
         return self.context.energy_joules.get(gpu.node, {}).get(gpu.part)
 
     def gpu_power_level(self, gpu: GpuView) -> float | None:
-        """Return a GPU's mean power above idle, in percent of its range up to the limit; None if unknown."""
+        """Return the position of a GPU's mean power between idle power (0) and power limit (100).
+
+        Return None if a power is unknown.
+        """
         idle = self.context.idle_watts.get(gpu.node, {}).get(gpu.part)
         limit = self.context.limit_watts.get(gpu.node, {}).get(gpu.part)
         watts = gpu.mean("power_watts")

@@ -51,7 +51,7 @@ def phase_times(rank: RankSteps, elapsed_s: float) -> PhaseTimes:
 
     Args:
         rank: steps of the process.
-        elapsed_s: duration of the job; time that no category accounts for is idle.
+        elapsed_s: duration of the job in seconds. Time of the job outside all categories counts as `idle`.
     """
     sums = {name: phase.sum_s for name, phase in rank.phases.items() if phase.count}
     seconds: dict[str, float] = {

@@ -63,8 +63,8 @@ class InterfaceFinding:
         expected: whether the hardware should have the interface.
         cost: consequence if the interface is missing; empty if unknown.
         fix: how to enable the interface; empty if unknown.
-        reason: why the interface cannot be used although it is present; empty if it can be used, or if the
-            reason is unknown.
+        reason: why a present interface cannot be used; empty if the interface can be used, or if the reason
+            is unknown.
     """
 
     name: str

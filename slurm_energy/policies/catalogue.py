@@ -95,7 +95,7 @@ def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
 
 
 def default_policy(config: Config, user: str | None, partition: str | None) -> str:
-    """Return the energy policy of a job that requests none: the default of user, partition, or site.
+    """Return the energy policy of a job that requests no policy: the default of user, partition or site.
 
     Args:
         config: configuration with the defaults.

@@ -148,7 +148,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a copy.
 
     Raises:
-        UnavailableError: another process holds the lock for too long.
+        UnavailableError: another process keeps the lock for too long.
     """
     lock = path.with_name(f"{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -150,7 +150,7 @@ class EventWriter:
             self.write()
 
     def abandon(self) -> None:
-        """Close the copy of the file in a forked child. The parent continues to write."""
+        """Close the inherited file in a forked child. The parent process continues to write the file."""
         self._failed = True
         if self._descriptor is not None and self._is_own_file(self._descriptor):
             os.close(self._descriptor)

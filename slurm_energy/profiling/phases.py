@@ -88,7 +88,7 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
     Args:
         loader: the items, for example a `torch.utils.data.DataLoader`.
         model: a `torch.nn.Module`; None: do not record `forward` and `backward`.
-        optimizer: a `torch.optim.Optimizer`, or a list or tuple of them.
+        optimizer: a `torch.optim.Optimizer`, or a list or tuple of optimizers.
         device: device to which each batch is moved, with the time recorded as `copy`; None: the program
             itself moves the batches.
         total: total number of steps of this process, if known.

@@ -101,7 +101,7 @@ def report_document(source: Callable[[int], str | None]) -> None:
 
 
 def flush_progress() -> None:
-    """Send the data that have not been sent yet, if the agent has responded before."""
+    """Send the data that have not been sent yet. Do nothing without a connection to the agent."""
     _reporter.flush()
 
 
@@ -150,7 +150,7 @@ class ProgressReporter:
             self._fail(error)
 
     def flush(self) -> None:
-        """Send the units that have not been sent yet, if the agent has responded before."""
+        """Send the units that have not been sent yet. Do nothing without a connection to the agent."""
         try:
             with self._lock:
                 if self._connection is not None:

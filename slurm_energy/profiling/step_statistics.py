@@ -91,8 +91,8 @@ class _Durations:
 class _RollingDuration:
     """Rolling mean and standard deviation of the durations of the last 50 steps.
 
-    An outlier counts with the value of the limit that it exceeded. A single outlier therefore does not hide
-    the next outlier, and the mean follows a lasting change.
+    An outlier is replaced by the outlier limit before it enters the mean. A single outlier therefore does not
+    hide the next outlier, and the mean follows a lasting change.
     """
 
     def __init__(self) -> None:

@@ -73,8 +73,8 @@ class TorchPhases:
     """Timer of the phases of a model.
 
     Args:
-        model: a `torch.nn.Module`; None: no forward and backward.
-        optimizer: an optimizer, or a list or tuple of them; None: no phase `optimizer`.
+        model: a `torch.nn.Module`; None: do not time the phases `forward` and `backward`.
+        optimizer: an optimizer, or a list or tuple of optimizers; None: do not time the phase `optimizer`.
         device: device to which the program moves batches; None if unknown.
     """
 

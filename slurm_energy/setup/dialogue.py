@@ -11,7 +11,7 @@ from slurm_energy.setup.removal import FileReversal
 
 
 class Dialogue(Protocol):
-    """Interface for output to the administrator and questions."""
+    """Interface by which setup prints messages and asks the administrator questions."""
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -20,7 +20,7 @@ class Dialogue(Protocol):
         """Print the diff and the reason of a change."""
 
     def show_reversal(self, reversal: FileReversal) -> None:
-        """Print the diff of the reversal of a change."""
+        """Print the diff that undoes a change."""
 
     def confirm(self, question: str) -> bool:
         """Ask the administrator a question and return whether the answer is yes."""

@@ -30,7 +30,7 @@ class SetupRun:
         site: the Slurm cluster of this host.
         own: installed files of slurm-energy.
         journal: journal of this host, locked.
-        dialogue: conversation with the administrator.
+        dialogue: interface for messages and questions to the administrator.
         units: access to systemd.
         run: function that executes a command.
     """
@@ -53,7 +53,7 @@ class SetupRun:
         """Carry out the plan.
 
         Raises:
-            EnergyError: a step failed. Completed steps are not undone; the journal contains them.
+            EnergyError: a step failed. Completed steps are not undone; the journal contains these steps.
         """
         self._make_own_files()
         for unit in self._plan.services:

@@ -131,7 +131,7 @@ class SetupJournal:
         self._save()
 
     def save_backup(self, name: str, data: bytes) -> None:
-        """Write a copy of an original file, readable by root only, and force it to disk."""
+        """Write a copy of an original file, and force the copy to disk. Only root can read the copy."""
         atomic_file.write(self.directory / name, data)
 
     def read_backup(self, entry: SetupEntry) -> bytes:

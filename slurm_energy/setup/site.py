@@ -110,7 +110,7 @@ class SlurmSite:
 
     @property
     def node_names(self) -> list[str]:
-        """Names of the nodes on this host. There are several if the host runs several slurmd."""
+        """Names of the Slurm nodes on this host. A host that runs several slurmd has several nodes."""
         found: list[str] = []
         for line in self.settings.get("nodename", []):
             nodes, *rest = line.split()

@@ -29,7 +29,7 @@ class UndoRun:
     Args:
         journal: journal of this host, locked.
         own: installed files of slurm-energy.
-        dialogue: conversation with the administrator.
+        dialogue: interface for messages and questions to the administrator.
         units: access to systemd.
         run: function that executes a command.
     """

@@ -234,7 +234,7 @@ class _Request:
 
         By default, each node has one task.
 
-        Without --nodes, Slurm counts one requested node, whatever the number of tasks is.
+        Without --nodes, the number of nodes is 1, whatever the number of tasks is.
         """
         low = (self._text("nodes") or "").split("-")[0].split(",")[0]
         nodes = self._number("nodes", low) if low else None

@@ -141,9 +141,10 @@ def _gpu_test(
 
 
 def _wait_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
-    """Yield series whose values above a limit show that a job without CPU use is not idle.
+    """Yield the signals that show that a job without CPU use is not idle, with their limits.
 
-    Such a job waits for storage, or for CPUs that other work on the node occupies.
+    While a signal is above its limit, the job waits for storage, or for CPUs that other work on the node
+    occupies.
     """
     rate, share = view.threshold("data_rate") * 1e6, view.threshold("other_load")
     limits = {

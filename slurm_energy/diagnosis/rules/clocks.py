@@ -52,7 +52,7 @@ def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
 
 
 def reference_mhz(view: JobView) -> float | None:
-    """Return the highest SM clock that the GPUs support, else the highest observed one; None if unknown."""
+    """Return the highest SM clock that the GPUs support, else the highest observed clock; None if unknown."""
     limits = [limit for gpu in view.gpus if (limit := gpu.maximum("max_sm_clock_mhz")) is not None]
     if limits:
         return max(limits)

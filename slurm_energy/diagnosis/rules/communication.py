@@ -83,7 +83,10 @@ def _power_level(view: JobView) -> float | None:
 
 
 def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
-    """Yield stragglers or load imbalance, from step times or else from the activity of GPUs or nodes."""
+    """Yield the finding of stragglers or of a load imbalance.
+
+    The finding is derived from step times, or else from the activity of GPUs or nodes.
+    """
     ranks = _joint_ranks(view)
     if len(ranks) < 2 <= len(view.ranks):
         return  # independent programs do not wait for each other
@@ -163,7 +166,7 @@ def _straggler_fact(view: JobView, rank: RankView, ratio: float) -> FindingEvide
 
 
 def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:
-    """Yield imbalance between GPUs.
+    """Yield the finding of a load imbalance between GPUs.
 
     A GPU that waits for other GPUs in communication is busy, but its compute units are less active.
     """

@@ -55,7 +55,7 @@ def contention(view: JobView) -> Iterator[JobFinding]:
 
 
 def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
-    """Yield contention, detected by the number of tasks that run or wait for a CPU.
+    """Yield the finding of contention for CPUs, detected by the number of tasks that run or wait for a CPU.
 
     If tasks wait although the job has a CPU for each of its tasks, other work is the cause.
     """
@@ -69,7 +69,10 @@ def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
 
 
 def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> Iterator[JobFinding]:
-    """Yield contention from busy CPUs and too many processes, if pressure and waiting tasks are unknown."""
+    """Yield the finding of contention if the CPUs are busy and the job has too many processes.
+
+    This rule applies if the CPU pressure and the number of waiting tasks are unknown.
+    """
     if use is None or ratio is None:
         return
     text = f"Ranks and loader processes are {ratio:.1f} times as many as the CPUs."

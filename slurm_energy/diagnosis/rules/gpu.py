@@ -67,8 +67,8 @@ def _unused_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
 def small_batch(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the steps contain too little work for the GPU.
 
-    The GPU runs compute kernels most of the time, but these use few of the GPU's compute units and little of
-    its memory.
+    The GPU runs compute kernels most of the time, but the kernels use few of the GPU's compute units and
+    little of the GPU's memory.
     """
     busy, data = view.gpu_busy, view.category_share("data")
     memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])

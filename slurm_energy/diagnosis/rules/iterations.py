@@ -44,7 +44,10 @@ def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
 
 
 def _write_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield checkpoint stalls, recognised by repeated bursts of writes while the GPUs are idle."""
+    """Yield the finding of stalls by checkpoints.
+
+    Such stalls are recognised by repeated bursts of writes while the GPUs are idle.
+    """
     shares, stalls = [], 0
     for node in view.observation.nodes:
         share, count = _write_stall_share(view, node)

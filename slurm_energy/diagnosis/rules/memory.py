@@ -67,7 +67,7 @@ def _fact(
 
 
 def _grows(values: Sequence[float]) -> bool:
-    """Return whether values grow from each quarter of the time to the next, apart from the first quarter."""
+    """Return whether values grow from the second to the third and to the fourth quarter of the time."""
     quarter = len(values) // 4
     if quarter < 2:
         return False

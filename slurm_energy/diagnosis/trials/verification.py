@@ -1,4 +1,4 @@
-"""Verification: whether runs with an adjustment use less time or energy than the runs before.
+"""Verification: whether runs with an adjustment use less time or energy than earlier runs without it.
 
 Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
 runs report steps of the same size, else per run. If all runs report how long they waited for CPUs that other

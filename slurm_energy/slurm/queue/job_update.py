@@ -100,7 +100,7 @@ class JobUpdater:
         component of a heterogeneous job, addresses all tasks or components.
 
         Args:
-            changes: site factors by job id.
+            changes: new site factor by job id.
 
         Raises:
             UnavailableError: scontrol is missing or does not answer. `applied_factors` then has the site
@@ -151,7 +151,7 @@ class JobUpdater:
         of pending jobs.
 
         Args:
-            changes: lists of licenses by job id; empty: none.
+            changes: new list of licenses by job id; an empty list removes all licenses.
             names: names for scontrol by job id, `12_[3-9]` for tasks of an array.
 
         Raises:
@@ -294,7 +294,7 @@ class _Session:
     a job into a reply.
 
     Args:
-        command: program and options.
+        command: program to start, with its options.
         stopped: event that another thread sets to end the session.
     """
 
