@@ -162,9 +162,10 @@ class CeilingCommitment:
     def report(self, poll: NodePoll) -> None:
         """Update the held ceilings of a node from a poll of the node.
 
-        A confirmed decision replaces all decisions with lower numbers. Decisions that were sent later may
-        still be applied, so they continue to count. A poll of an earlier boot is ignored. A poll with a lower
-        number than an earlier poll may be delayed. It therefore does not lower the held ceilings.
+        A confirmed decision replaces all decisions with lower numbers. The node may still apply decisions
+        that were sent later, so these decisions continue to count. A poll of an earlier boot is ignored. A
+        poll with a lower number than an earlier poll may be delayed. Such a poll does not lower the held
+        ceilings.
         """
         self.register(poll.node, {d.name: d.max_watts for d in poll.devices if d.max_watts is not None})
         state = self._nodes[poll.node]

@@ -5,9 +5,9 @@ number that measures how far groups are lowered: at a price within the interval,
 segment is taken from the group. If one price applies to all groups, the groups have the limits that the
 policy considers fair or best. Prices of all policies are divided into tiers:
 
-- -1 to 0: power above the expected power of the device, which takes nothing from the job;
-- 0 to 1: power down to the limit that keeps the job's slowdown limit;
-- 1 to 2: power down to the floor.
+- -1 to 0: the limit falls to the expected power of the device, which takes no power from the job;
+- 0 to 1: the limit falls further to the lowest limit that keeps the job's slowdown limit;
+- 1 to 2: the limit falls further to the floor, the minimum limit that a budget may set.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LoweringOrder:
 
     Attributes:
         top_watts: limit per device at the lowest price, shape (n,).
-        width_watts: watts per device of each segment, shape (n, s).
+        width_watts: width of each segment in watts per device, shape (n, s).
         first_price, last_price: prices between which a segment is taken, shape (n, s).
     """
 
@@ -113,7 +113,7 @@ def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
 
 
 def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1 that fall linearly with the ratio of the limit to a reference."""
+    """Return prices from 0 to 1 that fall linearly with the ratio of the limit to a reference power."""
     price = 1 - np.clip(grid / np.maximum(reference_watts, 1e-9)[:, None], 0.0, 1.0)
     return price[:, :-1], price[:, 1:]
 

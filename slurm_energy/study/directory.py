@@ -34,10 +34,10 @@ MANIFEST_NAME: Final = "study.json"
 
 
 class StudyDirectory:
-    """A study on disk.
+    """A study, stored in a directory.
 
     Args:
-        path: an existing study.
+        path: directory of an existing study.
 
     Raises:
         NotFoundError: the directory contains no study.

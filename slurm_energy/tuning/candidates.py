@@ -144,9 +144,9 @@ def safe_point(
     """Return the safe point: the point of a job of which only the power is known.
 
     The safe point is the lowest candidate that sets only a GPU power limit of at least `SAFE_SHARE` of the
-    GPU's power. It is UNTUNED if there is no such candidate or the power is unknown. It is also UNTUNED if
-    the objective has a slowdown limit, because such power limits exceed a slowdown limit of 5 % in a fifth of
-    the jobs of the power-limit study. Processors are not changed.
+    GPU's power. The safe point is UNTUNED if no candidate qualifies, if the power is unknown, or if the
+    objective has a slowdown limit. The reason for the last case is that such power limits exceed a slowdown
+    limit of 5 % in a fifth of the jobs of the power-limit study. Processors are not changed.
     """
     if gpu is None or reference.gpu_watts is None or objective.slowdown_limit is not None:
         return UNTUNED

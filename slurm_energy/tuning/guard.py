@@ -137,7 +137,7 @@ class RunBudget:
         self._excess_energy_s = 0.0
 
     def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
-        """Add an interval with the logarithms of its time and power ratios."""
+        """Add an interval of the run, with the logarithms of time and power relative to the untuned job."""
         untuned_s = duration_s * math.exp(-log_time_ratio)
         self._elapsed_s += duration_s
         self._untuned_s += untuned_s

@@ -81,8 +81,8 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the fraction of the full error that applies at a predicted log time ratio.
+    """Return the factor by which the oracle's error is multiplied at a predicted log time ratio, 0.3 to 1.
 
-    The fraction is small for a small slowdown.
+    The factor is small for a small slowdown.
     """
     return min(1.0, max(0.3, log_time / 0.1))

@@ -140,10 +140,10 @@ class Cores:
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
     ) -> tuple[set[int], float]:
-        """Distribute the load of programs outside the model evenly over their cores.
+        """Distribute the load of programs outside the model evenly over the cores of these programs.
 
         Args:
-            key: identifies the load.
+            key: name that identifies the load. A later call with the same name replaces the load.
             cpus: logical CPUs of the programs.
             busy_cores: number of busy cores; 0 removes the load.
             job: Slurm's job id; None if the load belongs to no job.

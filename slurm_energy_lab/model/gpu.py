@@ -91,7 +91,7 @@ class GpuModel:
         return float(_table_clock(self._physics.profile.graphics_clocks_mhz, (low, low)))
 
     def _remember(self, now_s: float) -> None:
-        """Record the energy at a change of power, and delete records older than the averaging window."""
+        """Record the energy at a change of power. Delete records that are too old for the average power."""
         self._history.append((now_s, self.meter.integral_at(now_s)))
         while len(self._history) > 1 and self._history[1][0] <= now_s - _AVERAGE_S:
             self._history.popleft()

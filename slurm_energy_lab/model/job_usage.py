@@ -51,7 +51,7 @@ class UsageByJob:
     def add_job(self, job: Job, now_s: float) -> None:
         """Track a job from now on.
 
-        None, which stands for work outside all jobs, is ignored.
+        The job None stands for work outside all jobs and is ignored.
         """
         if job is None:
             return

@@ -56,7 +56,7 @@ def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
 def zones(registers: RaplRegisters) -> list[EmulatedZone]:
     """Return the power zones below `intel-rapl`.
 
-    The psys zone follows the first package, so zone numbers are not package numbers.
+    The zone psys (the whole platform) follows the first package, so zone numbers are not package numbers.
     """
     profile = registers.realtime_model.profile
     made: list[EmulatedZone] = []

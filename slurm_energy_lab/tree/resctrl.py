@@ -86,7 +86,7 @@ class ResctrlFiles:
             self._add_group(ROOT_GROUP, control=True)
 
     def start_task(self, task: Task, pids: Callable[[], list[int]]) -> None:
-        """Start to count a task in the group to which its processes belong.
+        """Start to count a task in the resctrl group to which the task's processes belong.
 
         Args:
             task: run of a compute kernel, or real programs of a job, see `task_counters`.
@@ -105,7 +105,7 @@ class ResctrlFiles:
                     self._leave(group, task)
 
     def settle(self) -> None:
-        """Move each task to the group to which its processes now belong."""
+        """Move each task to the resctrl group to which the task's processes now belong."""
         with self._lock:
             self._settle()
 

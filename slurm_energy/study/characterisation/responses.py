@@ -23,7 +23,7 @@ class ClassPoint:
 
     Attributes:
         time_ratio, power_ratio: run time and power relative to the untuned job.
-        settings: settings of the point as text for people.
+        settings: hardware settings of the point as readable text.
         deviation: relative standard deviation of the ratios; NaN: unknown.
     """
 

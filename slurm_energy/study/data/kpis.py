@@ -164,7 +164,7 @@ def _energy(
 
 
 def _series_hours(energy: EnergySeries, hours: Floats) -> Floats:
-    """Return the energy of each hour; NaN if a part of the hour is missing in the series or unknown."""
+    """Return the energy of each hour; NaN if the series does not cover the hour with known energy."""
     known = ~np.isnan(energy.joules)
     start, end = energy.start_s[known], energy.end_s[known]
     covered = spread(start, end, end - start, hours)

@@ -68,12 +68,12 @@ def washout_seconds(jobs: JobsTable) -> float:
 
 
 class EffectPeriods:
-    """KPI values by day of the arms of a deployment.
+    """Daily KPI values of the treated jobs and the control jobs of a deployment.
 
     Args:
-        data: jobs and energy.
-        assignment: the arms.
-        washout_s: seconds at the start of each day that do not count.
+        data: jobs and energy of the baseline and of the deployment.
+        assignment: assignment of days, partitions or users to the treated arm and the control arm.
+        washout_s: seconds at the start of each day that do not count, because jobs of the previous arm run.
     """
 
     def __init__(self, data: ExperimentData, assignment: ArmAssignment, washout_s: float) -> None:

@@ -152,7 +152,7 @@ def _change(data: ForecastInput, alternative: StudyAlternative, jobs: JobsTable,
 
 
 def _deferral(data: ForecastInput, policy: str, jobs: JobsTable, seed: int) -> TwinDeferral:
-    """Return a deferral in which an assumed share of the jobs, drawn at random, may wait."""
+    """Return a deferral of jobs in the simulation. Jobs that may wait are drawn at random."""
     series = data.prices.carbon_g_per_kwh if policy == "cleanest" else data.prices.price_per_kwh
     if series is None:
         name = "carbon intensity" if policy == "cleanest" else "price"

@@ -169,8 +169,8 @@ def simulate(
     """Simulate jobs on the twin.
 
     Args:
-        jobs: the jobs. Jobs without a known submission, start or end are left out. Run times and energies
-            must be those of untuned jobs.
+        jobs: jobs to simulate. Jobs without a known submission, start or end are left out. Run times and
+            energies must be those of untuned jobs.
         settings: calibrated settings of the twin.
         change: changed levers; None: the present site is replayed.
         seed: seed of the simulator's random numbers.

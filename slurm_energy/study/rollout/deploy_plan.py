@@ -128,7 +128,7 @@ def _alternative(
 def _partition_arms(
     request: StageRequest, powers: Mapping[str, float], known: list[str], now_s: float
 ) -> ArmAssignment:
-    """Return the arms of the stage `partition`, with chosen or randomly drawn partitions."""
+    """Return the arms of the stage `partition`. Partitions are chosen by the request or drawn at random."""
     design = AssignmentDesign.PARTITION
     if request.design not in (None, design):
         raise UsageError("stage partition", f"has no design {request.design}", "--stage all")

@@ -25,7 +25,7 @@ class ConfigurationSwitch:
         stage: stage of the deployment that this change puts in force; empty: the deployment was undone.
         is_treated: whether the alternative is in force for the treated part of the cluster.
         sha256: SHA-256 of energy.toml after the change.
-        reason: reason of the change.
+        reason: why the configuration was changed, for the log.
     """
 
     time_s: float

@@ -57,8 +57,8 @@ class StageKeys:
     """The configuration keys that a stage changes.
 
     Attributes:
-        changes: changes of keys.
-        remarks: levers that have no effect in this stage, with the reason.
+        changes: new values of keys in energy.toml.
+        remarks: one sentence per lever without effect in this stage, with the reason.
     """
 
     changes: tuple[KeyChange, ...]

@@ -27,7 +27,7 @@ def student_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t distribution for a probability.
 
     Args:
-        probability: between 0 and 1, both excluded.
+        probability: probability that the variable is at most the quantile; between 0 and 1, both excluded.
         freedom: degrees of freedom, more than 0.
     """
     if not 0.0 < probability < 1.0 or freedom <= 0.0:

@@ -54,14 +54,13 @@ class GroupTimes:
 
     Attributes:
         lead_s: time from the announcement of a change to the change.
-        guard_s: maximum time before the change at which the coordinator may decide that the change takes
-            place.
+        guard_s: the coordinator decides on a change at most this time before the change.
         last_call_s: minimum time before the change at which the coordinator may still decide. A change
             without a decision is postponed.
         contact_s: maximum age of an agent's last poll while the agent counts as in contact.
-        confirm_s: time after the change in which every agent must report the new point.
-        missing_s: age of an agent's last poll from which the agent counts as missing. The group is then
-            frozen.
+        confirm_s: time after the change within which every agent must report the new point.
+        missing_s: age of an agent's last poll from which the agent counts as missing. The operating point of
+            all nodes is then frozen.
         poll_s: interval of polls without a change while the search measures points.
         hold_poll_s: interval of polls without a change while the point is held.
         busy_poll_s: interval of polls during a change.
@@ -246,7 +245,7 @@ class GroupCoordinator:
     def _observe(self) -> None:
         """Merge the measurement windows of all nodes, once each node has delivered one.
 
-        Only windows at the current operating point count.
+        All windows were measured at the current operating point.
         """
         windows = [member.window for member in self._members.values() if member.window is not None]
         if self._search is None or self._switch is not None or len(windows) < self.nodes:

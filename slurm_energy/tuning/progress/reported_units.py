@@ -152,7 +152,7 @@ class ReportedUnits:
         return Progress(units_per_s, error, rate.source, spans_cycles=True)
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
-        """Return the current rate of the slowest process if it has become clearly slower than before.
+        """Return the current rate of the slowest process after a sudden slowdown; None without a slowdown.
 
         A single slow interval may be a pause, for example a checkpoint. Therefore the last complete interval
         and the current interval must both be slow. If a unit has just been completed, the last two complete
@@ -168,7 +168,7 @@ class ReportedUnits:
         return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
 
     def unit_s(self) -> float | None:
-        """Return the seconds between the last two reports of the process that reports least often."""
+        """Return the mean seconds between the latest reports of the process that reports least often."""
         lengths = []
         for reports in self._reports.values():
             if (steps := min(len(reports), 8) - 1) > 0:

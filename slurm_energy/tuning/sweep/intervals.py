@@ -45,11 +45,11 @@ def difference_half_width(first: Sequence[float], second: Sequence[float]) -> fl
     The degrees of freedom follow Welch and Satterthwaite, because the variances may differ.
 
     Args:
-        first: values of one group.
-        second: values of the other group.
+        first: values of repeated runs at one point.
+        second: values of repeated runs at another point.
 
     Returns:
-        The half-width; None if a group has fewer than two values.
+        The half-width; None if `first` or `second` has fewer than two values.
     """
     if len(first) < 2 or len(second) < 2:
         return None
