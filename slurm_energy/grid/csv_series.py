@@ -31,7 +31,7 @@ def read_csv(
         name: name of the file, for errors.
         quantity: carbon intensity or price.
         currency: currency of a price.
-        max_age_s: seconds for which the last value before a gap holds; None means twice the usual distance of
+        max_age_s: maximum seconds for which a value holds; None means twice the usual distance of
             two times.
 
     Raises:

@@ -79,7 +79,7 @@ def select_rows(
     Args:
         rows: rows of the response, one per account and per user.
         accounts: names of accounts; None means all.
-        users: login names; None means all. Rows of accounts are always shown.
+        users: login names; None means all. This selection does not affect rows of accounts.
         users_only: whether to omit the rows of accounts.
     """
 
