@@ -38,6 +38,9 @@ SLUID = "sEKNKTV3WPV500"  # the example of cgroup.conf(5)
 STAT = "usage_usec {usec}\nuser_usec 5\nsystem_usec 6\nnr_periods 0"
 
 
+OTHER_UID = os.getuid() + 1001  # neither root nor the user who runs the tests
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     made = Tree(tmp_path)
@@ -293,9 +296,9 @@ def test_busy_time_of_this_machine_grows_and_costs_one_open_file() -> None:
 @pytest.mark.parametrize(
     ("uid", "gid", "effective_uid"),
     [
-        pytest.param(1001, 1001, 1001, id="a program of a user"),
-        pytest.param(1001, 1001, 0, id="a set-uid program"),
-        pytest.param(0, 1001, 0, id="sudo"),
+        pytest.param(OTHER_UID, OTHER_UID, OTHER_UID, id="a program of a user"),
+        pytest.param(OTHER_UID, OTHER_UID, 0, id="a set-uid program"),
+        pytest.param(0, OTHER_UID, 0, id="sudo"),
     ],
 )
 def test_a_user_s_process_that_calls_itself_slurmstepd_does_not_count(
