@@ -1,4 +1,4 @@
-"""Signals of one cluster at any time: actual values, and forecasts from what is known at that time."""
+"""Signals of one cluster at any time: actual values, and forecasts from the values known at that time."""
 
 from __future__ import annotations
 

@@ -36,17 +36,13 @@ from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.sites.site_simulation import simulate_sites
 from slurm_energy.simulator.workloads.fitting_shapes import keep_fitting_shapes
 from slurm_energy.simulator.workloads.offered_load import with_load
-from slurm_energy.simulator.workloads.workload import REQUEST_COLUMNS, Workload
+from slurm_energy.simulator.workloads.workload import REQUEST_COLUMNS, SHAPE_COLUMNS, Workload
 from slurm_energy.simulator.workloads.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent, process_pool
 
 _JOB_COLUMNS = (
     *("job_id", "user", "time_limit_s", "slack_s", "checkpointable", "compute_share"),
     *REQUEST_COLUMNS,
-)
-_SHAPE_COLUMNS = (
-    *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
-    *("predicted_time_s", "predicted_watts"),
 )
 _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
@@ -405,6 +401,6 @@ def _part(work: Workload, jobs: int, seed: int) -> Workload:
     begin_s = work.submit_s[start]
     cut: dict[str, Any] = {name: getattr(work, name)[rows] for name in _JOB_COLUMNS}
     cut |= {name: getattr(work, name)[rows] - begin_s for name in ("submit_s", "deadline_s")}
-    cut |= {name: getattr(work, name)[shapes] for name in _SHAPE_COLUMNS}
+    cut |= {name: getattr(work, name)[shapes] for name in SHAPE_COLUMNS}
     cut["first"] = work.first[start : start + jobs + 1] - work.first[start]
     return replace(work, names=work.names[rows], **cut)

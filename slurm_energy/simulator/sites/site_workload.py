@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.simulator.workloads.workload import Workload
-
-_SHAPE_COLUMNS: Final = frozenset(
-    {
-        *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
-        *("predicted_time_s", "predicted_watts"),
-    }
-)
+from slurm_energy.simulator.workloads.workload import SHAPE_COLUMNS, Workload
 
 
 def on_all_sites(
@@ -51,7 +44,7 @@ def on_all_sites(
                 rows.append(shape)
                 hardware.append(kind if site in present else kinds[0])
         counts.append(len(rows) - before)
-    columns: dict[str, Any] = {name: getattr(work, name)[rows] for name in _SHAPE_COLUMNS}
+    columns: dict[str, Any] = {name: getattr(work, name)[rows] for name in SHAPE_COLUMNS}
     at = sites[np.array(hardware, np.int64)] if rows else np.zeros(0, np.int64)
     columns["hardware"] = np.array(hardware, np.int64)
     for name in ("time_s", "predicted_time_s"):
@@ -86,7 +79,7 @@ def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[i
     columns: dict[str, Any] = {}
     for field in fields(work):
         values = getattr(work, field.name)
-        if field.name in _SHAPE_COLUMNS:
+        if field.name in SHAPE_COLUMNS:
             columns[field.name] = values[shapes]
         elif isinstance(values, np.ndarray) and field.name != "first":
             columns[field.name] = values[jobs]

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.workloads.workload import Workload
-
-_SHAPE_COLUMNS: Final = (
-    "hardware",
-    "units",
-    "batch",
-    "cap_watts",
-    "time_s",
-    "power_watts",
-    "predicted_time_s",
-    "predicted_watts",
-)
+from slurm_energy.simulator.workloads.workload import SHAPE_COLUMNS, Workload
 
 
 def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
@@ -42,5 +30,5 @@ def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
     runs = np.add.reduceat(fits, work.first[:-1]) > 0
     kept = fits | np.repeat(~runs, counts)
     first = np.concatenate([[0], np.cumsum(np.add.reduceat(kept.astype(np.int64), work.first[:-1]))])
-    columns = {name: getattr(work, name)[kept] for name in _SHAPE_COLUMNS}
+    columns = {name: getattr(work, name)[kept] for name in SHAPE_COLUMNS}
     return replace(work, first=first.astype(np.int64), **columns)

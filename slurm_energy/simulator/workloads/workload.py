@@ -29,6 +29,11 @@ _WHOLE_NUMBERS = frozenset(
     }
 )
 
+SHAPE_COLUMNS: Final = (
+    *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
+    *("predicted_time_s", "predicted_watts"),
+)
+"""Columns with one element per shape of a job; the other columns have one element per job."""
 REQUEST_COLUMNS: Final = ("unit_memory_gib", "partition", "qos", "reservation", "licenses")
 """Columns with requests of jobs other than units; the constraints of a cluster use these columns."""
 REQUEST_NAMES: Final = ("partitions", "qos_names", "reservations", "license_names")
