@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, mean_of
@@ -10,9 +11,21 @@ from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.summary import total_joules
 from slurm_energy.slurm.exit_status import ExitStatus
 
-_OVER_TIME = ", and more over time."
 _GROWTH = 1.05
 """Minimum ratio of the memory use in the last quarter to that in the second quarter, if it grows steadily."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryUse:
+    """Memory use near its limit.
+
+    Attributes:
+        fact: the maximum use.
+        grows: whether the use grew over time.
+    """
+
+    fact: FindingEvidence
+    grows: bool
 
 
 def memory_pressure(view: JobView) -> Iterator[JobFinding]:
@@ -22,7 +35,7 @@ def memory_pressure(view: JobView) -> Iterator[JobFinding]:
     memory.
     """
     stall = view.mean("memory_pressure_percent")
-    facts = [*_host_facts(view), *_gpu_facts(view)]
+    facts = [use.fact for use in _memory_uses(view)]
     lost, confidence = 0.0, 0.7
     if stall is not None and stall >= view.threshold("memory_stall"):
         text = f"Tasks waited for memory for {stall:.0f} % of the time."
@@ -34,36 +47,30 @@ def memory_pressure(view: JobView) -> Iterator[JobFinding]:
         yield view.finding(FindingKind.MEMORY_PRESSURE, title, facts, lost, confidence, where=where)
 
 
-def _host_facts(view: JobView) -> Iterator[FindingEvidence]:
+def _memory_uses(view: JobView) -> Iterator[_MemoryUse]:
     for node in view.observation.nodes:
         used = view.node_series(node, "memory_used_bytes")
         limit = view.node_series(node, "memory_limit_bytes")
         if used is not None and limit is not None:
-            yield from _fact(view, used, max(limit.known()), node.node, "memory of the job")
-
-
-def _gpu_facts(view: JobView) -> Iterator[FindingEvidence]:
+            yield from _use(view, used, max(limit.known()), node.node, "memory of the job")
     for gpu in view.gpus:
         used, total = gpu.series.get("gpu_memory_used_bytes"), gpu.maximum("gpu_memory_total_bytes")
         if used is not None and total:
-            yield from _fact(view, used, total, gpu.name, "GPU memory")
+            yield from _use(view, used, total, gpu.name, "GPU memory")
 
 
-def _fact(
-    view: JobView, used: ObservedSeries, limit: float, where: str, what: str
-) -> Iterator[FindingEvidence]:
+def _use(view: JobView, used: ObservedSeries, limit: float, where: str, what: str) -> Iterator[_MemoryUse]:
     values = used.known()
     if not values or limit <= 0:
         return
     share = 100 * max(values) / limit
     near, high = view.threshold("memory_near_limit"), view.threshold("memory_used")
     name = "memory_near_limit" if share >= near else "memory_used"
+    text = f"{where} uses up to {share:.0f} % of the {what}"
     if share >= high and _grows(values):
-        text = f"{where} uses up to {share:.0f} % of the {what}{_OVER_TIME}"
-        yield view.fact(used.name, share, text, name, where)
+        yield _MemoryUse(view.fact(used.name, share, f"{text}, and more over time.", name, where), grows=True)
     elif share >= near and what != "GPU memory":
-        text = f"{where} uses up to {share:.0f} % of the {what}."
-        yield view.fact(used.name, share, text, name, where)
+        yield _MemoryUse(view.fact(used.name, share, f"{text}.", name, where), grows=False)
 
 
 def _grows(values: Sequence[float]) -> bool:
@@ -83,7 +90,8 @@ def out_of_memory(view: JobView) -> Iterator[JobFinding]:
     """
     context = view.context
     statuses = [s for s in (context.exit_status, context.step_exit_status) if s is not None]
-    near = [*_host_facts(view), *_gpu_facts(view)]
+    uses = list(_memory_uses(view))
+    near = [use.fact for use in uses]
     is_step = any(status.is_out_of_memory for status in statuses)
     if context.state == "OUT_OF_MEMORY":
         title, confidence = "The job ran out of memory", 1.0
@@ -91,7 +99,7 @@ def out_of_memory(view: JobView) -> Iterator[JobFinding]:
     elif is_step:
         title, confidence = "A step ran out of memory", 1.0
         facts = [view.fact("step_exit_status", None, "Slurm reports that a step ran out of memory.")]
-    elif context.state == "FAILED" and (facts := _signs(view, statuses, near)):
+    elif context.state == "FAILED" and (facts := _signs(view, statuses, uses)):
         title, confidence = "The job probably ran out of memory", 0.8
     else:
         return
@@ -106,13 +114,13 @@ def out_of_memory(view: JobView) -> Iterator[JobFinding]:
 
 
 def _signs(
-    view: JobView, statuses: Sequence[ExitStatus], near: Sequence[FindingEvidence]
+    view: JobView, statuses: Sequence[ExitStatus], uses: Sequence[_MemoryUse]
 ) -> list[FindingEvidence]:
     """Return the evidence that a failed job exhausted its memory; empty if there are no signs."""
     killed = next((status for status in statuses if status.is_killed), None)
-    is_host = any(fact.signal == "memory_used_bytes" for fact in near)
+    is_host = any(use.fact.signal == "memory_used_bytes" for use in uses)
     if killed is not None and is_host:
         return [view.fact("exit_status", None, f"The job ended with {killed} while its memory was full.")]
     limit = view.threshold("memory_near_limit")
-    full = [fact for fact in near if (fact.value or 0.0) >= limit and fact.text.endswith(_OVER_TIME)]
+    full = [use.fact for use in uses if use.grows and (use.fact.value or 0.0) >= limit]
     return [*full, view.fact("state", None, "The job failed while memory was full.")] if full else []
