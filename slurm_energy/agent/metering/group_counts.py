@@ -20,7 +20,9 @@ _MAX_PER_S = {TRAFFIC: 10**14, CORE_ENERGY: 10**11}
 """Maximum plausible use of a node per second: 100 TB, and 100 kJ in microjoules."""
 _NO_DOMAIN = -1
 _TOLERANCE = 0.02
-"""Counts of a control group may lag those of its groups by this fraction: files are read in sequence."""
+"""Counts of a control group may lag those of its groups by this fraction: files are read in sequence.
+
+A slow reading adds its duration, as a fraction of the time since the last reading."""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class CountsBetweenReadings:
         readings: GroupReadings,
         groups: Mapping[str, Iterable[str]],
         unknown: set[str],
+        duration_s: float = 0.0,
     ) -> dict[str, MonitoredUse]:
         """Return the use since the last reading, by quantity.
 
@@ -89,10 +92,14 @@ class CountsBetweenReadings:
             groups: monitoring groups by job. A job without groups has used nothing, unless `unknown` contains
                 the job.
             unknown: jobs whose use since the last reading was not counted completely.
+            duration_s: seconds between the first and the last file of this reading.
         """
         length_s = None if self._time is None else max(0.0, now - self._time)
         self._time = now
-        return {quantity: self._use(quantity, length_s, readings, groups, unknown) for quantity in self._last}
+        lag = _TOLERANCE + (duration_s / length_s if length_s else 0.0)
+        return {
+            quantity: self._use(quantity, length_s, lag, readings, groups, unknown) for quantity in self._last
+        }
 
     def dump(self) -> dict[str, Any]:
         """Return the last reading as a dict that JSON can hold."""
@@ -123,6 +130,7 @@ class CountsBetweenReadings:
         self,
         quantity: str,
         length_s: float | None,
+        lag: float,
         readings: GroupReadings,
         groups: Mapping[str, Iterable[str]],
         unknown: set[str],
@@ -150,7 +158,7 @@ class CountsBetweenReadings:
         # A count that appears or disappears also changes the count of its control group.
         comparable = length_s is not None and last.is_own_known and now.is_own_known and not flipped
         if comparable and now.groups.keys() - uncounted_groups == deltas.keys():
-            own = _own_growth(quantity, last.own, now.own, sum(deltas.values()), length_s or 0.0)
+            own = _own_growth(quantity, last.own, now.own, lag * sum(deltas.values()), length_s or 0.0)
             total = None if own is None else own + sum(deltas.values())
         return MonitoredUse(total, jobs, frozenset(uncounted))
 
@@ -186,7 +194,7 @@ def _own_growth(
     quantity: str,
     last: Mapping[str, Mapping[int, int]],
     now: Mapping[str, Mapping[int, int]],
-    grouped: int,
+    lag: float,
     length_s: float,
 ) -> int | None:
     """Return the use of all tasks outside the agent's groups since the last reading.
@@ -198,7 +206,7 @@ def _own_growth(
         last: counts, at the last reading, of the tasks outside the agent's groups, by control group and
             domain.
         now: the same counts at this reading.
-        grouped: use of the tasks in the agent's groups since the last reading.
+        lag: use of the tasks in the agent's groups that the counts of the control groups may not yet include.
         length_s: seconds between the readings.
     """
     if not now or {c: set(d) for c, d in last.items()} != {c: set(d) for c, d in now.items()}:
@@ -206,7 +214,7 @@ def _own_growth(
     total = 0
     for control, counts in now.items():
         for amount in _grown(last[control], counts).values():
-            if amount < -_TOLERANCE * grouped or amount > _MAX_PER_S[quantity] * max(1.0, length_s):
+            if amount < -lag or amount > _MAX_PER_S[quantity] * max(1.0, length_s):
                 return None
             total += max(0, amount)
     return total

@@ -129,6 +129,7 @@ class MonitoringGroups:
         periodic = reason is SampleReason.PERIODIC
         if not self._is_due(now, reason):
             return self._nothing_yet()
+        started = self._clock()
         try:
             readings = self._read_groups()
         except DeviceError as error:
@@ -136,12 +137,13 @@ class MonitoringGroups:
             self._counts.forget()
             return NOT_MONITORED
         self._failures.clear("resctrl", "readable again")
-        lag_s, age_s = self._clock() - now, self._counts.age_s(now)
+        ended = self._clock()
+        lag_s, age_s = ended - now, self._counts.age_s(now)
         if periodic and self._has_groups() and age_s < _MAX_INTERVAL_S and lag_s > _MAX_LAG_SHARE * age_s > 0:
             return self._nothing_yet()
         self._duration_s = lag_s
         self._due_at = now + min(max(_MIN_INTERVAL_S, lag_s / _MAX_READING_SHARE), _MAX_INTERVAL_S)
-        return MonitoredDelta(self._uses(now, readings))
+        return MonitoredDelta(self._uses(now, readings, ended - started))
 
     def _is_due(self, now: float, reason: SampleReason) -> bool:
         """Return whether the counts are read with a sample.
@@ -229,10 +231,10 @@ class MonitoringGroups:
                 self._lose(group, error)
         return readings
 
-    def _uses(self, now: float, readings: GroupReadings) -> dict[str, MonitoredUse]:
+    def _uses(self, now: float, readings: GroupReadings, duration_s: float) -> dict[str, MonitoredUse]:
         groups = {name: list(state.groups.values()) for name, state in self._jobs.items()}
         unknown = {name for name, state in self._jobs.items() if state.is_unknown or not _is_counted(state)}
-        uses = self._counts.since_last(now, readings, groups, unknown)
+        uses = self._counts.since_last(now, readings, groups, unknown, duration_s)
         for state in self._jobs.values():
             state.is_unknown = False
         return uses
