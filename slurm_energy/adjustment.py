@@ -100,12 +100,12 @@ class Adjustment:
 
     @property
     def is_for_program(self) -> bool:
-        """Whether the program requests the value while it runs. The submission then needs no option."""
+        """Whether the job's program reads the value while it runs, so that sbatch needs no option."""
         return self.kind in PROGRAM_KINDS
 
     @property
     def sbatch_option(self) -> str | None:
-        """Option of sbatch that sets the value; None: the program requests the value."""
+        """Option of sbatch that sets the value. None: the job's program reads the value while it runs."""
         name = KINDS[self.kind].option
         suffix = "G" if self.kind is AdjustmentKind.MEMORY else ""
         return f"--{name}={self.new}{suffix}" if name else None

@@ -26,8 +26,8 @@ _WEAKEST: Final = frozenset({"source", "level", "misprediction"})
 def kinds_of(gpu_kind: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the GPU types that a shape names: several types if the shape is mixed, else one type.
 
-    Slurm permits `+` in the name of a type. Therefore a name that is the GPU type of a node counts as one
-    type.
+    A shape such as `a100+h100` names two types. Slurm also permits `+` inside the name of one type. If
+    `known` contains the whole name, the name is therefore not split.
 
     Args:
         gpu_kind: type of a shape, `a100` or `a100+h100`.

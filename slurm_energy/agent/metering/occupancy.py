@@ -1,4 +1,4 @@
-"""Time intervals, each with the resources that were allocated to every job and that the job used."""
+"""Time intervals. Each interval states which resources each job was allocated, and which of them it used."""
 
 from __future__ import annotations
 

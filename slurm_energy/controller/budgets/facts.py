@@ -101,8 +101,9 @@ class BudgetedNode:
 
     Attributes:
         partitions: partitions to which the node belongs.
-        nameplate_watts: maximum power of the node. None: the node counts at the sum of its devices and its
-            reserve; until the node has reported, it counts at the power of the largest node that has.
+        nameplate_watts: maximum power of the node. None: the sum of the maximum power of its
+            devices and of `reserve_watts` is used. As long as the node has not reported its devices, the
+            largest such sum of all nodes that have reported is used.
         reserve_watts: power of the parts without a limit (memory, board, fans). None: the controller learns
             this power from the node's reports.
         is_off: whether Slurm has powered the node down.

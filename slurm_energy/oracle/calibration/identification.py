@@ -80,9 +80,10 @@ def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) 
 def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Transfer:
     """Return a copy of `prior` with the usual power limit adjusted to the measurements.
 
-    The usual limit is the power limit that is best on average, as a share of the design power. The new usual
-    limit is a weighted mean of the prior's usual limit and of `usual_cap_share`. The weight depends on the
-    number of jobs measured under at least three limits.
+    The usual limit is the power limit that is best on average over jobs, divided by the design power (TDP).
+    The usual limit in the copy is a weighted mean of two values: the usual limit of `prior`, and the usual
+    limit in the measurements (`usual_cap_share`). The second value has more weight if more jobs were measured
+    under at least three limits.
 
     Args:
         hardware: the kind of device.
