@@ -80,8 +80,8 @@ class JobSummary:
         joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by the number
             of samples.
         time_shares: by category, fraction of the time of all processes; empty if no process reports steps.
-        energy_shares: by category, joules. The energy of the job is divided among the categories in proportion
-            to their time. Empty if unknown.
+        energy_shares: joules by category. The energy of the job is divided among the categories in
+            proportion to their time. Empty if unknown.
         phases: durations of phases per job, node, GPU and rank.
         signals: signals per job, node and part.
     """
