@@ -61,33 +61,37 @@ def _seconds(value: float, meaning: str, source: str = _CORPUS) -> Threshold:
 
 
 THRESHOLDS: Final[Mapping[str, Threshold]] = {
-    "minimum_time": _seconds(120, "Shorter jobs get findings about failures only."),
+    "minimum_time": _seconds(120, "A shorter job gets only findings about failures."),
     "stable_variation": _percent(5, "Step times that vary less are stable.", _DOERRICH),
     "unstable_variation": _percent(20, "Step times that vary more are unstable.", _DOERRICH),
-    "gpu_active": _percent(5, "A GPU that is busy for a smaller share of an interval is idle in it."),
+    "gpu_active": _percent(
+        5, "A GPU that is busy for a smaller share of an interval is idle in this interval."
+    ),
     "gpu_underused": _percent(52, "A GPU is underused if it is less busy even in its busiest tenth.", _JEON),
-    "gpu_stalled": _percent(75, "GPUs that are less busy may wait for data, copies or checkpoints."),
+    "gpu_stalled": _percent(75, "A GPU that is less busy may be waiting for data, copies or checkpoints."),
     "unused_gpu_memory": _percent(10, "A GPU that uses more memory is not called unused."),
     "data_share": _percent(10, "Data stall: share of the step time spent waiting for data."),
     "io_pressure": _percent(20, "Data stall by I/O: share of the time in which a task waited for I/O."),
     "data_rate": Threshold(
-        1, "MB/s", 0, 1e6, "Data stall by I/O, where pressure is unknown: data read by a node.", _CORPUS
+        1, "MB/s", 0, 1e6, "Data stall by I/O, if the pressure is unknown: data read by a node.", _CORPUS
     ),
     "loader_busy": _percent(60, "Data stall by CPU: use of the CPUs available to the loader."),
     "cpu_pressure": _percent(40, "CPU contention: share of the time in which a task waited for a CPU."),
     "cpu_saturated": _percent(85, "CPU contention: use of the allocated CPUs."),
     "processes_per_cpu": Threshold(
-        1.8, "x", 0, 1000, "CPU contention: ranks and loader processes per CPU, where known.", _CORPUS
+        1.8, "x", 0, 1000, "CPU contention: ranks and loader processes per CPU, if known.", _CORPUS
     ),
     "cpu_throttled": _percent(10, "CPU contention: share of the time throttled by the CPU quota."),
-    "unused_cpu": _percent(30, "Unused CPUs: use of the allocated CPUs of a job without GPUs, at its peak."),
-    "unused_cpu_gpu": _percent(10, "Unused CPUs: the same for a job with GPUs."),
-    "unused_cpu_count": Threshold(4, "CPUs", 1, 1e6, "Unused CPUs: minimum number.", _CORPUS),
+    "unused_cpu": _percent(30, "Unused CPUs: peak use of the allocated CPUs of a job without GPUs."),
+    "unused_cpu_gpu": _percent(10, "Unused CPUs: peak use of the allocated CPUs of a job with GPUs."),
+    "unused_cpu_count": Threshold(4, "CPUs", 1, 1e6, "Unused CPUs: minimum number of unused CPUs.", _CORPUS),
     "unused_cpu_per_gpu": Threshold(
         16, "CPUs", 1, 1e6, "Unused CPUs: CPUs per GPU that a job may hold without a finding.", _CORPUS
     ),
-    "small_batch_sm": _percent(40, "Small batch: SM activity, with GPM or DCGM."),
-    "small_batch_power": _percent(45, "Small batch: GPU power above idle, of the range up to the limit."),
+    "small_batch_sm": _percent(40, "Small batch: SM activity, if GPM or DCGM measures it."),
+    "small_batch_power": _percent(
+        45, "Small batch: GPU power, as a share of the range from idle power to the limit."
+    ),
     "small_batch_memory": _percent(35, "Small batch: GPU memory in use."),
     "small_batch_optimizer": _percent(
         30, "Small batch of a training on CPUs: the optimizer's share of the computation.", _PROGRAMS
@@ -99,55 +103,67 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
         4, "samples", 0, 1e9, "Small batch: samples of a batch whose loader waits for messages.", _PROGRAMS
     ),
     "worker_message": Threshold(
-        5, "ms", 0, 1e6, "Small batch: wait of a step for the message of a worker, at most.", _PROGRAMS
+        5, "ms", 0, 1e6, "Small batch: maximum wait of a step for the message of a worker.", _PROGRAMS
     ),
     "copy_share": _percent(10, "Host-to-device copies: share of the step time."),
     "copy_pcie": Threshold(
         1.2, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS
     ),
-    "communication_share": _percent(20, "Communication-bound: share of the step time that all ranks spend."),
+    "communication_share": _percent(
+        20, "Communication-bound: share of the step time that all ranks spend in it."
+    ),
     "communication_rate": Threshold(
-        0.4, "GB/s", 0, 1e5, "Communication-bound: sent by a node whose GPUs are busy but inactive.", _CORPUS
+        0.4, "GB/s", 0, 1e5, "Communication-bound: data sent by a node with busy but inactive GPUs.", _CORPUS
     ),
     "straggler_ratio": Threshold(
-        1.3, "x", 1, 100, "Straggler: time of a rank over the median of all ranks.", _RAVIKUMAR
+        1.3, "x", 1, 100, "Straggler: time of a rank divided by the median of all ranks.", _RAVIKUMAR
     ),
-    "straggler_ranks": _percent(25, "More slow ranks than this share are an imbalance, not stragglers."),
-    "imbalance": _percent(15, "Load imbalance: mean wait for the slowest rank, of the step time."),
+    "straggler_ranks": _percent(
+        25, "If more ranks than this share are slow, they are an imbalance, not stragglers."
+    ),
+    "imbalance": _percent(15, "Load imbalance: mean wait for the slowest rank, as a share of the step time."),
     "memory_used": _percent(90, "Memory pressure: memory in use that still grows.", _KAUR),
-    "memory_near_limit": _percent(97, "Near out of memory: memory in use."),
+    "memory_near_limit": _percent(97, "Memory almost exhausted: memory in use."),
     "memory_stall": _percent(10, "Memory pressure: share of the time in which a task waited for memory."),
     "checkpoint_share": _percent(7, "Checkpoint stalls: share of the job's time."),
     "checkpoint_write": Threshold(
         0.03, "GB/s", 0, 1000, "Checkpoint stalls: data written in an interval with idle GPUs.", _REVIEW
     ),
     "outlier_share": _percent(
-        4, "Iteration outliers: time beyond the rolling mean of outliers, of the step time.", _BOUZA
+        4, "Iteration outliers: their time above the rolling mean, as a share of the step time.", _BOUZA
     ),
     "other_load": _percent(
-        30, "Wait for CPUs that other work uses: slower steps are no finding, and no idle time.", _PROGRAMS
+        30, "Waits for CPUs caused by other work: from this share on, slow steps are no finding.", _PROGRAMS
     ),
     "thermal_share": _percent(10, "Thermal throttling: share of the time."),
     "power_share": _percent(30, "Power throttling: share of the time."),
-    "clock_ratio": _percent(75, "Wrong limit or power throttling: clock, of the highest clock."),
-    "limit_ratio": _percent(60, "Wrong limit: power limit, of the limit without a policy."),
-    "node_clock_ratio": _percent(80, "Wrong limit: clock of a node or GPU, of the median of the others."),
-    "idle_tail": _seconds(300, "Idle tail: minimum time without activity at the end."),
-    "idle_tail_share": _percent(10, "Idle tail: minimum share of the job's time."),
-    "idle_stretch": _seconds(1800, "Idle allocation: minimum time without activity in one piece."),
-    "hang_activity": _percent(
-        25, "Hang: SM activity or power of busy GPUs up to the end, of that before.", _REVIEW
+    "clock_ratio": _percent(75, "Wrong limit or power throttling: clock, as a share of the highest clock."),
+    "limit_ratio": _percent(60, "Wrong limit: power limit, as a share of the limit without a policy."),
+    "node_clock_ratio": _percent(
+        80, "Wrong limit: clock of a node or GPU, as a share of the median of the others."
     ),
-    "idle_cpu": _percent(5, "A job whose CPUs are used less in an interval is idle in it."),
-    "idle_power": _percent(15, "A GPU that draws less above its idle power, of its range, is idle."),
-    "early_failure": _seconds(600, "A job that fails sooner failed early."),
+    "idle_tail": _seconds(300, "Idle tail: minimum time without activity at the end of the job."),
+    "idle_tail_share": _percent(
+        10, "Idle tail: minimum time without activity, as a share of the job's time."
+    ),
+    "idle_stretch": _seconds(1800, "Idle allocation: minimum length of a period without activity."),
+    "hang_activity": _percent(
+        25, "Hang: SM activity or power of busy GPUs at the end, as a share of that before.", _REVIEW
+    ),
+    "idle_cpu": _percent(5, "A job whose CPUs are used less in an interval is idle in this interval."),
+    "idle_power": _percent(
+        15, "A GPU whose power is a smaller share of the range from idle power to limit is idle."
+    ),
+    "early_failure": _seconds(600, "A job that fails before this time failed early."),
     "lost_work": _percent(
-        10, "Unfinished work: work since the last checkpoint, of the job's time.", _CHECKPOINTS
+        10, "Unfinished work: time since the last checkpoint, as a share of the job's time.", _CHECKPOINTS
     ),
     "checkpoint_size": Threshold(
         10, "MB", 0, 1e6, "Unfinished work: data written in an interval that may be a checkpoint.", _SIZES
     ),
-    "restarts": Threshold(2, "runs", 1, 1e6, "Failed runs of a job that was requeued.", _CORPUS),
+    "restarts": Threshold(
+        2, "runs", 1, 1e6, "Early failure: failed runs of a job that was requeued.", _CORPUS
+    ),
 }
 """All thresholds by name."""
 
