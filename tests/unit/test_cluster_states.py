@@ -305,8 +305,8 @@ HOSTILE: dict[str, Callable[[], Peer]] = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     open_munge.install(monkeypatch)
-    monkeypatch.setattr(cluster_states, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(cluster_states, "TOTAL_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(cluster_states, "TIMEOUT_S", 1.5)
+    monkeypatch.setattr(cluster_states, "TOTAL_TIMEOUT_S", 3.0)
     monkeypatch.setattr(controller_endpoint, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
 
 

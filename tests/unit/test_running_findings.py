@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import smtplib
 import stat
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,8 @@ STALL = {
     "confidence": 0.7,
 }
 IDLE = STALL | {"kind": "idle-allocation", "time_share": 0.1, "joules_lost": None}
-HOSTILE = "a\nBcc: root@example.org\r%s $(touch /tmp/x) `id` ;\x1b[2J"
+INJECTED = Path(tempfile.gettempdir()) / f"senergy-injected-{os.getpid()}"
+HOSTILE = f"a\nBcc: root@example.org\r%s $(touch {INJECTED}) `id` ;\x1b[2J"
 
 
 def report(node: str, *jobs: tuple[int, int, list[Any]]) -> bytes:
@@ -267,8 +270,8 @@ def test_text_of_a_job_reaches_the_command_as_data_only(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
     section = page.read_text().partition("# JSON of alerts")[2].partition("\n# ")[0]
     assert set(re.findall(r"`([a-z_]+)`", section.replace("diagnosis.alert_command", ""))) == set(sent)
-    assert sent["user"] == "a Bcc: root@example.org %s $(touch /tmp/x) `id` ; [2J"
-    assert not Path("/tmp/x").exists()
+    assert sent["user"] == f"a Bcc: root@example.org %s $(touch {INJECTED}) `id` ; [2J"
+    assert not INJECTED.exists()
 
 
 @pytest.mark.parametrize(
