@@ -97,7 +97,7 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
         30, "Small batch of a training on CPUs: the optimizer's share of the computation.", _PROGRAMS
     ),
     "small_batch_limit": Threshold(
-        32, "samples", 0, 1e9, "Small batch of a training on CPUs: larger batches are not small.", _BENGIO
+        32, "samples", 0, 1e9, "Small batch of a training on CPUs: maximum size of a small batch.", _BENGIO
     ),
     "small_batch_samples": Threshold(
         4, "samples", 0, 1e9, "Small batch: samples of a batch whose loader waits for messages.", _PROGRAMS
