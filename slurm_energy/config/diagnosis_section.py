@@ -110,7 +110,7 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
         1.2, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS
     ),
     "communication_share": _percent(
-        20, "Communication-bound: share of the step time that all ranks spend in it."
+        20, "Communication-bound: communication of all ranks, as a share of the step time."
     ),
     "communication_rate": Threshold(
         0.4, "GB/s", 0, 1e5, "Communication-bound: data sent by a node with busy but inactive GPUs.", _CORPUS
