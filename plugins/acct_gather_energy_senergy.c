@@ -20,6 +20,7 @@
 #include <slurm/slurm_errno.h>
 #include <slurm/slurm_version.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,11 +90,19 @@ static bool is_step_process(void) {
     return cached;
 }
 
-/* After a failure without waiting, for example because senergyd is not running, no pause is needed. */
+/* Whether nothing listens on the socket. Such a request has not waited, even if a busy node delayed it. */
+static bool is_absent(const char *problem) {
+    return strcmp(problem, strerror(ENOENT)) == 0 || strcmp(problem, strerror(ECONNREFUSED)) == 0;
+}
+
+/*
+ * After a failure without waiting, for example because senergyd is not running, no pause is needed: the last
+ * request of a step could fall into it, and the step would lack the energy since the last answer.
+ */
 static void handle_failure(const char *path, const char *problem, int64_t started_ms) {
     int64_t now_ms = monotonic_ms();
 
-    if (now_ms - started_ms >= SLOW_MS) {
+    if (now_ms - started_ms >= SLOW_MS && !is_absent(problem)) {
         pause_ms = pause_ms ? pause_ms * 2 : MIN_PAUSE_MS;
         if (pause_ms > MAX_PAUSE_MS)
             pause_ms = MAX_PAUSE_MS;

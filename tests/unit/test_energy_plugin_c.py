@@ -34,6 +34,7 @@ def program(tmp_path_factory) -> Path:
     program = tmp_path_factory.mktemp("energy") / "driver"
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread"]
+    flags += ["-Wl,--wrap=connect"]
     names = ("acct_gather_energy_senergy.c", "agent_reading.c", "energy_counter.c")
     sources = [*(PLUGINS / name for name in names), SPANK / "exchange.c", DRIVER]
     command = ["gcc", *flags, f"-I{PLUGINS}", f"-I{SPANK}", "-o", program, *sources]
@@ -212,6 +213,24 @@ def test_a_silent_agent_is_not_waited_for_again_at_once(agent, plugin):
         assert plugin.joules() == 100
     assert len(agent.requests) < 12  # the pauses double: ten more requests would take minutes
     assert plugin.logged() == 1 * IS_ROOT
+
+
+def test_an_absent_agent_is_asked_again_at_once_however_slow_the_node(agent, plugin, tmp_path):
+    """The last request of a step may follow at once, and Slurm shows the energy up to this request."""
+    agent.tell(100)
+    assert plugin.joules() == 100
+    agent.close()
+    assert plugin("slow 30") == ["30"]
+    assert plugin.joules() == 100  # nothing listens: no such file
+    refused = socket.socket(socket.AF_UNIX)
+    refused.bind(str(tmp_path / "agent.sock"))
+    assert plugin.joules() == 100  # connection refused
+    refused.close()
+    tmp_path.joinpath("agent.sock").unlink()
+    again = Agent(tmp_path / "agent.sock")
+    again.tell(300)
+    assert plugin.joules() == 300
+    again.close()
 
 
 def test_a_refusal_and_garbage_change_nothing(agent, plugin):

@@ -5,6 +5,7 @@
  *   sensors           prints the number of sensors
  *   parse             prints how the rest of the line is parsed: status, epoch, joules, watts
  *   drop UID, regain  lower and restore the effective uid, as slurmstepd does
+ *   slow MS           each later connection takes this long
  *   logged            prints how often the plugin logged
  */
 #include "agent_reading.h"
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 extern int init(void);
@@ -25,6 +27,16 @@ extern int acct_gather_energy_p_get_data(enum acct_energy_type type, void *data)
 extern int acct_gather_energy_p_set_data(enum acct_energy_type type, void *data);
 
 static unsigned logged;
+static unsigned slow_ms;
+
+/* The linker replaces the plugin's calls of connect (--wrap). */
+extern int __real_connect(int fd, const struct sockaddr *address, socklen_t length);
+extern int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length);
+
+int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length) {
+    usleep(slow_ms * 1000);
+    return __real_connect(fd, address, length);
+}
 
 void slurm_error(const char *format, ...);
 void slurm_debug(const char *format, ...);
@@ -91,6 +103,9 @@ int main(void) {
         } else if (!strcmp(line, "sensors")) {
             acct_gather_energy_p_get_data(ENERGY_DATA_SENSOR_CNT, &sensors);
             printf("%u\n", sensors);
+        } else if (!strncmp(line, "slow ", 5)) {
+            slow_ms = (unsigned)atoi(line + 5);
+            printf("%u\n", slow_ms);
         } else if (!strncmp(line, "drop ", 5)) {
             printf("%d\n", seteuid((uid_t)atoi(line + 5)));
         } else if (!strcmp(line, "regain")) {
