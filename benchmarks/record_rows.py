@@ -129,9 +129,25 @@ def fill_sums(connection: Connection, end: int, days: int = 30) -> None:
     values = dict.fromkeys(SUM_COLUMNS, 0) | {"cpu_rows": 1, "other_rows": 1}
     for day in range(last_day - days * DAY_S, last_day, DAY_S):
         for begin in range(day, day + DAY_S, HOUR_S):
-            part = [group for group in groups if (group["id"] + begin // HOUR_S) % GROUPS_PER_USER == 0]
+            part = [group for group in groups if _uses_energy(group, begin)]
             _insert_sums(connection, usage_tables.usage_sums, begin, begin + HOUR_S, part, values)
         _insert_sums(connection, usage_tables.usage_days, day, day + DAY_S, groups, values)
+        _insert_hours(connection, day, groups)
+
+
+def _uses_energy(group: dict[str, Any], hour: int) -> bool:
+    return bool((group["id"] + hour // HOUR_S) % GROUPS_PER_USER == 0)
+
+
+def _insert_hours(connection: Connection, day: int, groups: list[Any]) -> None:
+    hours = range(day, day + DAY_S, HOUR_S)
+    energy = 460_000_000 * HOUR_S
+    rows = (
+        (day, group["id"], *(energy if _uses_energy(group, hour) else 0 for hour in hours))
+        for group in groups
+    )
+    columns = ("start", "usage_group", *usage_tables.HOUR_COLUMNS)
+    copy_rows(connection, usage_tables.usage_day_hours, columns, rows)
 
 
 def _insert_sums(

@@ -4,9 +4,9 @@ A database gets 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 ac
 facts that senergyctld keeps, computed here with the same keys. Jobs have 4 policies, 3 partitions, 6 sizes
 and 20 tags. Each report is timed from the query of the database to the printed lines, the best of three runs.
 
-
 --server measures a private MariaDB or PostgreSQL server instead of a SQLite file. Prints per report
 `CLAIM report_*`: seconds over one second. `*_hourly_co2e`: with a carbon intensity that changes each hour.
+`*_local_day`: days of another time zone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import collections
 import contextlib
 import io
 import json
+import os
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from claims import Claim, at_most, publish
+from sqlalchemy import Connection
 
 from slurm_energy.accounting.engine import connect, transaction
 from slurm_energy.accounting.schema import migrations, tables, usage_tables
@@ -47,6 +49,8 @@ T0 = 1_700_006_400
 DAYS = 30
 END = T0 + DAYS * 86400
 CHUNK = 20_000
+LOCAL = "Europe/Berlin"
+"""Time zone of `*_local_day`, in November and December one hour before UTC. The other reports use UTC."""
 REPORTS = {
     "accounts": "cluster AccountUtilizationByUser",
     "users": "cluster UserUtilizationByAccount",
@@ -54,6 +58,7 @@ REPORTS = {
     "tags": "cluster UtilizationByTag",
     "utilization_by_day": "cluster Utilization interval=day",
     "accounts_by_day": "cluster AccountUtilizationByUser interval=day",
+    "accounts_by_local_day": "cluster AccountUtilizationByUser interval=day",
     "top": "user TopUsage topcount=10",
 }
 
@@ -92,14 +97,30 @@ def fill(connection: Any, jobs: int, seed: int) -> None:
         rows = [_sums(hour, group, *values) for (hour, group), values in sorted(sums.items())]
         for first in range(0, len(rows), CHUNK):
             connection.execute(usage_tables.usage_sums.insert(), rows[first : first + CHUNK])
-        by_day: dict[tuple[int, int], list[int]] = collections.defaultdict(lambda: [0, 0])
-        for (hour, group), values in sums.items():
-            for index, value in enumerate(values):
-                by_day[hour - hour % DAY_S, group][index] += value
-        days = [_sums(day, group, *values) | {"end": day + DAY_S} for (day, group), values in by_day.items()]
-        for first in range(0, len(days), CHUNK):
-            connection.execute(usage_tables.usage_days.insert(), days[first : first + CHUNK])
+        _fill_days(connection, sums)
     print(f"{jobs} jobs, {len(rows)} sums, {len({row['usage_group'] for row in rows})} groups")
+
+
+def _fill_days(connection: Connection, sums: Mapping[tuple[int, int], Sequence[int]]) -> None:
+    """Store the sums and the hourly energies of days.
+
+    Args:
+        connection: connection to the database.
+        sums: energy and CPU time by hour and group.
+    """
+    by_day: dict[tuple[int, int], list[int]] = collections.defaultdict(lambda: [0, 0])
+    hours: dict[tuple[int, int], dict[str, int]] = {}
+    for (hour, group), values in sums.items():
+        key = hour - hour % DAY_S, group
+        for index, value in enumerate(values):
+            by_day[key][index] += value
+        of_day = hours.setdefault(key, dict.fromkeys(usage_tables.HOUR_COLUMNS, 0))
+        of_day[usage_tables.HOUR_COLUMNS[hour % DAY_S // HOUR_S]] = values[0]
+    days = [_sums(day, group, *values) | {"end": day + DAY_S} for (day, group), values in by_day.items()]
+    energies = [{"start": day, "usage_group": group, **of_day} for (day, group), of_day in hours.items()]
+    for first in range(0, len(days), CHUNK):
+        connection.execute(usage_tables.usage_days.insert(), days[first : first + CHUNK])
+        connection.execute(usage_tables.usage_day_hours.insert(), energies[first : first + CHUNK])
 
 
 def _habit(rng: random.Random, user: tuple[str, str, int]) -> GroupKey:
@@ -177,6 +198,8 @@ def measure(connection: Any) -> list[Claim]:
     hourly = GridFactor(GridSeries(SeriesSource("csv", "DE", ""), samples))
     claims = []
     for name, words in REPORTS.items():
+        os.environ["TZ"] = LOCAL if "_local_" in name else "UTC"
+        time.tzset()
         for suffix, factor in (("", constant), ("_hourly_co2e", hourly)):
             seconds, cpu, lines = timed(
                 lambda words=words, factor=factor: report(connection, words, GridFactors(factor))

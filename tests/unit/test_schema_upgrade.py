@@ -7,11 +7,13 @@ import json
 import pytest
 from store_examples import Accounting
 from stored_schemas import VERSIONS, load_schema, rows_of
+from test_hour_energies import energies_by_hour, stored_hours
 
 from slurm_energy.accounting import engine
 from slurm_energy.accounting.backups import integrity
 from slurm_energy.accounting.history import run_history
 from slurm_energy.accounting.schema import migrations
+from slurm_energy.accounting.usage.usage_rollup import UsageRollup
 
 NEWEST = VERSIONS[-1]
 
@@ -51,6 +53,29 @@ def test_queries_of_an_upgraded_database_are_equal_to_those_of_the_newest(versio
     for record in accounting.find(with_traces=True):
         body = bodies[record["record_id"]]
         assert {name: record[name] for name in body} == body
+
+
+def test_an_upgrade_computes_the_energies_of_hours(upgraded):
+    accounting, before = upgraded(13)
+    assert "usage_day_hours" not in before
+    with engine.connect(accounting.path, read_only=True) as connection:
+        hours = energies_by_hour(connection, 0, 10**9)
+        assert hours == stored_hours(connection)
+    assert len(hours) > 90
+
+
+def test_an_upgrade_takes_off_the_time_in_which_jobs_were_suspended(upgraded):
+    accounting, before = upgraded(13)
+    elapsed_s = {row["id"]: row["elapsed_s"] for row in before["jobs"]}
+    counted_s = {row["job"]: row["end"] - row["start"] for row in before["usage_runs"]}
+    assert all(counted_s[job] > elapsed_s[job] > 0 for job in counted_s)
+    with engine.connect(accounting.path) as connection:
+        rollup = UsageRollup()
+        while rollup.advance(connection, 1.8e9):
+            pass
+    runs = rows_of(accounting.path)["usage_runs"]
+    counted_now_s = {row["job"]: row["end"] - row["start"] - row["suspended_s"] for row in runs}
+    assert counted_now_s == {job: elapsed_s[job] for job in counted_s}
 
 
 def test_runs_of_an_upgraded_database_stay_in_the_history(upgraded):

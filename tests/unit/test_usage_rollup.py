@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from slurm_energy.accounting.records.periods import DeliveredPeriod, store_perio
 from slurm_energy.accounting.records.plausibility import PlausibilityCheck
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema import migrations, tables, usage_tables
-from slurm_energy.accounting.usage.groups import IDLE, JOB, UNATTRIBUTED, GroupKey
+from slurm_energy.accounting.usage.groups import COVERAGE, IDLE, JOB, UNATTRIBUTED, GroupKey
 from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
 from slurm_energy.accounting.usage.usage_queries import (
     UsageQuery,
@@ -115,13 +116,13 @@ def rollup(tmp_path: Path) -> Iterator[Rollup]:
 
 
 def facts(job_id: int = 1, start: float = T0 + 600, end: float | None = T0 + 4200, **more: Any) -> JobFacts:
-    state = "RUNNING" if end is None else "COMPLETED"
+    state, elapsed_s = ("RUNNING", None) if end is None else ("COMPLETED", float(end - start))
     return stored.job(
         job_id,
         submit=start - 10,
         start=start,
         end=end,
-        **{"state": state, "allocated": "cpu=4,node=1"} | more,
+        **{"state": state, "elapsed_s": elapsed_s, "allocated": "cpu=4,node=1"} | more,
     )
 
 
@@ -174,6 +175,42 @@ def test_cpu_time_is_exact_in_any_window(rollup: Rollup) -> None:
     assert rollup.cpu_seconds(T0 + 4200, END) == {}
 
 
+def test_time_in_which_a_job_was_suspended_does_not_count(store_location: str) -> None:
+    """The rest is distributed evenly over the run, and adjacent windows add up to it."""
+    rollup = Rollup(store_location)
+    rollup.deliver_record(start=T0 + 600.5, end=T0 + 2 * HOUR + 1000.5)
+    length_s, elapsed_s = 2 * HOUR + 400, 3001
+    rollup.learn(facts(end=T0 + 2 * HOUR + 1000, elapsed_s=float(elapsed_s)))
+    rollup.learn(facts(2, elapsed_s=0.0))  # suspended as soon as it ran
+    rollup.advance()
+    assert rollup.cpu_seconds() == {"physics": 4 * elapsed_s}
+    edges = (T0, T0 + 700, T0 + 701, T0 + 1999, T0 + HOUR, T0 + HOUR + 3, T0 + 2 * HOUR + 999, END)
+    parts = [
+        sum(sums[CPU_SECONDS] for sums in interval.sums.values())
+        for interval in rollup.usage(*edges).intervals
+    ]
+    ran_s = [min(max(edge - T0 - 600, 0), length_s) * elapsed_s // length_s for edge in edges]
+    assert parts == [4 * (after - before) for before, after in itertools.pairwise(ran_s)]
+    rollup.close()
+
+
+def test_a_suspended_job_keeps_its_time_until_it_continues(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={(7, 0): {"cpu": 5}})
+    rollup.advance()
+    seconds = []
+    for state, later_s, elapsed_s in (
+        ("RUNNING", 995, 990.0),  # sacct was asked 5 s before
+        ("SUSPENDED", 2000, 1500.0),
+        ("SUSPENDED", 3000, 1500.0),
+        ("RUNNING", 4000, 2500.0),
+    ):
+        known = facts(7, T0, None, state=state, elapsed_s=elapsed_s)
+        rollup.learn(known, now=T0 + later_s)
+        rollup.advance()
+        seconds.append(rollup.cpu_seconds()["physics"])
+    assert seconds == [4 * 995, 4 * 1500, 4 * 1500, 4 * 2500]
+
+
 def test_slurm_is_asked_about_running_jobs(rollup: Rollup) -> None:
     rollup.deliver_period(start=T0, jobs={(7, 0): {"cpu": 5}})
     rollup.advance()
@@ -203,6 +240,17 @@ def test_a_reused_job_id_belongs_to_the_job_of_that_time(rollup: Rollup) -> None
     rollup.advance()
     assert rollup.energies()[JOB, "old", "alice"] == 3_000_000
     assert rollup.energies(year, year + HOUR)[JOB, "new", "alice"] == 3_000_000
+
+
+def test_a_day_of_another_time_zone_has_no_group_that_used_nothing_in_it(rollup: Rollup) -> None:
+    """Such a day is computed from the sums of UTC days, less the hours outside the day."""
+    midnight = T0 + 2 * HOUR
+    edges = (midnight - HOUR, midnight + 23 * HOUR)
+    rollup.deliver_period(start=midnight, jobs={}, idle={"cpu": 7})
+    rollup.deliver_period(start=edges[1], jobs={(1, 0): {"cpu": 5}}, idle={"cpu": 11})
+    rollup.advance()
+    assert rollup.energies(*edges) == {(IDLE, "", ""): 7}
+    assert {key.kind for key in rollup.sums(*edges)} == {IDLE, COVERAGE, UNATTRIBUTED}
 
 
 def test_edges_inside_a_period_divide_it_without_loss(rollup: Rollup) -> None:
@@ -258,6 +306,55 @@ def test_windows_of_days_have_the_energy_of_their_periods(
         weighted = interval.weighted or [{}, {}]
         assert (sum(weighted[0].values()), weighted[1]) == (energy, {})
         assert not energy or interval.unknown == [set(), set(weighted[0])]
+    rollup.close()
+
+
+@pytest.mark.slow
+@given(
+    spans=st.lists(
+        st.tuples(
+            st.integers(0, 60), st.sampled_from([0, 0, 0, 900]), st.sampled_from([3600, 3600, 1800, 7200])
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    cuts=st.sets(st.integers(-2, 130), min_size=2, max_size=5),
+    shift_s=st.sampled_from([0, 1800]),
+)
+@settings(max_examples=40, deadline=None)
+def test_emissions_follow_the_intensity_of_each_period(
+    tmp_path_factory: pytest.TempPathFactory,
+    spans: list[tuple[int, int, int]],
+    cuts: set[int],
+    shift_s: int,
+) -> None:
+    """The emissions of whole hours, of other periods and of parts of periods add up."""
+
+    def rate(start: int, end: int) -> float | None:
+        hour = start // HOUR
+        return None if hour % 11 == 3 else 1.0 + hour % 7
+
+    rollup = Rollup(tmp_path_factory.mktemp("rollup") / "a.db")
+    times = [(T0 + hour * HOUR + late_s, length_s) for hour, late_s, length_s in spans]
+    for index, (start, length_s) in enumerate(times):
+        idle = {"cpu": 7 * length_s}
+        rollup.deliver_period(start=start, end=start + length_s, node=f"n{index}", jobs={}, idle=idle)
+    rollup.advance()
+    edges = sorted(T0 + cut * HOUR + shift_s for cut in cuts)
+    usage = rollup.usage(*edges, rates=lambda start, end: [rate(start, end), 1.0])
+    for interval in usage.intervals:
+        expected, energy, is_unknown = 0.0, 0, False
+        for start, length_s in times:
+            inside = max(start, interval.start), min(start + length_s, interval.end)
+            if inside[0] >= inside[1]:
+                continue
+            energy += 7 * (inside[1] - inside[0])
+            of_part = rate(*inside)
+            is_unknown |= of_part is None
+            expected += 7 * (inside[1] - inside[0]) * (of_part or 0.0)
+        weighted, unknown = interval.weighted or [{}, {}], interval.unknown or [set(), set()]
+        assert (sum(weighted[0].values()), sum(weighted[1].values())) == (expected, energy)
+        assert (bool(unknown[0]), bool(unknown[1])) == (is_unknown, False)
     rollup.close()
 
 

@@ -70,6 +70,7 @@ def fill(store: Store) -> None:
             data = stored.item(job_id=job_id, uid=uid, user=user, node=f"n{job_id}", **times)
             items, _ = record_store.read_items([data])
             await store.write(record_store.store, items, stored.NOW)
+            times["elapsed_s"] = times["end"] - times["start"]
             facts = stored.job(job_id, account=account, user=user, allocated="cpu=2", **times)
             lookups = await store.read(job_facts.pending_lookups, 0.0)
             await store.write(job_facts.store, {job_id: [facts]}, lookups, stored.NOW)

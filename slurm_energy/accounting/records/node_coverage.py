@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from slurm_energy.accounting.usage.groups import COVERAGE, OFF, OFF_UNMEASURED
+from slurm_energy.accounting.usage.interval_usage import IntervalUsage
 from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
-from slurm_energy.accounting.usage.usage_queries import IntervalUsage, WindowUsage
+from slurm_energy.accounting.usage.usage_queries import WindowUsage
 
 
 def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:

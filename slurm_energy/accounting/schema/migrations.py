@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Index, Table, inspect, select, text
+from sqlalchemy import Column, Connection, Index, Table, case, func, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
 from slurm_energy.accounting.backends import backend_of
@@ -36,11 +36,15 @@ from slurm_energy.errors import UnavailableError
 
 _APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies a SQLite file as a database of slurm-energy
 
+_HOUR_S: Final = 3600
+_DAY_S: Final = 86400
+
 # Columns that a step adds to a table of an earlier step. The earlier step takes the table from today's
 # `tables.py`, so it creates these columns as well. A database from before the later step lacks them.
 _ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
     9: (tables.jobs.c.qos, tables.jobs.c.allocated, tables.periods.c.usage_group),
     13: (tables.jobs.c.exit_code, tables.jobs.c.step_exit_code),
+    14: (usage_tables.usage_runs.c.suspended_s,),
 }
 
 
@@ -57,7 +61,7 @@ def _step_8(connection: Connection) -> None:
 def _step_9(connection: Connection) -> None:
     """Add the sums of `senergy report`, and the job facts by which the report groups."""
     add_columns(connection, *_ADDED_COLUMNS[9])
-    create_tables(connection, *usage_tables.ALL)
+    create_tables(connection, *usage_tables.CREATED_BY_STEP_9)
     # Jobs from before this step are grouped like jobs whose facts have changed.
     jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs
     connection.execute(changed.delete())
@@ -85,6 +89,33 @@ def _step_13(connection: Connection) -> None:
     add_columns(connection, *_ADDED_COLUMNS[13])
 
 
+def _step_14(connection: Connection) -> None:
+    """Add the energy of each hour by day, and the time in which runs were suspended."""
+    _count_hours(connection)
+    add_columns(connection, *_ADDED_COLUMNS[14])
+    jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs
+    known = select(changed.c.job_id).where(changed.c.cluster == jobs.cluster, changed.c.job_id == jobs.job_id)
+    suspended = (jobs.end - jobs.start > jobs.elapsed_s, ~known.exists())
+    counted_again = select(jobs.cluster, jobs.job_id).where(*suspended).distinct()
+    connection.execute(changed.insert().from_select(["cluster", "job_id"], counted_again))
+
+
+def _count_hours(connection: Connection) -> None:
+    """Add the energy of each hour by day, for emissions and cost that vary with time."""
+    table, sums = usage_tables.usage_day_hours, usage_tables.usage_sums.c
+    create_tables(connection, table)
+    connection.execute(table.delete())
+    day, second = sums.start - sums.start % _DAY_S, sums.start % _DAY_S
+    energies = [
+        func.sum(case((second == hour * _HOUR_S, sums.total_uj), else_=0))
+        for hour, _ in enumerate(usage_tables.HOUR_COLUMNS)
+    ]
+    whole_hours = (sums.end - sums.start == _HOUR_S, sums.start % _HOUR_S == 0, sums.total_uj != 0)
+    days = select(day, sums.usage_group, *energies).where(*whole_hours).group_by(day, sums.usage_group)
+    columns = ["start", "usage_group", *usage_tables.HOUR_COLUMNS]
+    connection.execute(table.insert().from_select(columns, days))
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
 STEPS: Final[tuple[Callable[[Connection], None], ...]] = (
     _step_7,
@@ -94,6 +125,7 @@ STEPS: Final[tuple[Callable[[Connection], None], ...]] = (
     _step_11,
     _step_12,
     _step_13,
+    _step_14,
 )
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)

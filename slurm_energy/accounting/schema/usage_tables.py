@@ -56,6 +56,19 @@ usage_sums: Final = define_table("usage_sums", *_sum_columns())
 # The same, with all periods inside one UTC day added up. A period of several days has a row of its own.
 usage_days: Final = define_table("usage_days", *_sum_columns())
 
+HOUR_COLUMNS: Final = tuple(f"hour_{hour:02}_uj" for hour in range(24))
+"""Columns of `usage_day_hours`: the energy in each hour of a UTC day in microjoules."""
+
+# `total_uj` of the periods that are whole UTC hours, with one row per UTC day and group. Emissions and cost
+# are computed from it, because it has up to 24 times fewer rows than `usage_sums`.
+usage_day_hours: Final = define_table(
+    "usage_day_hours",
+    Column("start", INTEGER, nullable=False),
+    Column("usage_group", INTEGER, ForeignKey("usage_groups.id"), nullable=False),
+    *(Column(name, INTEGER, nullable=False) for name in HOUR_COLUMNS),
+    PrimaryKeyConstraint("start", "usage_group"),
+)
+
 # The CPU and GPU time that is counted for each run.
 usage_runs: Final = define_table(
     "usage_runs",
@@ -65,6 +78,7 @@ usage_runs: Final = define_table(
     Column("end", INTEGER, nullable=False),
     Column("cpus", INTEGER, nullable=False),
     Column("gpus", INTEGER, nullable=False),
+    Column("suspended_s", INTEGER, nullable=False, server_default="0"),
     Index("usage_runs_end", "end"),
 )
 
@@ -106,7 +120,8 @@ usage_state: Final = define_table(
     Column("value", INTEGER, nullable=False),
 )
 
-ALL: Final = (
+CREATED_BY_STEP_9: Final = (
     *(usage_groups, usage_sums, usage_days, usage_runs, usage_changed_jobs, usage_unknown_jobs),
     *(usage_nodes, usage_state),
 )
+ALL: Final = (*CREATED_BY_STEP_9, usage_day_hours)

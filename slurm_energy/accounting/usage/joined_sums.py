@@ -12,17 +12,18 @@ from contextlib import closing
 from typing import Any, Final, NamedTuple, cast
 
 import sqlalchemy
-from sqlalchemy import ColumnElement, Connection, String, func, select
+from sqlalchemy import ColumnElement, Connection, String, and_, func, not_, select
 
 from slurm_energy.accounting.backends import MAX_JOINED_BYTES
 from slurm_energy.accounting.schema import usage_tables
-from slurm_energy.accounting.usage.sum_changes import DAY_S, SUM_COLUMNS
+from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
 
 _SUMS: Final = usage_tables.usage_sums.c
 _DAYS: Final = usage_tables.usage_days.c
 _DAY_COLUMNS: Final = (_DAYS.usage_group, *(_DAYS[name] for name in SUM_COLUMNS))
-_GROUPS_PER_TEXT: Final = 64
-"""Maximum number of groups in one joined text of daily sums. Such a text has at most 17 KiB."""
+_IS_HOUR: Final = and_(_SUMS.end - _SUMS.start == HOUR_S, _SUMS.start % HOUR_S == 0)
+GROUPS_PER_TEXT: Final = 64
+"""Maximum number of groups in one joined text of a day. With 25 columns such a text has at most 34 KiB."""
 
 
 class PeriodEnergies(NamedTuple):
@@ -41,7 +42,9 @@ class PeriodEnergies(NamedTuple):
 
 
 def period_energies(connection: Connection, start: int, end: int) -> Iterator[PeriodEnergies]:
-    """Yield the energies of each period between two times, in the order of the periods.
+    """Yield the energies of each period between two times that is not a whole UTC hour, in their order.
+
+    `usage_day_hours` contains the energies of whole hours.
 
     MariaDB computes later periods while earlier ones are processed. Therefore the caller must not use the
     connection before the iterator has ended.
@@ -51,7 +54,7 @@ def period_energies(connection: Connection, start: int, end: int) -> Iterator[Pe
         start: Unix seconds; periods that begin earlier are left out.
         end: Unix seconds; periods that end later are left out.
     """
-    inside = (_SUMS.start >= start, _SUMS.start < end, _SUMS.end <= end, _SUMS.total_uj > 0)
+    inside = (_SUMS.start >= start, _SUMS.start < end, _SUMS.end <= end, _SUMS.total_uj > 0, not_(_IS_HOUR))
     texts = [_joined(connection, column) for column in (_SUMS.usage_group, _SUMS.total_uj)]
     period = (_SUMS.start, _SUMS.end)
     statement = select(*period, *texts).where(*inside).group_by(*period).order_by(*period)
@@ -68,8 +71,8 @@ def period_energies(connection: Connection, start: int, end: int) -> Iterator[Pe
         yield _reread(connection, row) if _is_cut(row) else _period(row)
 
 
-def day_sums(connection: Connection, start: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the row id and the sums of each group on a UTC day. Sums are in the order of `SUM_COLUMNS`.
+def day_sums(connection: Connection, start: int) -> Iterator[tuple[int, ...]]:
+    """Yield a row for each group on a UTC day: its row id, and its sums in the order of `SUM_COLUMNS`.
 
     Args:
         connection: connection to the database.
@@ -78,16 +81,24 @@ def day_sums(connection: Connection, start: int) -> Iterator[tuple[int, tuple[in
     inside = (_DAYS.start >= start, _DAYS.start < start + DAY_S, _DAYS.end <= start + DAY_S)
     if connection.dialect.name == "sqlite":  # its driver is written in C
         with closing(connection.execute(select(*_DAY_COLUMNS).where(*inside))) as result:
-            for group, *sums in cast(Iterable[Any], result.cursor or ()):
-                yield group, tuple(sums)
+            yield from cast(Iterable[tuple[int, ...]], result.cursor or ())
         return
-    text = func.aggregate_strings(func.concat_ws(",", *_DAY_COLUMNS), ",")
-    statement = select(text).where(*inside).group_by(_DAYS.usage_group // _GROUPS_PER_TEXT)
-    width = len(_DAY_COLUMNS)
+    text = joined_rows(_DAY_COLUMNS)
+    statement = select(text).where(*inside).group_by(_DAYS.usage_group // GROUPS_PER_TEXT)
     for joined in connection.execute(statement).scalars():
-        numbers = tuple(_integers(joined))
-        for first in range(0, len(numbers), width):
-            yield numbers[first], numbers[first + 1 : first + width]
+        yield from split_rows(joined, len(_DAY_COLUMNS))
+
+
+def joined_rows(columns: Sequence[ColumnElement[int]]) -> ColumnElement[str]:
+    """Return an SQL expression that joins the values of columns in all rows of a group by commas."""
+    return func.aggregate_strings(func.concat_ws(",", *columns), ",")
+
+
+def split_rows(joined: str, width: int) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of a text that `joined_rows` made of `width` columns."""
+    numbers = tuple(_integers(joined))
+    for first in range(0, len(numbers), width):
+        yield numbers[first : first + width]
 
 
 def _joined(connection: Connection, column: ColumnElement[int]) -> ColumnElement[str]:

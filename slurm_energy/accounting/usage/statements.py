@@ -39,9 +39,9 @@ DELETE_CHANGED: Final = delete(usage_changed_jobs).where(
 DELETE_KNOWN: Final = delete(usage_unknown_jobs).where(
     usage_unknown_jobs.c.cluster == _OF_CLUSTER, usage_unknown_jobs.c.job_id == _OF_JOB
 )
-COUNTED_RUN: Final = select(*usage_runs.c["usage_group", "start", "end", "cpus", "gpus"]).where(
-    usage_runs.c.job == _OF_JOB
-)
-TIMES_OF_JOB: Final = select(*tables.jobs.c["start", "end", "updated", "state"]).where(
+COUNTED_RUN: Final = select(
+    *usage_runs.c["usage_group", "start", "end", "cpus", "gpus", "suspended_s"]
+).where(usage_runs.c.job == _OF_JOB)
+TIMES_OF_JOB: Final = select(*tables.jobs.c["start", "end", "updated", "state", "elapsed_s"]).where(
     tables.jobs.c.id == _OF_JOB
 )

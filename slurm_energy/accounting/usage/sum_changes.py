@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, Table, and_, bindparam, delete, select, tuple_
 
 from slurm_energy.accounting.schema import usage_tables
+from slurm_energy.accounting.schema.usage_tables import HOUR_COLUMNS
 from slurm_energy.accounting.upserts import insert_or_replace
 
 HOUR_S: Final = 3600
@@ -18,10 +19,9 @@ _MAX_SUM: Final = 2**63 - 1
 SUM_COLUMNS: Final = tuple(
     column.name for column in usage_tables.usage_sums.c if column.name not in ("start", "end", "usage_group")
 )
-_SUM_KEY: Final = ("start", "end", "usage_group")
 Sums = dict[str, int]
-SumKey = tuple[int, int, int]
-"""Start and end of a period, and row id of a group."""
+SumKey = tuple[int, ...]
+"""Start and end of a period, or start of a day, and row id of a group."""
 
 
 class SumChanges:
@@ -37,12 +37,17 @@ class SumChanges:
             total[name] = total.get(name, 0) + value
 
     def apply(self, connection: Connection) -> None:
-        """Apply the changes to the tables of sums by period and by day."""
+        """Apply the changes to the tables of sums by period and by day, and of energy by day and hour."""
         _apply(connection, usage_tables.usage_sums, self._by_key)
         by_day = SumChanges()
+        by_hour: dict[SumKey, Sums] = {}
         for (start, end, group), sums in self._by_key.items():
             by_day.add((*day_or_period(start, end), group), sums)
+            if end - start == HOUR_S and start % HOUR_S == 0 and "total_uj" in sums:
+                column = HOUR_COLUMNS[start % DAY_S // HOUR_S]
+                by_hour.setdefault((start - start % DAY_S, group), {})[column] = sums["total_uj"]
         _apply(connection, usage_tables.usage_days, by_day._by_key)
+        _apply(connection, usage_tables.usage_day_hours, by_hour)
 
 
 def day_or_period(start: int, end: int) -> tuple[int, int]:
@@ -60,29 +65,38 @@ def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) 
     Sums are limited to the largest integer that a database stores. Only forged or absurd energies reach this
     limit, and they must not stop the sums of other nodes.
     """
+    keys, columns = _columns(table)
     changes = {key: sums for key, sums in sorted(by_key.items()) if any(sums.values())}
     rows, empty = [], []
     for key, present in _present_sums(connection, table, changes).items():
-        sums = {name: min(present[name] + changes[key].get(name, 0), _MAX_SUM) for name in SUM_COLUMNS}
-        row = dict(zip(_SUM_KEY, key, strict=True))
+        sums = {name: min(present[name] + changes[key].get(name, 0), _MAX_SUM) for name in columns}
+        row = dict(zip(keys, key, strict=True))
         if any(sums.values()):
             rows.append(row | sums)
         else:
             empty.append({f"of_{name}": value for name, value in row.items()})
     insert_or_replace(connection, table, rows)
     if empty:
-        same = and_(*(table.c[name] == bindparam(f"of_{name}") for name in _SUM_KEY))
+        same = and_(*(table.c[name] == bindparam(f"of_{name}") for name in keys))
         connection.execute(delete(table).where(same), empty)
 
 
-def _present_sums(connection: Connection, table: Table, keys: Iterable[SumKey]) -> dict[SumKey, Sums]:
+def _present_sums(connection: Connection, table: Table, wanted: Iterable[SumKey]) -> dict[SumKey, Sums]:
     """Return the stored sums of the given keys; 0 for a key without a row."""
-    present = {key: dict.fromkeys(SUM_COLUMNS, 0) for key in keys}
-    wanted = list(present)
-    columns = [table.c[name] for name in _SUM_KEY]
-    for first in range(0, len(wanted), _CHUNK):
-        chosen = tuple_(*columns).in_(wanted[first : first + _CHUNK])
-        for row in connection.execute(select(*columns, *(table.c[n] for n in SUM_COLUMNS)).where(chosen)):
-            start, end, group, *sums = map(int, row)
-            present[start, end, group] = dict(zip(SUM_COLUMNS, sums, strict=True))
+    keys, columns = _columns(table)
+    present = {key: dict.fromkeys(columns, 0) for key in wanted}
+    chosen = list(present)
+    key_columns = [table.c[name] for name in keys]
+    statement = select(*key_columns, *(table.c[name] for name in columns))
+    for first in range(0, len(chosen), _CHUNK):
+        condition = tuple_(*key_columns).in_(chosen[first : first + _CHUNK])
+        for row in connection.execute(statement.where(condition)):
+            values = tuple(map(int, row))
+            present[values[: len(keys)]] = dict(zip(columns, values[len(keys) :], strict=True))
     return present
+
+
+def _columns(table: Table) -> tuple[list[str], list[str]]:
+    """Return the names of the key columns of a table of sums, and of its other columns."""
+    keys = [column.name for column in table.primary_key]
+    return keys, [column.name for column in table.c if column.name not in keys]

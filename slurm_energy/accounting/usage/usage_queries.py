@@ -8,35 +8,29 @@ period. CPU and GPU time is always exact.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, select
+from sqlalchemy import ColumnElement, Connection, func, literal, select
 
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema import tables, usage_tables
 from slurm_energy.accounting.usage.groups import JOB, GroupKey
-from slurm_energy.accounting.usage.joined_sums import day_sums, period_energies
-from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
+from slurm_energy.accounting.usage.hour_energies import hour_energies
+from slurm_energy.accounting.usage.interval_usage import TOTAL, IntervalUsage, Rates
+from slurm_energy.accounting.usage.joined_sums import period_energies
+from slurm_energy.accounting.usage.run_time import run_times
+from slurm_energy.accounting.usage.sum_changes import HOUR_S, SUM_COLUMNS
 from slurm_energy.accounting.usage.usage_rollup import longest_period_s
+from slurm_energy.accounting.usage.whole_periods import add_whole_periods
 
 _IDS_AT_ONCE: Final = 500
-_MICRO: Final = 1_000_000
 _COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
 _ENERGY_COLUMNS: Final = ("total_uj", *(f"{name}_uj" for name in _COMPONENTS))
 _TIME_COLUMNS: Final = ("cpu_seconds", "gpu_seconds")
-_IS_ENERGY: Final = tuple(name in _ENERGY_COLUMNS for name in SUM_COLUMNS)
-_IS_WHOLE: Final = (False,) * len(SUM_COLUMNS)
 _TABLE: Final = usage_tables.usage_sums
 _SUMS: Final = _TABLE.c
-
-Rates = Sequence[float | None]
-GroupSums = dict[int, tuple[int, ...]]
-"""Sums of each group by row id, as tuples in the order of `SUM_COLUMNS`. The garbage collector does not track
-tuples of integers.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +58,6 @@ class UsageQuery:
     def intervals(self) -> list[tuple[int, int]]:
         """Start and end of each interval."""
         return list(itertools.pairwise(self.edges))
-
-
-@dataclass(slots=True)
-class IntervalUsage:
-    """Sums in one interval of the window.
-
-    Attributes:
-        start, end: Unix seconds.
-        sums: sums by row id of the group.
-        jobs: number of jobs by group; empty if the query does not count jobs.
-        weighted: for each rate of the query, the sum of energy times rate by group.
-        unknown: for each rate, the groups that used energy while the rate was unknown.
-        prorated: whether the energy of a period was divided at an edge of the interval.
-    """
-
-    start: int
-    end: int
-    sums: GroupSums = field(default_factory=dict)
-    jobs: dict[int, int] = field(default_factory=dict)
-    weighted: list[dict[int, float]] = field(default_factory=list)
-    unknown: list[set[int]] = field(default_factory=list)
-    prorated: bool = False
-
-    def add(self, group: int, values: Sequence[int]) -> None:
-        """Add values to the sums of a group."""
-        known = self.sums.get(group)
-        self.sums[group] = tuple(values) if known is None else tuple(map(operator.add, known, values))
-
-    def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
-        """Add the emissions and the cost of the given energies to the weighted sums.
-
-        Args:
-            groups: row ids of the groups.
-            energies_uj: microjoules of each group.
-            rates: emissions and cost per microjoule.
-        """
-        if not self.weighted:
-            self.weighted, self.unknown = [{} for _ in rates], [set() for _ in rates]
-        for sums, unknown, rate in zip(self.weighted, self.unknown, rates, strict=True):
-            if rate is None:
-                unknown.update(groups)
-            else:
-                for group, energy_uj in zip(groups, energies_uj, strict=True):
-                    sums[group] = sums.get(group, 0.0) + energy_uj * rate
-
-
-_TOTAL: Final = SUM_COLUMNS.index("total_uj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +94,13 @@ def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
         if query.nodes:
             _add_rows(interval, _rows_of_nodes(connection, query, start, end, longest_s), query.rates)
         else:
-            _add_whole_periods(connection, interval, longest_s)
+            add_whole_periods(connection, interval, longest_s)
+            inside_uj = interval.energy_uj
             _add_rows(interval, _rows_at_edges(connection, start, end, longest_s), query.rates)
             for edge_start, edge_end in _parts_of_hours(start, end):
                 _add_times(connection, interval, edge_start, edge_end)
             if query.rates is not None:
-                for begin, finish, members, energies in period_energies(connection, start, end):
-                    interval.weigh(members, energies, query.rates(begin, finish))
+                _weigh_whole_periods(connection, interval, inside_uj, query.rates)
         if query.count_jobs:
             interval.jobs.update(_job_counts(connection, start, end))
         intervals.append(interval)
@@ -184,74 +131,28 @@ def visible_groups(
     return {row_id: key for row_id, key in groups.items() if may_see(key)}
 
 
-def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_s: int) -> None:
-    """Add the periods inside an interval: whole UTC days from daily sums, the rest by period."""
-    start, end = interval.start, interval.end
-    first, last = -(-start // DAY_S) * DAY_S, end // DAY_S * DAY_S
-    if first >= last:
-        _add_inside(connection, interval, usage_tables.usage_sums, start, end)
-        return
-    _add_inside(connection, interval, usage_tables.usage_sums, start, first)
-    _add_inside(connection, interval, usage_tables.usage_days, first, last)
-    _add_inside(connection, interval, usage_tables.usage_sums, last, end)
-    _add_across(connection, interval, first, start, longest_s)
-    _add_across(connection, interval, last, first, longest_s)
-
-
-def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, start: int, end: int) -> None:
-    """Add a table's rows of sums that begin and end between two times."""
-    if start >= end:
-        return
-    if table is usage_tables.usage_days and end - start == DAY_S:
-        for row_id, day in day_sums(connection, start):
-            interval.add(row_id, day)
-        return
-    # Joules and remainders are added apart: sums of microjoules exceed the 64 bits of SQLite at 2.6 GWh.
-    split = connection.dialect.name == "sqlite"
-    columns: list[ColumnElement[Any]] = []
-    for name in SUM_COLUMNS:
-        if split and name in _ENERGY_COLUMNS:
-            columns += [func.sum(table.c[name] // _MICRO), func.sum(table.c[name] % _MICRO)]
-        else:
-            columns.append(func.sum(table.c[name]))
-    group = table.c.usage_group
-    result = connection.execute(
-        select(group, *columns)
-        .where(table.c.start >= start, table.c.start < end, table.c.end <= end)
-        .group_by(group)
-        .order_by(group)
-    )
-    for row in cast(Iterable[tuple[Any, ...]], result.cursor or ()):
-        values = map(int, row[1:])  # servers return sums as decimals
-        sums = [
-            next(values) * _MICRO + next(values) if is_split else next(values)
-            for is_split in (_IS_ENERGY if split else _IS_WHOLE)
-        ]
-        interval.add(int(row[0]), sums)
-    result.close()
-
-
-def _add_across(
-    connection: Connection, interval: IntervalUsage, edge: int, earliest: int, longest_s: int
+def _weigh_whole_periods(
+    connection: Connection,
+    interval: IntervalUsage,
+    inside_uj: int,
+    rates: Callable[[int, int], Rates],
 ) -> None:
-    """Add the periods inside the interval that reach across a boundary between UTC days.
+    """Add emissions and cost of the periods inside an interval.
 
     Args:
         connection: connection to the database.
         interval: the interval.
-        edge: the boundary between two days, Unix seconds.
-        earliest: Unix seconds; periods that begin earlier are omitted, because they are counted already.
-        longest_s: length of the longest stored period in seconds.
+        inside_uj: energy of all periods inside the interval in microjoules.
+        rates: emissions and cost per microjoule in a time span.
     """
-    days = usage_tables.usage_days.c
-    rows = connection.execute(
-        select(days.usage_group, *(days[name] for name in SUM_COLUMNS)).where(
-            *(days.start >= max(earliest, edge - longest_s), days.start < edge),
-            *(days.end > edge, days.end <= interval.end),
-        )
-    )
-    for row in rows:
-        interval.add(row[0], row[1:])
+    rest_uj = inside_uj
+    for first, hours, rows in hour_energies(connection, interval.start, interval.end):
+        starts = range(first, first + hours * HOUR_S, HOUR_S)
+        rest_uj -= interval.weigh_hours(rows, [rates(start, start + HOUR_S) for start in starts])
+    if not rest_uj:
+        return  # all periods are whole hours
+    for begin, finish, members, energies in period_energies(connection, interval.start, interval.end):
+        interval.weigh(members, energies, rates(begin, finish))
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
@@ -277,18 +178,8 @@ def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
 
 def _add_times(connection: Connection, interval: IntervalUsage, start: int, end: int) -> None:
     """Add the exact CPU and GPU time of the runs between two times."""
-    runs = usage_tables.usage_runs.c
-    until = case((runs.end < end, runs.end), else_=end)
-    since = case((runs.start > start, runs.start), else_=start)
-    seconds = until - since
-    rows = connection.execute(
-        select(runs.usage_group, func.sum(seconds * runs.cpus), func.sum(seconds * runs.gpus))
-        .where(runs.end > start, runs.start < end)
-        .group_by(runs.usage_group)
-        .order_by(runs.usage_group)
-    )
-    for group, cpu_seconds, gpu_seconds in rows:
-        times = {"cpu_seconds": int(cpu_seconds), "gpu_seconds": int(gpu_seconds)}
+    for group, cpu_seconds, gpu_seconds in run_times(connection, start, end):
+        times = {"cpu_seconds": cpu_seconds, "gpu_seconds": gpu_seconds}
         interval.add(group, [times.get(name, 0) for name in SUM_COLUMNS])
 
 
@@ -322,8 +213,8 @@ def _add_rows(
         parts = [_part(int(value), start, end, *inside) for value in values]
         interval.prorated |= inside != (start, end) and any(values)
         interval.add(group, parts)
-        if rates is not None and parts[_TOTAL]:
-            interval.weigh([group], [parts[_TOTAL]], rates(*inside))
+        if rates is not None and parts[TOTAL]:
+            interval.weigh([group], [parts[TOTAL]], rates(*inside))
 
 
 def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) -> int:

@@ -45,6 +45,7 @@ from slurm_energy.accounting.usage.groups import (
     runs_of,
     runs_of_jobs,
 )
+from slurm_energy.accounting.usage.run_time import RunTime
 from slurm_energy.accounting.usage.statements import (
     COUNTED,
     COUNTED_RUN,
@@ -59,6 +60,9 @@ MAX_RUN_S: Final = 400 * 86400
 """Maximum length in seconds of a run whose CPU time is counted. A longer run has a wrong time."""
 UNKNOWN_KEPT_S: Final = 8 * 86400.0
 """Seconds for which jobs without facts stay noted. Slurm is queried about them for a shorter time."""
+_UNENDED_STATES: Final = ("RUNNING", "SUSPENDED")
+_MAX_READ_S: Final = 10
+"""Seconds that may pass between Slurm's measurement of an elapsed time and the time of its arrival."""
 _PERIODS_AT_ONCE: Final = 100
 _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
@@ -214,31 +218,34 @@ class UsageRollup:
         table = usage_tables.usage_runs
         for job, run in {run.job: run for run in reversed(runs) if run.job is not None}.items():
             before = connection.execute(COUNTED_RUN, {"of_job": job}).one_or_none()
+            counted = None if before is None else RunTime(*before)
             after = self._time_of(connection, job, run)
-            if after == (tuple(before) if before is not None else None):
+            if after == counted:
                 continue
-            if before is not None:
-                _add_hours(deltas, tuple(before), -1)
+            if counted is not None:
+                counted.add_hours(deltas, -1)
                 connection.execute(delete(table).where(table.c.job == job))
             if after is not None:
-                _add_hours(deltas, after, 1)
-                names = ("usage_group", "start", "end", "cpus", "gpus")
-                connection.execute(table.insert().values(job=job, **dict(zip(names, after, strict=True))))
+                after.add_hours(deltas, 1)
+                connection.execute(table.insert().values(job=job, **after._asdict()))
 
-    def _time_of(
-        self, connection: Connection, job: int, run: GroupedRun
-    ) -> tuple[int, int, int, int, int] | None:
-        """Return (group, start, end, CPUs, GPUs) of a run; None if it has not begun or its times are wrong.
+    def _time_of(self, connection: Connection, job: int, run: GroupedRun) -> RunTime | None:
+        """Return the time of a run that counts; None if it has not begun or its times are wrong.
 
-        A running job counts up to the time at which its facts were last read.
+        A running or suspended job counts up to the time at which its facts were last read.
         """
-        start, end, updated, state = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
-        if start is None or (end is None and not state.startswith("RUNNING")):
+        start, end, updated, state, elapsed_s = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
+        if start is None or (end is None and not state.startswith(_UNENDED_STATES)):
             return None
-        end = int(updated if end is None else end)
-        if not 0 <= end - int(start) <= MAX_RUN_S:
+        until = int(updated if end is None else end)
+        length_s = until - int(start)
+        if not 0 <= length_s <= MAX_RUN_S:
             return None
-        return self._groups.id_of(connection, run.key), int(start), end, run.key.cpus or 0, run.gpus
+        suspended_s = 0 if elapsed_s is None else min(length_s, max(0, length_s - int(elapsed_s)))
+        if end is None and suspended_s <= _MAX_READ_S:
+            suspended_s = 0
+        group = self._groups.id_of(connection, run.key)
+        return RunTime(group, int(start), until, run.key.cpus or 0, run.gpus, suspended_s)
 
 
 _ENERGY_COLUMNS: Final = (
@@ -297,15 +304,6 @@ def _of_job(cluster: str, job_id: int) -> tuple[Any, ...]:
 
 def _equal(row: Row[Any], names: Iterable[str]) -> tuple[Any, ...]:
     return tuple(tables.periods.c[name] == row._mapping[name] for name in names)
-
-
-def _add_hours(deltas: SumChanges, time: tuple[int, ...], sign: int) -> None:
-    """Add the CPU and GPU time of a run, as `UsageRollup._time_of` returns it, to its hours."""
-    group, start, end, cpus, gpus = time
-    for hour in range(start - start % HOUR_S, end, HOUR_S):
-        seconds = sign * (min(end, hour + HOUR_S) - max(start, hour))
-        sums = {"cpu_seconds": seconds * cpus, "gpu_seconds": seconds * gpus}
-        deltas.add((hour, hour + HOUR_S, group), sums)
 
 
 def _unknown_job(row: Row[Any], now: float) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from slurm_energy.accounting.usage.groups import COVERAGE, JOB, OFF, OFF_UNMEASURED, GroupKey
+from slurm_energy.accounting.usage.interval_usage import IntervalUsage
 from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
-from slurm_energy.accounting.usage.usage_queries import IntervalUsage, WindowUsage
+from slurm_energy.accounting.usage.usage_queries import WindowUsage
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
