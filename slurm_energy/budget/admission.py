@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_energy.budget.group_response import group_limits
+from slurm_energy.budget.group_response import GroupLimits, group_limits
 from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
@@ -30,7 +30,9 @@ class PowerAdmission:
     headroom_watts: Floats
 
 
-def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
+def headroom_watts(
+    groups: PowerGroups, budgets: BudgetColumns, *, limits: GroupLimits | None = None
+) -> Floats:
     """Return the power that new jobs may add under each budget, shape (b,).
 
     The headroom is negative if the power is above the limit.
@@ -38,14 +40,15 @@ def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
     Args:
         groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
+        limits: characteristic limits of the groups; None: they are computed.
     """
-    counted_watts = group_limits(groups).economic_watts
+    counted_watts = (limits or group_limits(groups)).economic_watts
     used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts
     free: Floats = budgets.limit_watts - budgets.fixed_watts - used_watts
     return free
 
 
-def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
+def added_watts(pending: PowerGroups, idle_watts: Floats, *, limits: GroupLimits | None = None) -> Floats:
     """Return the power that the start of each group of devices adds above idle, shape (n,); at least 0.
 
     The admission uses the sum over all groups of a job. The job starts at its economic limit or above.
@@ -53,8 +56,9 @@ def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
     Args:
         pending: groups of devices of pending jobs, with predicted power and response to limits.
         idle_watts: power of one idle device, shape (n,).
+        limits: characteristic limits of the groups; None: they are computed.
     """
-    above_idle: Floats = np.maximum(0.0, group_limits(pending).economic_watts - idle_watts)
+    above_idle: Floats = np.maximum(0.0, (limits or group_limits(pending)).economic_watts - idle_watts)
     return above_idle * pending.devices
 
 
@@ -89,7 +93,7 @@ def admit_in_order(
     return PowerAdmission(fits, blocking, left)
 
 
-def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
+def start_limits(limits: GroupLimits, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
     """Return the power limit per device with which an admitted job starts, shape (n,).
 
     The limit applies until the next distribution.
@@ -98,12 +102,11 @@ def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headro
     power. The fraction is the same for all groups and as large as the headroom of the budgets allows.
 
     Args:
-        pending: groups of devices of one admitted job.
+        limits: characteristic limits of the groups of devices of one admitted job.
         idle_watts: power of one idle device, shape (n,).
         members: number of devices of each group under each budget, shape (b, n).
         headroom: power that the job may add under each budget, shape (b,).
     """
-    limits = group_limits(pending)
     low = np.maximum(idle_watts, limits.economic_watts)
     more = np.maximum(0.0, limits.needed_watts - low)
     free = headroom - members @ (low - idle_watts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_energy.budget.group_response import group_limits, keeps_slowdown_limits
+from slurm_energy.budget.group_response import GroupLimits, group_limits, keeps_slowdown_limits
 from slurm_energy.budget.lowering_order import (
     MAX_PRICE,
     MIN_PRICE,
@@ -24,7 +24,13 @@ _PRICE_STEP = 1e-12
 _MAX_STEPS = 200
 
 
-def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: DistributionPolicy) -> PowerShares:
+def distribute(
+    groups: PowerGroups,
+    budgets: BudgetColumns,
+    policy: DistributionPolicy,
+    *,
+    limits: GroupLimits | None = None,
+) -> PowerShares:
     """Return power limits of all devices whose sum keeps every budget.
 
     The price of `LoweringOrder` determines how far groups are lowered. Each budget has a price at which its
@@ -36,8 +42,9 @@ def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: Distribution
         groups: n groups of devices.
         budgets: b budgets.
         policy: policy that orders the reductions of power.
+        limits: characteristic limits of the groups; None: they are computed.
     """
-    limits = group_limits(groups)
+    limits = limits or group_limits(groups)
     order = lowering_order(groups, limits, policy)
     members = [np.flatnonzero(row) for row in budgets.members]
     limited = budgets.limit_watts != np.inf

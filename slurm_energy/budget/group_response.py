@@ -176,16 +176,15 @@ def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
     Returns:
         Interpolated ordinates, shape (n, m).
     """
-    result = np.empty_like(at, dtype=np.float64)
-    rows = np.arange(len(levels))
-    for column in range(at.shape[1]):
-        wanted = np.clip(at[:, column], levels[:, 0], levels[:, -1])
-        above: Ints = np.clip((levels < wanted[:, None]).sum(axis=1), 1, levels.shape[1] - 1)
-        low, high = levels[rows, above - 1], levels[rows, above]
-        width = high - low
-        part = np.divide(wanted - low, width, out=np.ones_like(width), where=width > 0)
-        first = values[rows, above - 1]
-        result[:, column] = first + part * (values[rows, above] - first)
+    wanted = np.clip(at, levels[:, :1], levels[:, -1:])
+    is_below = levels[:, None, :] < wanted[:, :, None]
+    above: Ints = np.clip(np.count_nonzero(is_below, axis=2), 1, levels.shape[1] - 1)
+    rows = np.arange(len(levels))[:, None]
+    low, high = levels[rows, above - 1], levels[rows, above]
+    width = high - low
+    part = np.divide(wanted - low, width, out=np.ones_like(width), where=width > 0)
+    first = values[rows, above - 1]
+    result: Floats = first + part * (values[rows, above] - first)
     return result
 
 

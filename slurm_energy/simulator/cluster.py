@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Ints
+from slurm_energy.scheduling.queue import Bools, Ints
 
 Allocation = list[tuple[int, int]]
 """Units of nodes that a job holds: (node, units) pairs."""
@@ -73,6 +73,10 @@ class NodePowerState(IntEnum):
     DOWN = 4
 
 
+_USABLE = (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
+"""Power states of nodes whose units jobs can get. Nodes that are off are booted for the jobs."""
+
+
 class Cluster:
     """Nodes of the cluster, numbered consecutively by kind, and their free units.
 
@@ -81,6 +85,7 @@ class Cluster:
         free: number of free units on usable nodes, by kind, shape (k,). Nodes that are off are usable.
         total: number of all units by kind, shape (k,).
         watts: power that all nodes would draw in their current states without jobs.
+        version: number of changes of free units and power states until now.
     """
 
     def __init__(self, kinds: Sequence[NodeKind]) -> None:
@@ -91,10 +96,14 @@ class Cluster:
         self.total: Ints = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
         self.free: Ints = self.total.copy()
         self.watts = float(sum(kind.nodes * kind.idle_watts for kind in kinds))
-        self._nodes: list[range] = []
+        self.version = 0
+        self._is_on: Bools = np.ones(len(self.kind_of), np.bool_)
+        self._is_usable: Bools = np.ones(len(self.kind_of), np.bool_)
+        self._nodes: list[slice] = []
         for kind in kinds:
             start = self._nodes[-1].stop if self._nodes else 0
-            self._nodes.append(range(start, start + kind.nodes))
+            self._nodes.append(slice(start, start + kind.nodes))
+        self._state_watts = [{state: kind.watts(state) for state in NodePowerState} for kind in kinds]
 
     def allocate(self, kind: int, units: int) -> Allocation | None:
         """Allocate the units that `plan` chooses and return the allocation.
@@ -126,32 +135,32 @@ class Cluster:
         """
         if units > self.free[kind]:
             return None
-        usable: dict[tuple[bool, int], list[int]] = {}
-        for node in self._nodes[kind]:
-            if self.node_free[node] and self.usable(node):
-                alike = (self.state[node] != NodePowerState.ON, self.node_free[node])
-                usable.setdefault(alike, []).append(node)
-        whole = min((alike for alike in usable if alike[1] >= units), default=None)
-        if whole is not None:
-            return [(usable[whole][0], units)]
-        allocation: Allocation = []
-        for is_off, free in sorted(usable, key=lambda alike: (alike[0], -alike[1])):
-            for node in usable[is_off, free]:
-                part = min(units, free)
-                allocation.append((node, part))
-                units -= part
-                if not units:
-                    return allocation
-        return allocation
+        nodes = self._nodes[kind]
+        free = np.array(self.node_free[nodes], np.int64)
+        rows = np.flatnonzero((free > 0) & self._is_usable[nodes])
+        free = free[rows]
+        # Nodes that are off come after all nodes that are on, whatever the number of free units.
+        penalty = np.where(self._is_on[nodes][rows], 0, self.kinds[kind].units + 1)
+        holds_all = free >= units
+        if holds_all.any():
+            best = np.argmin(np.where(holds_all, penalty + free, np.iinfo(np.int64).max))
+            return [(nodes.start + int(rows[best]), units)]
+        order = np.argsort(penalty - free, kind="stable")
+        before = np.cumsum(free[order]) - free[order]
+        order = order[before < units]
+        parts = np.minimum(free[order], units - before[: len(order)])
+        return list(zip((nodes.start + rows[order]).tolist(), parts.tolist(), strict=True))
 
     def take(self, allocation: Allocation) -> None:
         """Allocate free units of usable nodes."""
+        self.version += 1
         for node, count in allocation:
             self.node_free[node] -= count
             self.free[self.kind_of[node]] -= count
 
     def release(self, allocation: Allocation) -> None:
         """Free the units of an allocation."""
+        self.version += 1
         for node, count in allocation:
             self.node_free[node] += count
             if self.usable(node):
@@ -159,7 +168,11 @@ class Cluster:
 
     def usable(self, node: int) -> bool:
         """Return whether jobs can get units of a node: the node is on, booting, or off and can be booted."""
-        return self.state[node] in (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
+        return self.state[node] in _USABLE
+
+    def node_watts(self, node: int, state: NodePowerState) -> float:
+        """Return the power in watts that a node draws in a power state if no job runs on it."""
+        return self._state_watts[self.kind_of[node]][state]
 
     def is_free(self, node: int) -> bool:
         """Return whether no job holds a unit of the node `node`."""
@@ -167,10 +180,12 @@ class Cluster:
 
     def change(self, node: int, state: NodePowerState) -> None:
         """Change the power state of a node, and update the free units and the power of the cluster."""
+        self.version += 1
         kind = self.kind_of[node]
         was_usable = self.usable(node)
-        self.watts += self.kinds[kind].watts(state) - self.kinds[kind].watts(self.state[node])
+        self.watts += self.node_watts(node, state) - self.node_watts(node, self.state[node])
         self.state[node] = state
         is_usable = self.usable(node)
+        self._is_on[node], self._is_usable[node] = state == NodePowerState.ON, is_usable
         if was_usable != is_usable:
             self.free[kind] += self.node_free[node] if is_usable else -self.node_free[node]

@@ -57,8 +57,9 @@ class JobAdmission:
         if unknown:
             jobs = np.searchsorted(self._jobs.first, unknown, "right") - 1
             groups = self._columns.pending(jobs.tolist(), unknown)
+            limits = self._columns.limits(jobs.tolist(), unknown)
             idle_watts = self._idle_watts[self._jobs.hardware[unknown]]
-            watts = added_watts(groups, idle_watts)
+            watts = added_watts(groups, idle_watts, limits=limits)
             lowest_watts = watts
             if self._may_slow_down:
                 lowest_watts = groups.devices * np.maximum(0.0, groups.floor_watts - idle_watts)
@@ -81,7 +82,9 @@ class JobAdmission:
         if not working:
             return limit_watts - fixed_watts
         groups = self._columns.running(working, now_s)
-        return float(headroom_watts(groups, whole_cluster(groups, limit_watts, fixed_watts))[0])
+        limits = self._columns.limits([run.job for run in working], [run.shape for run in working])
+        budgets = whole_cluster(groups, limit_watts, fixed_watts)
+        return float(headroom_watts(groups, budgets, limits=limits)[0])
 
     def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
         """Return whether a job fits in the headroom, and the headroom in watts that remains after the job.
@@ -101,11 +104,11 @@ class JobAdmission:
             shape: row of the shape in which the job starts.
             left_watts: power that the job may add. It is at least the power with which the job was admitted.
         """
-        groups = self._columns.pending([job], [shape])
+        limits, devices = self._columns.limits([job], [shape]), self._jobs.units[[shape]]
         idle_watts = self._idle_watts[self._jobs.hardware[[shape]]]
-        limits = start_limits(groups, idle_watts, groups.devices[np.newaxis, :], np.array([left_watts]))
-        highest_watts = np.maximum(idle_watts + left_watts / groups.devices, groups.floor_watts)
-        limit_watts = float(np.minimum(limits, highest_watts)[0])
+        start_watts = start_limits(limits, idle_watts, devices[np.newaxis, :], np.array([left_watts]))
+        highest_watts = np.maximum(idle_watts + left_watts / devices, limits.floor_watts)
+        limit_watts = float(np.minimum(start_watts, highest_watts)[0])
         return self._columns.responses.response(job, shape).point(limit_watts)
 
     def floors_watts(self, working: Sequence[RunningJob], committed_watts: float) -> float:

@@ -32,7 +32,8 @@ def test_without_contention_a_job_starts_at_its_expected_power() -> None:
     pending = groups(1, draw_watts=[350.0])
     free = np.array([1000.0])
     assert admit_in_order(added_watts(pending, idle(1)), np.ones((1, 1)), free).fits.all()
-    assert start_limits(pending, idle(1), np.ones((1, 1), np.int64), free) == pytest.approx([350.0])
+    limits = start_limits(group_limits(pending), idle(1), np.ones((1, 1), np.int64), free)
+    assert limits == pytest.approx([350.0])
 
 
 def test_jobs_run_side_by_side_if_power_allows_and_one_after_another_otherwise() -> None:
@@ -100,7 +101,7 @@ def test_start_limits_stay_within_the_headroom() -> None:
     )
     members = np.array([[2, 1]])
     headroom = added_watts(pending, idle(2)).sum(keepdims=True) + 100.0
-    limits = start_limits(pending, idle(2), members, headroom)
+    limits = start_limits(group_limits(pending), idle(2), members, headroom)
     assert float((members @ (limits - IDLE_WATTS))[0]) == pytest.approx(headroom[0])
     assert np.all(limits >= group_limits(pending).economic_watts - 1e-9)
 

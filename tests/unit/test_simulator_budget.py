@@ -184,6 +184,25 @@ def test_responses_of_jobs_to_power_limits():
     assert set(rigid.level_watts) == {300.0} and len(rigid.level_watts) == LEVELS
 
 
+@pytest.mark.parametrize("slowdown_limit", [math.nan, 0.2])
+def test_the_power_of_a_shape_does_not_depend_on_the_other_shapes_of_its_job(slowdown_limit):
+    """The shapes of a job are alternatives. A slowdown limit is divided among groups that run together."""
+    jobs = workload(
+        np.array([0, 3]),
+        {"submit_s": [0.0]},
+        {"units": [1, 2, 4], "time_s": [400.0, 210.0, 120.0], "power_watts": [300.0, 600.0, 1200.0]},
+    )
+    rule = rules(slowdown_limit=slowdown_limit)
+
+    def added_watts(*shapes):
+        kinds = [NodeKind("n", 4, 4, idle_watts=100.0, unit_idle_watts=20.0, unit_min_watts=100.0)]
+        return JobAdmission(jobs, kinds, rule, PowerColumns(jobs, kinds, rule)).added_watts(shapes, math.inf)
+
+    alone = [added_watts(shape)[0] for shape in range(3)]
+    assert added_watts(0, 1, 2) == alone
+    assert alone[0] < 300.0 - 20.0  # a limit lowers the power
+
+
 def simulated_state(columns, pending):
     """Return the admission of a simulation, its running jobs, and the shapes of its pending jobs.
 

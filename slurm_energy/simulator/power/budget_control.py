@@ -276,7 +276,9 @@ class BudgetControl:
         limit_watts, left_watts = self.limit_watts(), self.left_watts() - self._reserved_watts
         groups = self._columns.running(working, self._events.now_s)
         fixed_watts = limit_watts + SLACK_WATTS - left_watts - math.fsum(watts)
-        limits = distribute(groups, whole_cluster(groups, limit_watts, fixed_watts), self._policy).limit_watts
+        budgets = whole_cluster(groups, limit_watts, fixed_watts)
+        known = self._columns.limits([run.job for run in working], [run.shape for run in working])
+        limits = distribute(groups, budgets, self._policy, limits=known).limit_watts
         target_watts = np.fmin(full_watts, groups.devices * limits)
         small = (np.abs(target_watts - watts) < _HYSTERESIS * full_watts) & (target_watts < full_watts)
         kept_watts = np.where(small, watts, target_watts)

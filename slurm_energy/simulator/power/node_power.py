@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,7 @@ class NodePower:
         self._on_since: dict[int, float] = {}
         self._settled_s: dict[int, float] = {}
         self._deferred: set[int] = set()
+        self._steps: dict[float, float] | None = None
 
     def times_s(self, first: int, count: int) -> tuple[Floats, Floats]:
         """Return idle times and times since the last boot, in seconds, of `count` nodes from node `first` on.
@@ -100,16 +101,21 @@ class NodePower:
         ):
             self._change(node, NodePowerState.BOOTING, boot_s, self._turn_on)
 
-    def steps(self) -> list[PowerStep]:
-        """Return the future changes of power of all nodes that boot, shut down or are repaired, unordered."""
-        return [
-            (
-                time_s,
-                self._watts(node, _NEXT_STATE[self._cluster.state[node]])
-                - self._watts(node, self._cluster.state[node]),
-            )
-            for node, time_s in self._settled_s.items()
-        ]
+    def steps(self) -> Mapping[float, float]:
+        """Return the future changes of power of all nodes that boot, shut down or are repaired.
+
+        Returns:
+            Change in watts by time in seconds, unordered.
+        """
+        if self._steps is None:
+            self._steps = {}
+            for node, time_s in self._settled_s.items():
+                state = self._cluster.state[node]
+                watts = self._cluster.node_watts(node, _NEXT_STATE[state]) - self._cluster.node_watts(
+                    node, state
+                )
+                self._steps[time_s] = self._steps.get(time_s, 0.0) + watts
+        return self._steps
 
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
         """Return when all nodes of an allocation would be on if the nodes that are off were booted now.
@@ -136,10 +142,10 @@ class NodePower:
             state: the transitional state.
             length_s: seconds that the state lasts.
         """
-        now_s, watts = self._events.now_s, self._watts(node, state)
+        now_s, watts = self._events.now_s, self._cluster.node_watts(node, state)
         return [
-            (now_s, watts - self._watts(node, self._cluster.state[node])),
-            (now_s + length_s, self._watts(node, _NEXT_STATE[state]) - watts),
+            (now_s, watts - self._cluster.node_watts(node, self._cluster.state[node])),
+            (now_s + length_s, self._cluster.node_watts(node, _NEXT_STATE[state]) - watts),
         ]
 
     def begin(self) -> None:
@@ -174,9 +180,6 @@ class NodePower:
     def _kind(self, node: int) -> NodeKind:
         return self._cluster.kinds[self._cluster.kind_of[node]]
 
-    def _watts(self, node: int, state: NodePowerState) -> float:
-        return self._kind(node).watts(state)
-
     def _change(self, node: int, state: NodePowerState, length_s: float, then: Callable[[int], None]) -> None:
         """Put a node into a transitional state, for example booting.
 
@@ -188,12 +191,14 @@ class NodePower:
         """
         self._cluster.change(node, state)
         self._settled_s[node] = self._events.now_s + length_s
+        self._steps = None
         self._at(self._settled_s[node], then, node)
 
     def _settle(self, node: int, state: NodePowerState) -> None:
         """Put a node into a power state that lasts until the next change, such as on or off."""
         self._cluster.change(node, state)
         del self._settled_s[node]
+        self._steps = None
 
     def released(self, allocation: Allocation) -> None:
         """Schedule the shutdown of nodes that a job has released."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
-from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups
-from slurm_energy.scheduling.queue import Floats
+from slurm_energy.budget.group_response import GroupLimits, group_limits
+from slurm_energy.budget.power_groups import NO_JOB, BudgetColumns, PowerGroups
+from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.power.power_response import PowerResponses
 from slurm_energy.simulator.running_jobs import RunningJob
@@ -28,6 +30,7 @@ class PowerColumns:
         self._jobs = jobs
         self._rules = rules
         self.responses = PowerResponses(jobs, kinds)
+        self._limits: dict[int, tuple[float, ...]] = {}
 
     def running(self, runs: Sequence[RunningJob], now_s: float) -> PowerGroups:
         """Return the columns of running jobs.
@@ -41,28 +44,58 @@ class PowerColumns:
         return self._groups(
             rows,
             [run.shape for run in runs],
+            job_id=self._jobs.job_id[rows],
             weight=np.array([len(run.allocation) for run in runs], np.float64),
             slack_s=self._jobs.deadline_s[rows] - now_s - left_s,
         )
 
     def pending(self, jobs: Sequence[int], shapes: Sequence[int]) -> PowerGroups:
-        """Return the columns of pending jobs, each of which has one shape.
+        """Return the columns of pending jobs. The columns have no job ids, so that each group counts alone.
+
+        Several shapes of one job would otherwise count as groups that run at the same time.
 
         Args:
             jobs: rows of the jobs.
             shapes: for each job, the row of its shape (way to run the job).
         """
         count = len(jobs)
-        return self._groups(jobs, shapes, weight=np.ones(count), slack_s=np.full(count, np.nan))
+        return self._groups(
+            jobs,
+            shapes,
+            job_id=np.full(count, NO_JOB),
+            weight=np.ones(count),
+            slack_s=np.full(count, np.nan),
+        )
+
+    def limits(self, jobs: Sequence[int], shapes: Sequence[int]) -> GroupLimits:
+        """Return the characteristic power limits of jobs in the given shapes. They never change.
+
+        Args:
+            jobs: rows of the jobs.
+            shapes: for each job, the row of its shape.
+        """
+        unknown = {shape: job for job, shape in zip(jobs, shapes, strict=True) if shape not in self._limits}
+        if unknown:
+            limits = group_limits(self.pending(list(unknown.values()), list(unknown)))
+            columns = (getattr(limits, field.name).tolist() for field in fields(GroupLimits))
+            self._limits.update(zip(unknown, zip(*columns, strict=True), strict=True))
+        rows = np.array([self._limits[shape] for shape in shapes]).reshape(len(shapes), -1)
+        return GroupLimits(*np.ascontiguousarray(rows.T))
 
     def _groups(
-        self, rows: Sequence[int], shapes: Sequence[int], *, weight: Floats, slack_s: Floats
+        self,
+        rows: Sequence[int],
+        shapes: Sequence[int],
+        *,
+        job_id: Ints,
+        weight: Floats,
+        slack_s: Floats,
     ) -> PowerGroups:
         responses = [self.responses.response(*pair) for pair in zip(rows, shapes, strict=True)]
         level_watts = np.array([response.level_watts for response in responses])
         min_watts, max_watts = level_watts[:, 0], level_watts[:, -1]
         return PowerGroups(
-            job_id=self._jobs.job_id[rows],
+            job_id=job_id,
             devices=self._jobs.units[shapes],
             min_watts=min_watts,
             max_watts=max_watts,

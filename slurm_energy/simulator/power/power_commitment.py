@@ -34,6 +34,8 @@ class PowerCommitment:
         self._power = power
         self._runs = runs
         self._events = events
+        self._wakes: dict[tuple[int, int], tuple[float, list[PowerStep]]] = {}
+        self._wakes_state = (-1.0, -1)
 
     @property
     def switches_off(self) -> bool:
@@ -51,9 +53,14 @@ class PowerCommitment:
             kind: index of the kind of nodes.
             units: number of units that the job needs. These units must be free.
         """
-        allocation = self._cluster.plan(kind, units)
-        assert allocation is not None
-        return self._power.plan_wake(allocation)
+        state = (self._events.now_s, self._cluster.version)
+        if state != self._wakes_state:
+            self._wakes, self._wakes_state = {}, state
+        if (kind, units) not in self._wakes:
+            allocation = self._cluster.plan(kind, units)
+            assert allocation is not None
+            self._wakes[kind, units] = self._power.plan_wake(allocation)
+        return self._wakes[kind, units]
 
     def node_levels(self, further: Iterable[PowerStep]) -> list[tuple[float, float, float]]:
         """Return the future power of the nodes without any job. Nothing can interrupt a boot or a shutdown.
@@ -65,16 +72,16 @@ class PowerCommitment:
             For now and each later time at which the power changes: the time in seconds, the watts from this
             time on, and the part of these watts that `further` adds.
         """
-        by_time: dict[float, tuple[float, float]] = {self._events.now_s: (0.0, 0.0)}
-        for steps, is_further in ((self._power.steps(), 0.0), (further, 1.0)):
-            for time_s, watts in steps:
-                begun, added = by_time.get(time_s, (0.0, 0.0))
-                by_time[time_s] = (begun + watts, added + is_further * watts)
+        all_watts = {self._events.now_s: 0.0, **self._power.steps()}
+        further_watts: dict[float, float] = {}
+        for time_s, watts in further:
+            all_watts[time_s] = all_watts.get(time_s, 0.0) + watts
+            further_watts[time_s] = further_watts.get(time_s, 0.0) + watts
         level_watts, added_watts = self._cluster.watts, 0.0
         levels = []
-        for time_s in sorted(by_time):
-            level_watts += by_time[time_s][0]
-            added_watts += by_time[time_s][1]
+        for time_s in sorted(all_watts):
+            level_watts += all_watts[time_s]
+            added_watts += further_watts.get(time_s, 0.0)
             levels.append((time_s, level_watts, added_watts))
         return levels
 
@@ -95,25 +102,20 @@ class PowerCommitment:
         if not self._power.switches_off:
             return added_watts
         committed_watts = self.watts()
-        wakes: dict[tuple[int, int], tuple[float, list[PowerStep]]] = {}
         for row, request in enumerate(zip(kinds.tolist(), units.tolist(), strict=True)):
-            if request not in wakes:
-                wakes[request] = self.wake(*request)
-            ready_s, steps = wakes[request]
+            ready_s, steps = self.wake(*request)
             peak_watts = self.peak_watts([*steps, (ready_s, float(added_watts[row]))])
             added_watts[row] = peak_watts - committed_watts
         return added_watts
 
     def peak_watts(self, further: Iterable[PowerStep]) -> float:
         """Return the committed power in watts if the nodes' power also changes as `further` states."""
-        now_s = self._events.now_s
         level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
         waiting = [
             (run.ready_s, max(0.0, run.extra_watts)) for run in self._runs.running.values() if not run.working
         ]
-        steps = [*self._power.steps(), *waiting, *further]
-        by_time: dict[float, float] = {now_s: 0.0}
-        for time_s, watts in steps:
+        by_time = {self._events.now_s: 0.0, **self._power.steps()}
+        for time_s, watts in [*waiting, *further]:
             by_time[time_s] = by_time.get(time_s, 0.0) + watts
         peak_watts = -float("inf")
         for time_s in sorted(by_time):
