@@ -39,7 +39,6 @@ class JobAdmission:
     ) -> None:
         self._jobs = jobs
         self._idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
-        self._floor_share = rules.floor_share
         self._may_slow_down = bool(np.isnan(rules.slowdown_limit))
         self._columns = columns
         self._added_watts: dict[int, tuple[float, float]] = {}
@@ -130,7 +129,7 @@ class JobAdmission:
         """Return the power in watts that limits can take from a job, down to the job's floor."""
         watts = self._reducible_watts.get(shape)
         if watts is None:
-            levels = self._columns.responses.response(job, shape).level_watts
-            range_watts = float((levels[-1] - levels[0]) * self._jobs.units[shape])
-            watts = self._reducible_watts[shape] = (1.0 - self._floor_share) * range_watts
+            limits = self._columns.limits([job], [shape])
+            range_watts = float(limits.max_watts[0] - limits.floor_watts[0])
+            watts = self._reducible_watts[shape] = range_watts * int(self._jobs.units[shape])
         return watts

@@ -20,8 +20,8 @@ from slurm_energy.simulator.workloads.workload import workload
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import budget_node_off
 
-BROKEN_BEFORE = (26, 59, 116, 123, 188, 424)
-"""Seeds with which the power once exceeded the budget; with the last one the simulation never ended."""
+BROKEN_BEFORE = (26, 59, 116, 123, 188, 424, 303486)
+"""Seeds with which the power once exceeded the budget; with 424 the simulation never ended."""
 
 
 @pytest.mark.parametrize("seed", BROKEN_BEFORE)
@@ -106,6 +106,19 @@ def test_floors_include_the_power_of_nodes_that_boot():
     result = run(jobs, kind, budget, idle_off_s=50.0, rules=BudgetRules(interrupts=False))
     assert result.over_budget_s == 0.0
     assert result.accounts.start_s.tolist() == [0.0, 300.0]
+
+
+def test_power_that_a_job_draws_less_than_its_idle_units_is_not_spent_on_other_jobs():
+    """The first job draws 10 W on a unit of 90 W, and its limit could fall to 2 W. It ends at 50."""
+    kind = NodeKind("n", 2, 1, 90.0, 90.0)
+    jobs = workload(
+        np.array([0, 2, 3]),
+        {"submit_s": [0.0, 1.0], "time_limit_s": [80.0, 100.0]},
+        {"units": [1, 1, 1], "time_s": [50.0, 80.0, 100.0], "power_watts": [10.0, 2.0, 105.0]},
+    )
+    budget = StepFunction([0.0, 60.0, 200.0], [400.0, 190.0, 400.0])
+    result = run(jobs, kind, budget, rules=BudgetRules(interrupts=False), kill_at_limit=True)
+    assert (result.over_budget_s, result.accounts.start_s.tolist()) == (0.0, [0.0, 200.0])
 
 
 def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():

@@ -20,6 +20,9 @@ from slurm_energy.simulator.workloads.workload import Workload
 class PowerColumns:
     """Builder of the columns of pending and running jobs.
 
+    No limit lowers a unit below its idle power. The power that a job draws less than its idle units returns
+    when the job ends, so that it must not be spent on other jobs.
+
     Args:
         jobs: workload with all jobs.
         kinds: kinds of nodes.
@@ -29,6 +32,7 @@ class PowerColumns:
     def __init__(self, jobs: Workload, kinds: Sequence[NodeKind], rules: BudgetRules) -> None:
         self._jobs = jobs
         self._rules = rules
+        self._idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
         self.responses = PowerResponses(jobs, kinds)
         self._limits: dict[int, tuple[float, ...]] = {}
 
@@ -94,13 +98,15 @@ class PowerColumns:
         responses = [self.responses.response(*pair) for pair in zip(rows, shapes, strict=True)]
         level_watts = np.array([response.level_watts for response in responses])
         min_watts, max_watts = level_watts[:, 0], level_watts[:, -1]
+        floor_watts = min_watts + self._rules.floor_share * (max_watts - min_watts)
+        idle_watts = self._idle_watts[self._jobs.hardware[shapes]]
         return PowerGroups(
             job_id=job_id,
             devices=self._jobs.units[shapes],
             min_watts=min_watts,
             max_watts=max_watts,
             draw_watts=max_watts,
-            floor_watts=min_watts + self._rules.floor_share * (max_watts - min_watts),
+            floor_watts=np.minimum(max_watts, np.maximum(floor_watts, idle_watts)),
             level_watts=level_watts,
             time_ratio=np.array([response.time_ratio for response in responses]),
             power_ratio=np.array([response.power_ratio for response in responses]),
