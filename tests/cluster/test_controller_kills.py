@@ -19,7 +19,7 @@ from own_controller import RUNS_AS, Controller, reserved_port, wait_for
 from slurm_energy.accounting import engine
 from slurm_energy.accounting.backups import integrity
 from slurm_energy.accounting.schema import tables
-from slurm_energy.accounting.schema.usage_tables import usage_sums
+from slurm_energy.accounting.schema.usage_tables import usage_day_hours, usage_sums
 from slurm_energy.accounting.usage.usage_rollup import UsageRollup
 from slurm_energy.agent.state import delivery
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RECORD_ROUTE, RecordDelivery
@@ -216,3 +216,4 @@ def check_contents(location, count):
         while rollup.advance(connection, time.time()):
             pass
         assert sum(row.total_uj for row in connection.execute(usage_sums.select())) == total_uj
+        assert sum(sum(row[2:]) for row in connection.execute(usage_day_hours.select())) == total_uj

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from slurm_energy.accounting import backends
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.schema import migrations, usage_tables
 from slurm_energy.accounting.usage import joined_sums
+from slurm_energy.accounting.usage.interval_usage import IntervalUsage
 from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
+from slurm_energy.accounting.usage.whole_periods import add_whole_periods
 
 HOUR = 3600
 ENERGIES = {(hour, group): 10**15 * hour + group for hour in range(3) for group in range(1, 6)}
@@ -72,6 +75,25 @@ def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) 
         read = list(joined_sums.day_sums(connection, day))
         assert not list(joined_sums.day_sums(connection, 7 * day))
     assert sorted(read) == [(group, *values) for group, values in sorted(sums.items())]
+
+
+def test_sums_of_a_short_window_are_whole(store_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text has at most one row of each group, however many periods there are."""
+    monkeypatch.setattr(backends, "MAX_JOINED_BYTES", 17 << 10)
+    migrations.prepare(store_location)
+    largest = 2**63 - 1
+    with connect(store_location) as connection:
+        add_groups(connection, 100)
+        values = dict.fromkeys(SUM_COLUMNS, largest)
+        rows = [
+            {"start": start, "end": end, "usage_group": group, **values}
+            for start, end in itertools.product((0, 60), (100, 200, 3600, 4000))
+            for group in range(1, 101)
+        ]
+        connection.execute(usage_tables.usage_sums.insert(), rows)
+        interval = IntervalUsage(0, HOUR)
+        add_whole_periods(connection, interval, HOUR)
+    assert interval.sums == {group: (6 * largest,) * len(SUM_COLUMNS) for group in range(1, 101)}
 
 
 @pytest.mark.slow

@@ -83,21 +83,22 @@ class IntervalUsage:
                 for group, energy_uj in zip(groups, energies_uj, strict=True):
                     sums[group] = sums.get(group, 0.0) + energy_uj * rate
 
-    def weigh_hours(self, rows: Iterable[Sequence[int]], rates: Sequence[Rates]) -> int:
+    def weigh_hours(self, rows: Iterable[Sequence[int]], first: int, rates: Sequence[Rates]) -> int:
         """Add the emissions and the cost of energies in successive hours to the weighted sums.
 
         Args:
             rows: per group, its row id and its microjoules in each hour. Further values are ignored.
-            rates: per hour, emissions and cost per microjoule.
+            first: index of the first hour to add.
+            rates: emissions and cost per microjoule in each hour to add.
 
         Returns:
-            The energy of all rows in microjoules.
+            The energy in the added hours in microjoules.
         """
         by_factor = [_FactorRates(factor) for factor in zip(*rates, strict=True)]
         self._prepare(len(by_factor))
-        counted_uj, after_last = 0, 1 + len(rates)
+        counted_uj, hours = 0, slice(1 + first, 1 + first + len(rates))
         for row in rows:
-            group, energies_uj = row[0], row[1:after_last]
+            group, energies_uj = row[0], row[hours]
             energy_uj = sum(energies_uj)
             if not energy_uj:
                 continue

@@ -8,6 +8,7 @@ period. CPU and GPU time is always exact.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,22 +89,23 @@ class WindowUsage:
 def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
     """Return the sums of a window."""
     longest_s = longest_period_s(connection)
-    intervals = []
+    intervals: list[IntervalUsage] = []
+    inside_uj: list[int] = []
     for start, end in query.intervals:
         interval = IntervalUsage(start, end)
         if query.nodes:
             _add_rows(interval, _rows_of_nodes(connection, query, start, end, longest_s), query.rates)
         else:
             add_whole_periods(connection, interval, longest_s)
-            inside_uj = interval.energy_uj
+            inside_uj.append(interval.energy_uj)
             _add_rows(interval, _rows_at_edges(connection, start, end, longest_s), query.rates)
             for edge_start, edge_end in _parts_of_hours(start, end):
                 _add_times(connection, interval, edge_start, edge_end)
-            if query.rates is not None:
-                _weigh_whole_periods(connection, interval, inside_uj, query.rates)
         if query.count_jobs:
             interval.jobs.update(_job_counts(connection, start, end))
         intervals.append(interval)
+    if query.rates is not None and inside_uj:
+        _weigh_whole_periods(connection, intervals, inside_uj, query.rates)
     ids = {group for interval in intervals for group in (*interval.sums, *interval.jobs)}
     groups = _groups(connection, ids, query.clusters)
     return WindowUsage(intervals, groups, _node_coverage(connection, query.clusters))
@@ -133,26 +135,35 @@ def visible_groups(
 
 def _weigh_whole_periods(
     connection: Connection,
-    interval: IntervalUsage,
-    inside_uj: int,
+    intervals: Sequence[IntervalUsage],
+    inside_uj: Sequence[int],
     rates: Callable[[int, int], Rates],
 ) -> None:
-    """Add emissions and cost of the periods inside an interval.
+    """Add emissions and cost of the periods inside each interval.
 
     Args:
         connection: connection to the database.
-        interval: the interval.
-        inside_uj: energy of all periods inside the interval in microjoules.
+        intervals: successive intervals without gaps.
+        inside_uj: energy of all periods inside each interval in microjoules.
         rates: emissions and cost per microjoule in a time span.
     """
-    rest_uj = inside_uj
-    for first, hours, rows in hour_energies(connection, interval.start, interval.end):
-        starts = range(first, first + hours * HOUR_S, HOUR_S)
-        rest_uj -= interval.weigh_hours(rows, [rates(start, start + HOUR_S) for start in starts])
-    if not rest_uj:
-        return  # all periods are whole hours
-    for begin, finish, members, energies in period_energies(connection, interval.start, interval.end):
-        interval.weigh(members, energies, rates(begin, finish))
+    rest_uj = list(inside_uj)
+    starts = [interval.start for interval in intervals]
+    for begin, hours, rows in hour_energies(connection, starts[0], intervals[-1].end):
+        of_hours = [rates(begin + hour * HOUR_S, begin + (hour + 1) * HOUR_S) for hour in range(hours)]
+        kept = list(rows)
+        for place in range(
+            max(0, bisect_right(starts, begin) - 1), bisect_left(starts, begin + hours * HOUR_S)
+        ):
+            interval = intervals[place]
+            first = max(0, -(-(interval.start - begin) // HOUR_S))
+            last = min(hours, (interval.end - begin) // HOUR_S)
+            if first < last:
+                rest_uj[place] -= interval.weigh_hours(kept, first, of_hours[first:last])
+    for interval, rest in zip(intervals, rest_uj, strict=True):
+        if rest:  # there are periods that are not whole hours
+            for start, end, members, energies in period_energies(connection, interval.start, interval.end):
+                interval.weigh(members, energies, rates(start, end))
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:

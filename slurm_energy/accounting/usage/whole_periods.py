@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, func, not_, selec
 
 from slurm_energy.accounting.schema.usage_tables import usage_days, usage_sums
 from slurm_energy.accounting.usage.interval_usage import IntervalUsage
-from slurm_energy.accounting.usage.joined_sums import day_sums
+from slurm_energy.accounting.usage.joined_sums import GROUPS_PER_TEXT, day_sums, joined_rows, split_rows
 from slurm_energy.accounting.usage.sum_changes import DAY_S, SUM_COLUMNS
 
 _SUMS, _DAYS = usage_sums.c, usage_days.c
@@ -84,6 +84,13 @@ def _sums(connection: Connection, table: Table, *conditions: ColumnElement[bool]
         # Its driver is written in C, and sums of microjoules would exceed its 64 bits at 2.6 GWh.
         with closing(connection.execute(select(group, *columns).where(*conditions))) as result:
             yield from cast(Iterable[tuple[int, ...]], result.cursor or ())
+        return
+    if table is usage_sums:  # periods of less than about a day
+        # A row of this statement has one row of each group, so that no server truncates its text.
+        key = (_SUMS.start, _SUMS.end, group // GROUPS_PER_TEXT)
+        texts = connection.execute(select(joined_rows([group, *columns])).where(*conditions).group_by(*key))
+        for text in texts.scalars():
+            yield from split_rows(text, 1 + len(columns))
         return
     sums = map(func.sum, columns)
     for row in connection.execute(select(group, *sums).where(*conditions).group_by(group)):
