@@ -95,8 +95,24 @@ HALVES = {
         uneven="--model convolution --width 10 --batch 48 --slow-batch 288",
         exchange="--model perceptron --width 1200 --batch 12",
     ),
+    "K": LoopHalf(
+        reads_per_s=260,
+        disk="--model recurrent --width 40 --batch 40 --read-kib 40",
+        remote="--model perceptron --width 300 --batch 24 --latency-ms 3",
+        workers="--model recurrent --width 40 --batch 20 --transform-ms 4",
+        compressed="--model convolution --width 6 --batch 20 --compressed-kib 2000",
+        serial="--model convolution --width 10 --batch 24 --transform-ms 2.5",
+        tiny=("--model perceptron --width 460 --batch 4", "--model convolution --width 8 --batch 1"),
+        checkpoints=(
+            "--model recurrent --width 450 --batch 16 --checkpoint-every 1",
+            "--model perceptron --width 1000 --batch 48 --checkpoint-every 2",
+        ),
+        growing="--model perceptron --width 500 --batch 24 --checkpoint-every 1",
+        uneven="--model recurrent --width 64 --batch 40 --slow-batch 240",
+        exchange="--model perceptron --width 1000 --batch 8",
+    ),
 }
-"""Rules and programs were changed on half G; half H was defined before its first run."""
+"""Rules and programs were changed on half G; halves H and K were defined before their first run."""
 
 
 def loop_cases(half: LoopHalf, folder: Path) -> list[LoopCase]:

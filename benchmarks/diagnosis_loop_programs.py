@@ -8,7 +8,7 @@ at a time, or a checkpoint holds all results since the last one.
 
 Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=... target=>=0.8` and
 `CLAIM program_loop_undone_H ratio=... target=>=1`.
-Needs root, and PyTorch for /usr/bin/python3 (Debian: python3-torch).
+Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations

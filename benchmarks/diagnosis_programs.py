@@ -9,8 +9,9 @@ than a minute, so that the thresholds of the lab for times are shorter than the 
 defaults.
 
 Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and
-`CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for /usr/bin/python3
-(Debian: python3-torch). The slow disk is a limit of reads by the kernel's blkio controller (version 1).
+`CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for this interpreter or for
+/usr/bin/python3 (Debian: python3-torch). The slow disk is a limit of reads by the kernel's blkio controller
+(version 1).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from pathlib import Path
 from typing import Any
 
 from claims import Claim, at_least, at_most, publish
+from diagnosis import python_with_torch
 from diagnosis_halves import HALVES, Half
 
 from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
 from slurm_energy_lab.cluster.lab import Lab
 from slurm_energy_lab.cluster.specification import LabSpec
 
-PYTHON = "/usr/bin/python3"
+PYTHON = python_with_torch()
 PROGRAM = Path(__file__).resolve().parent / "training_program.py"
 CPUS, CPU_SHARE = (
     4,
@@ -268,9 +270,8 @@ def missing_requirement() -> str | None:
         return "it needs root"
     if not (SLOW_DISK.parent / "blkio.throttle.read_iops_device").exists():
         return f"the slow disk needs the blkio controller of control groups, version 1, at {SLOW_DISK.parent}"
-    check = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    if subprocess.run([PYTHON, "-c", check], check=False).returncode:
-        return f"{PYTHON} has no PyTorch: install python3-torch"
+    if PYTHON is None:
+        return "no interpreter has PyTorch: install python3-torch"
     return None
 
 

@@ -12,6 +12,7 @@ import fcntl
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 SIDE = 28
 PIXELS = SIDE * SIDE
@@ -40,7 +41,9 @@ def main() -> int:
     parser.add_argument("--transform-ms", type=float, default=0.0, help="CPU time to prepare a sample")
     parser.add_argument("--file", help="file that the samples are read from, without the page cache")
     parser.add_argument("--read-kib", type=int, default=64, help="data read per sample")
+    parser.add_argument("--files", help="folder of files of which a sample reads one, without the page cache")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="wait for each sample without CPU use")
+    parser.add_argument("--collate-ms", type=float, default=0.0, help="CPU time to build a batch of samples")
     parser.add_argument("--compressed-kib", type=int, default=0, help="data decompressed per sample")
     parser.add_argument("--control-group", help="cgroup.procs of the control group that limits reads")
     parser.add_argument("--checkpoint", help="file of the checkpoints")
@@ -53,6 +56,9 @@ def main() -> int:
     parser.add_argument("--burst-ms", type=float, default=0.0, help="wait for a late sample without CPU use")
     parser.add_argument("--first-step-s", type=float, default=0.0, help="CPU time that the first step adds")
     parser.add_argument("--evaluate", action="store_true", help="only evaluate the model")
+    parser.add_argument("--persistent", action="store_true", help="keep the processes of the loader")
+    parser.add_argument("--evaluate-every", type=int, default=0, help="steps between evaluations; 0: none")
+    parser.add_argument("--hang-at", type=int, default=0, help="step after which the program waits for ever")
     parser.add_argument("--nan-at", type=int, default=0, help="step at which the loss becomes NaN")
     parser.add_argument("--no-recorder", action="store_true", help="do not report steps")
     parser.add_argument(
@@ -101,6 +107,7 @@ class Images(Dataset[Any]):
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._descriptor: int | None = None
+        self._files = sorted(Path(args.files).iterdir()) if args.files else []
         self._compressed = zlib.compress(bytes(range(64)) * (16 * args.compressed_kib))
 
     def __len__(self) -> int:
@@ -123,6 +130,8 @@ class Images(Dataset[Any]):
             image += zlib.decompress(self._compressed)[index % 64] / 256
         if self._args.file:
             image += self._read(index)
+        if self._files:
+            image += read_uncached(self._files[index % len(self._files)])
         while time.thread_time() < end_s:
             image = (image * 1.01).clamp(-3, 3)
         return image, index % 10
@@ -138,6 +147,14 @@ class Images(Dataset[Any]):
         data = os.pread(self._descriptor, length, offset)
         os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
         return data[0] / 256
+
+
+def read_uncached(path: Path) -> float:
+    """Read a file and remove it from the page cache."""
+    with path.open("rb", buffering=0) as file:
+        data = file.read()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return data[0] / 256
 
 
 class Recurrent(nn.Module):
@@ -174,11 +191,20 @@ def train(args: argparse.Namespace, size: int) -> int:
     if size > 1:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    loader = DataLoader(Images(args), batch_size=args.batch, num_workers=args.workers, shuffle=True)
+    loader = DataLoader(
+        Images(args),
+        batch_size=args.batch,
+        num_workers=args.workers,
+        shuffle=True,
+        persistent_workers=args.persistent and args.workers > 0,
+        collate_fn=Collation(args.collate_ms) if args.collate_ms else None,
+    )
     end_s, count, saved_s, saved_count = time.monotonic() + args.seconds, 0, time.monotonic(), 0
     for count, (images, labels) in enumerate(steps(args, loader, model, optimizer), 1):
         if count == 1:
-            compile_model(args.first_step_s)
+            use_cpu(args.first_step_s)
+        if args.hang_at and count > args.hang_at:
+            signal.pause()
         if args.evaluate:
             with torch.no_grad():
                 model(images)
@@ -197,6 +223,10 @@ def train(args: argparse.Namespace, size: int) -> int:
         if not loss.isfinite():
             print(f"the loss is NaN in step {count}", file=sys.stderr)
             return 1
+        if args.evaluate_every and count % args.evaluate_every == 0:
+            with phase(args, "evaluation"), torch.no_grad():
+                for _ in range(args.evaluate_every // 10):
+                    model(images)
         if is_checkpoint(args, count, saved_s):
             saved_s = time.monotonic()
             with phase(args, "checkpoint"):
@@ -213,8 +243,23 @@ def train(args: argparse.Namespace, size: int) -> int:
     return 0
 
 
-def compile_model(seconds: float) -> None:
-    """Use CPU time, as a compiler of models does in the first step."""
+class Collation:
+    """Builds a batch of samples in a given CPU time.
+
+    Args:
+        milliseconds: CPU time of a batch.
+    """
+
+    def __init__(self, milliseconds: float) -> None:
+        self._seconds = milliseconds / 1000
+
+    def __call__(self, samples: list[Any]) -> Any:
+        use_cpu(self._seconds)
+        return default_collate(samples)
+
+
+def use_cpu(seconds: float) -> None:
+    """Compute for a while, as a compiler of models does in the first step."""
     end_s = time.thread_time() + seconds
     while time.thread_time() < end_s:
         pass
