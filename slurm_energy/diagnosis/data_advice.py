@@ -10,7 +10,7 @@ from slurm_energy.adjustment import AdjustmentKind
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.finding_advice import FindingAdvice, cpus_per_rank, joules_of_part
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
-from slurm_energy.diagnosis.rules.data_pipeline import LOADER_STARTS, loader_starts
+from slurm_energy.diagnosis.rules.data_pipeline import LOADER_STARTS, loader_starts, reception_seconds
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 
 _SPARE_WORKERS = 1.1
@@ -61,6 +61,7 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     if wanted <= workers:
         return
     gain_s = (step_s - max(rest_s, work_s / wanted)) * max(rank.step_count for rank in view.ranks)
+    gain_s *= view.programs_in_turn
     yield FindingAdvice(
         finding.kind,
         text,
@@ -119,11 +120,15 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
 
 
 def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
-    """Return the mean wait for data and the mean time of a step, both without the starts of the loader."""
+    """Return the mean wait for data and the mean time of a step, both without the starts of the loader.
+
+    The wait does not contain the time to receive batches that are ready.
+    """
     timed = [_data_and_step_s(rank) for rank in view.ranks]
     data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
-    start_s = loader_starts(view).seconds / max(1, *(rank.step_count for rank in view.ranks))
-    return max(0.0, data_s - start_s), max(0.0, step_s - start_s)
+    steps = max(1, *(rank.step_count for rank in view.ranks))
+    start_s, reception_s = loader_starts(view).seconds / steps, reception_seconds(view) / steps
+    return max(0.0, data_s - start_s - reception_s), max(0.0, step_s - start_s)
 
 
 def _workers(view: JobView) -> int | None:

@@ -196,6 +196,14 @@ class JobView:
             (bisect_right(sorted(starts), at) - bisect_right(sorted(ends), at) for at in starts), default=0
         )
 
+    @cached_property
+    def programs_in_turn(self) -> float:
+        """Mean number of programs that follow each other, such as the runs of a parameter search; at least 1.
+
+        Only programs that report iterations count.
+        """
+        return len(self.ranks) / max(1, self.concurrent_ranks) if self.ranks else 1.0
+
     def category_share(self, category: str) -> float | None:
         """Return the mean percentage of the step time that a category takes.
 
@@ -206,10 +214,15 @@ class JobView:
         )
 
     def category_seconds(self, category: str) -> float | None:
-        """Return the mean seconds per rank of a category; None if no rank reports the category."""
-        return mean_of(
+        """Return the seconds of the job that a category takes; None if no rank reports the category.
+
+        The seconds are the mean of the ranks that run at the same time, and the sum over programs that follow
+        each other.
+        """
+        mean = mean_of(
             [rank.times.seconds[category] for rank in self.ranks if category in rank.times.seconds]
         )
+        return scaled(mean, self.programs_in_turn)
 
     def mean_phase_s(self, phase: str) -> float | None:
         """Return the mean duration of a phase over all ranks in seconds.

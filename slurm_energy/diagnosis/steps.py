@@ -183,7 +183,9 @@ class RankSteps:
             persistent_workers, world_size, backend, dataset_samples, compute_threads (of the process, for
             computation on CPUs), process_cpu_s (CPU time of the process without its loader workers),
             loader_starts and loader_start_s (epochs, and the wait for their first batches in seconds, with
-            loader workers), marks_checkpoints (whether a framework reports every checkpoint that it writes).
+            loader workers), ready_batch_s (mean time in seconds to receive a batch that had arrived before
+            the program requested it), marks_checkpoints (whether a framework reports every checkpoint that it
+            writes).
     """
 
     node: str

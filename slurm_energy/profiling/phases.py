@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from slurm_energy.errors import UsageError
 from slurm_energy.profiling.decoration import inside
+from slurm_energy.profiling.loader_queue import PROBE_PERIOD_NS, is_batch_ready, is_in_order
 from slurm_energy.profiling.loop_report import LoopReport
 from slurm_energy.profiling.step_recorder import recorder
 from slurm_energy.profiling.step_statistics import phase_name
@@ -135,10 +136,13 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
         now, device, report = _now, self._device, LoopReport(self._total)
         steps = report_ns = report_steps = 0
         untimed, timed_ns = recorder.untimed_steps, recorder.next_timed_ns
-        start_ns = now()
+        start_ns = probe_ns = now()
         try:
             iterator = iter(self._loader)
             while True:
+                is_ready = False
+                if start_ns >= probe_ns:
+                    probe_ns, is_ready = start_ns + PROBE_PERIOD_NS, is_batch_ready(iterator)
                 try:
                     item = next(iterator)
                 except StopIteration:
@@ -149,6 +153,8 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                 received_ns = now()
                 if not steps:
                     recorder.add_loader_start(received_ns - start_ns)
+                elif is_ready and is_in_order(iterator):
+                    recorder.add_ready_batch(received_ns - start_ns)
                 untimed += 1
                 timed = phases if received_ns >= timed_ns else None
                 if timed is not None:

@@ -35,6 +35,8 @@ _PERIOD_NS: Final = 2_000_000_000
 _MAX_WAITING: Final = 4096
 _LOCK_TIMEOUT_S: Final = 0.02
 _STEP_FIELDS: Final = 5
+_MIN_READY_BATCHES: Final = 8
+"""Minimum number of batches for a mean time to receive a batch."""
 
 
 class StepRecorder:
@@ -58,6 +60,7 @@ class StepRecorder:
         self._hints: dict[str, Hint] = {}
         self._cpu_start_s: float | None = None
         self._loader_starts, self._loader_start_ns = 0, 0
+        self._ready_batches, self._ready_batch_ns = 0, 0
         self._has_new = False
         self._failed = False
         self.untimed_steps = 0
@@ -113,6 +116,14 @@ class StepRecorder:
         if self._hints.get("num_workers"):
             self._loader_starts += 1
             self._loader_start_ns += wait_ns
+
+    def add_ready_batch(self, wait_ns: int) -> None:
+        """Count the time to receive a batch that had arrived before the program requested it.
+
+        The time also counts as part of the phase `data`.
+        """
+        self._ready_batches += 1
+        self._ready_batch_ns += wait_ns
 
     def collect(self) -> None:
         """Add the recorded phases to the statistics and to the event file."""
@@ -240,6 +251,8 @@ class StepRecorder:
         if self._loader_starts and len(hints) < MAX_HINTS - 1:
             hints["loader_starts"] = self._loader_starts
             hints["loader_start_s"] = round(self._loader_start_ns * 1e-9, 3)
+        if self._ready_batches >= _MIN_READY_BATCHES and len(hints) < MAX_HINTS:
+            hints["ready_batch_s"] = round(self._ready_batch_ns * 1e-9 / self._ready_batches, 6)
         return self._statistics.result(node=self._process.node, rank=rank, gpu=gpu, pid=pid, hints=hints)
 
     def _place(self) -> tuple[int | None, int | None]:

@@ -210,10 +210,15 @@ def _leak(random: Random, host: bool) -> JobShape:
 
 
 def _thrashing(random: Random) -> JobShape:
+    """Return a job that reads data again and again because its memory cannot hold them.
+
+    The storage, which would be fast enough for one reading, is then slower than the computation.
+    """
     shape = training_job(random, max_ranks=4)
     loop = _loop(shape)
     shape.host_memory_share, shape.memory_stall = 0.985, random.uniform(0.25, 0.7)
-    shape.memory_slowdown = 0.15
+    needed_bytes_per_s = loop.batch * loop.sample_bytes * loop.gpus / _compute_s(loop)
+    shape.memory_slowdown = random.uniform(0.4, 0.75) * needed_bytes_per_s / loop.storage_bytes_per_s
     loop.storage_bytes_per_s *= shape.memory_slowdown
     loop.sample_cpu_s *= 2
     return shape

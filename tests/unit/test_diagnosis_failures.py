@@ -162,7 +162,7 @@ def test_exit_status_of_sacct() -> None:
     assert texts == ["signal 9 (SIGKILL)", "exit code 2", "out of memory", "signal 64 (SIGRTMAX)"]
 
 
-def loading(starts: int, start_s: float, wait_s: float, **hints: bool) -> Diagnosis:
+def loading(starts: int, start_s: float, wait_s: float, **hints: bool | float) -> Diagnosis:
     """Return the diagnosis of a training on CPUs whose loader starts several times."""
     count = 1000
     waits = [start_s] * starts + [wait_s] * (count - starts)
@@ -202,6 +202,13 @@ def test_a_loader_that_is_always_slow_is_judged_without_its_start() -> None:
     (finding,) = loading(1, 60.0, 0.1).findings
     assert finding.title.startswith("Steps wait for data 50 % of the time")
     assert finding.seconds_lost == pytest.approx(99.9)
+
+
+def test_time_to_receive_ready_batches_is_no_stall() -> None:
+    assert kinds(loading(1, 0.001, 0.03)) == [K.DATA_STALL_CPU]
+    assert kinds(loading(1, 0.001, 0.03, ready_batch_s=0.028)) == []
+    (finding,) = loading(1, 0.001, 0.03, ready_batch_s=0.01).findings
+    assert finding.seconds_lost == pytest.approx(0.02 * 1000, rel=0.01)
 
 
 def test_replaced_context_keeps_unknown_exit_codes_unknown() -> None:

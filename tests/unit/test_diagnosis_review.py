@@ -185,3 +185,28 @@ def test_programs_that_follow_each_other_share_the_cpus_in_turn() -> None:
     )
     (advice,) = diagnosed(*parts, ranks=ranks)[1].advice
     assert advice.line == "DataLoader(num_workers=6)"  # of 8 CPUs, not of 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "kind"),
+    [(1.2, K.DATA_STALL_CPU), (0.5, K.DATA_STALL)],
+    ids=["busy worker", "worker that waits"],
+)
+def test_loader_of_programs_that_follow_each_other(cores: float, kind: FindingKind) -> None:
+    """One worker at a time uses CPUs, and the waits of all programs add up."""
+    parts = [
+        series(name, [value] * COUNT, "")
+        for name, value in (
+            ("cpu_busy_cores", cores),
+            ("cpu_allocated_cores", 8.0),
+            ("io_pressure_percent", 1.0),
+        )
+    ]
+    slow = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.8] * 500)}
+    hints = {"num_workers": 1, "compute_threads": 1}
+    ranks = tuple(
+        replace(program(0, 1.0, 500, 500.0 * n, pid=n + 1), phases=slow, hints=hints) for n in range(4)
+    )
+    finding, *_ = diagnosed(*parts, ranks=ranks)[1].findings
+    assert finding.kind is kind
+    assert finding.seconds_lost == pytest.approx(4 * 400.0)

@@ -31,7 +31,8 @@ def data_stalls(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that steps wait for data, from step times or else from signals.
 
     The wait for the first batch of an epoch contains the start of the loader's processes. A single start is
-    no stall. Starts in several epochs are a separate finding.
+    no stall. Starts in several epochs are a separate finding. The time to receive batches that are ready is
+    no stall either.
     """
     share, seconds = view.category_share("data"), view.category_seconds("data")
     if share is None or seconds is None:
@@ -42,10 +43,11 @@ def data_stalls(view: JobView) -> Iterator[JobFinding]:
         return
     starts = loader_starts(view)
     step_s = mean_of([rank.times.step_s for rank in view.ranks]) or 0.0
-    steady_s = max(0.0, seconds - starts.seconds)
+    turns = view.programs_in_turn
+    steady_s = max(0.0, seconds / turns - starts.seconds - reception_seconds(view))
     share = 100 * steady_s / max(step_s - starts.seconds, steady_s, 1e-9)
     if share >= view.threshold("data_share"):
-        yield from _steady_stall(view, share, steady_s)
+        yield from _steady_stall(view, share, turns * steady_s)
     elif 100 * starts.avoidable_s >= view.threshold("data_share") * step_s:
         yield _starting_stall(view, starts, 100 * starts.avoidable_s / step_s)
 
@@ -66,7 +68,8 @@ def _starting_stall(view: JobView, starts: LoaderStarts, share: float) -> JobFin
     )
     title = f"The loader starts {starts.epochs} times, which takes {share:.0f} % of the time of the steps"
     fact = view.fact(LOADER_STARTS, share, text, "data_share")
-    return view.finding(FindingKind.DATA_STALL, title, [fact], starts.avoidable_s, 0.9)
+    lost_s = starts.avoidable_s * view.programs_in_turn
+    return view.finding(FindingKind.DATA_STALL, title, [fact], lost_s, 0.9)
 
 
 class LoaderStarts(NamedTuple):
@@ -98,6 +101,19 @@ def loader_starts(view: JobView) -> LoaderStarts:
     if not epochs or not len(epochs) == len(known) == len(counts):
         return LoaderStarts(0, 0.0)
     return LoaderStarts(max(epochs), max(0.0, mean_of(known) or 0.0))
+
+
+def reception_seconds(view: JobView) -> float:
+    """Return the mean seconds per rank in which steps receive batches that are ready.
+
+    The result is 0 if a rank does not report how long it takes to receive a batch.
+    """
+    times = [rank.steps.hints.get("ready_batch_s") for rank in view.ranks]
+    known = [float(time) for time in times if isinstance(time, int | float) and not isinstance(time, bool)]
+    if not known or len(known) < len(times):
+        return 0.0
+    counts = [rank.step_count for rank in view.ranks]
+    return max(0.0, mean_of([time * count for time, count in zip(known, counts, strict=True)]) or 0.0)
 
 
 def message_seconds(view: JobView) -> float | None:
@@ -201,10 +217,10 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
     computing = mean_of([1 - (rank.times.share("data") or 0.0) for rank in ranks]) or 0.0
     hints = [rank.steps.hints.get("num_workers") for rank in ranks]
     workers = sum(hint for hint in hints if isinstance(hint, int) and not isinstance(hint, bool))
-    threads = _computing_threads(view, ranks, limit)
+    threads = [count / view.programs_in_turn for count in _computing_threads(view, ranks, limit)]
+    loaders = (workers or (1 - computing) * len(ranks)) / view.programs_in_turn
     maximum, minimum = (
-        _share(cores - computing * count, workers or (1 - computing) * len(ranks), limit, computing * count)
-        for count in threads
+        _share(cores - computing * count, loaders, limit, computing * count) for count in threads
     )
     return _LoaderUse(min(minimum, maximum), maximum)
 
