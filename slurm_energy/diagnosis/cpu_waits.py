@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.series_means import between, mean_of
 
 
 def ready_tasks_per_cpu(view: JobView) -> float | None:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from slurm_energy.adjustment import AdjustmentKind
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.finding_advice import FindingAdvice, cpus_per_rank, joules_of_part
-from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
+from slurm_energy.diagnosis.job_view import JobView, RankView
 from slurm_energy.diagnosis.rules.data_pipeline import LOADER_STARTS, loader_starts, reception_seconds
+from slurm_energy.diagnosis.series_means import mean_of
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 
 _SPARE_WORKERS = 1.1

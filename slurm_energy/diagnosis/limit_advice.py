@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from slurm_energy.adjustment import AdjustmentKind
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.finding_advice import FindingAdvice
-from slurm_energy.diagnosis.job_view import GpuView, JobView, mean_of
+from slurm_energy.diagnosis.gpu_view import GpuView
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.rules.clocks import reference_mhz
+from slurm_energy.diagnosis.series_means import mean_of
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 
 _MIN_RISE = 1.05

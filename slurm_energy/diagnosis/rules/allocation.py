@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.series_means import between, mean_of
 from slurm_energy.diagnosis.signals import ObservedSeries
 
 _Activity = list[tuple[float, float, bool]]

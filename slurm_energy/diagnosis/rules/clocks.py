@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from slurm_energy.diagnosis.distribution import percentile
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import GpuView, JobView, mean_of, median_of_others
+from slurm_energy.diagnosis.gpu_view import GpuView
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.series_means import mean_of, median_of_others
 
 _BUSY = 60.0
 _HIGH_CLOCK_PERCENTILE = 98.0

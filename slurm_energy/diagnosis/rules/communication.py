@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from slurm_energy.diagnosis.cpu_waits import is_crowded
 from slurm_energy.diagnosis.distribution import median
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import GpuView, JobView, RankView, mean_of
+from slurm_energy.diagnosis.gpu_view import GpuView
+from slurm_energy.diagnosis.job_view import JobView, RankView
+from slurm_energy.diagnosis.series_means import mean_of
 from slurm_energy.diagnosis.stragglers import stragglers
 
 _MIN_RANKS_FOR_MEDIAN = 4

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from slurm_energy.diagnosis.cpu_waits import ready_tasks_per_cpu
 from slurm_energy.diagnosis.distribution import percentile
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, mean_of, scaled
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.rules.data_pipeline import message_seconds
+from slurm_energy.diagnosis.series_means import mean_of, scaled
 
 _PEAK_PERCENTILE = 95.0
 _OTHER_RESOURCE_SHARE = 50.0

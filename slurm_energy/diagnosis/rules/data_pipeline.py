@@ -7,8 +7,9 @@ from typing import Final, NamedTuple, TypeGuard
 
 from slurm_energy.diagnosis.cpu_waits import other_load, served_share
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
+from slurm_energy.diagnosis.job_view import JobView, RankView
 from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.series_means import mean_of
 from slurm_energy.diagnosis.steps import Hint
 
 _CAUSES = {

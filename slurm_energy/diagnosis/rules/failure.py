@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, scaled
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.rules.allocation import idle_tail_s
 from slurm_energy.diagnosis.rules.hang import hang_s
+from slurm_energy.diagnosis.series_means import scaled
 from slurm_energy.diagnosis.summary import total_joules
 from slurm_energy.quantities import format_duration
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import GpuView, JobView, mean_of
+from slurm_energy.diagnosis.gpu_view import GpuView
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.rules.data_pipeline import message_seconds
+from slurm_energy.diagnosis.series_means import mean_of
 
 _FULL_USE = 95.0
 _BATCH_BUSY = 35.0

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from slurm_energy.diagnosis.distribution import percentile
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import GpuView, JobView, between, mean_of
+from slurm_energy.diagnosis.gpu_view import GpuView
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.series_means import between, mean_of
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.quantities import format_duration
 

@@ -10,8 +10,9 @@ from typing import Final
 
 from slurm_energy.diagnosis.cpu_waits import other_load
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, RankView, between, mean_of
+from slurm_energy.diagnosis.job_view import JobView, RankView
 from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.series_means import between, mean_of
 from slurm_energy.diagnosis.steps import StepOutlier
 
 WRITE_STALLS: Final = "write_stalls"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, mean_of
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.series_means import mean_of
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.summary import total_joules
 from slurm_energy.slurm.exit_status import ExitStatus
