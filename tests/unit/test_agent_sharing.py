@@ -100,10 +100,10 @@ def test_a_step_of_unknown_processes_never_shares_a_sample(node: SharedNode) -> 
     received_s = node.clock.now
     node.manager.end(env(6, cpus="1"), received_s=received_s)
     node.clock.now += 0.5
-    node.manager.step("start", 5, "batch", received_s=received_s)
+    node.manager.step("start", 5, "0", received_s=received_s)
     node.clock.now += 1.0
-    node.manager.step("end", 5, "batch")
-    (step,) = [record for record in node.records() if record.step == "batch"]
+    node.manager.step("end", 5, "0")
+    (step,) = [record for record in node.records() if record.step == "0"]
     assert step.elapsed_s == 1.0
 
 

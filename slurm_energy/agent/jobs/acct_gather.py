@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from slurm_energy.agent.jobs.job_step import EXTERN
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
-from slurm_energy.agent.jobs.step_energy import EXTERN, divide_step_energy
+from slurm_energy.agent.jobs.step_energy import divide_step_energy
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.live_power import NODE

@@ -243,8 +243,11 @@ class JobManager:
             return {"known": False}
         was_read = self._meter.knows_processes(session)
         self._meter.find_processes(session)  # the job's control group still exists at the end of a step
-        self._sample(SampleReason.STEP, received_s if was_read else math.inf)
-        divide_step_energy(session, self._devices.root)
+        if not (event == "start" and session.begin_with_job(name, pid)):
+            ends_job = event == "end" and session.is_last_step(name)
+            reason = SampleReason.FINAL if ends_job else SampleReason.STEP
+            self._sample(reason, received_s if was_read else math.inf)
+            divide_step_energy(session, self._devices.root)
         if event == "start":
             session.begin_step(name, self._meter.sampled_at, pid)
             session.fingerprint = script or session.fingerprint
@@ -397,7 +400,8 @@ class JobManager:
 
     def _finish(self, session: Session, received_s: float = math.inf) -> None:
         """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""
-        self._sample(SampleReason.FINAL, received_s)
+        if not self._meter.has_end(session):
+            self._sample(SampleReason.FINAL, received_s)
         divide_step_energy(session, self._devices.root)
         session.end_unix, session.phase = session.unix_at(self._meter.sampled_at), CLOSING
         del self._sessions[session.key]

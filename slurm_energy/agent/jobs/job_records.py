@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from slurm_energy.agent.jobs.sessions import JobStep, Session
-from slurm_energy.agent.jobs.step_energy import EXTERN
+from slurm_energy.agent.jobs.job_step import EXTERN, JobStep
+from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import component_energies, division_notes
 from slurm_energy.agent.metering.job_meter import JobMeter

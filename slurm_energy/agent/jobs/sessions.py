@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from slurm_energy.agent.jobs.job_step import EXTERN, JobStep, flat_fields, is_container
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import JobComponent
 from slurm_energy.agent.metering.cpu_time_meter import MeteredJob
@@ -22,7 +23,6 @@ from slurm_energy.agent.signals.step_reports import StepReports
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
-from slurm_energy.devices.cpu.process_tree import JobCpuTime
 from slurm_energy.devices.settings import Setting
 from slurm_energy.diagnosis.live_finding import LiveFinding
 from slurm_energy.errors import NotFoundError
@@ -33,51 +33,6 @@ STARTING, OPEN, CLOSING = "starting", "open", "closing"
 MAX_OPEN_STEPS = 1000
 MAX_NOTES = 100
 _WHOLE = Fraction(1)
-
-
-@dataclass(slots=True)
-class JobStep:
-    """A running Slurm step.
-
-    Attributes:
-        name: Slurm's name of the step.
-        start_unix: Unix time of the step's start in seconds.
-        meter_at_start: copy of the job's energy meter at the step's start.
-        energy_uj: microjoules of the step by component, see `step_energy`.
-        cpu_time: CPU time of the step's processes at the last division of energy; None before the first
-            division.
-        pid: process id of the step's slurmstepd; None if not reported.
-        shared: whether another Slurm step of the job ran at the same time.
-        process_seen: whether the step's slurmstepd was seen alive.
-        record_id: id of the energy record that will be written for the step.
-    """
-
-    name: str
-    start_unix: float
-    meter_at_start: JobMeter
-    pid: int | None = None
-    shared: bool = False
-    process_seen: bool = False
-    energy_uj: dict[str, int] = field(default_factory=dict)
-    cpu_time: JobCpuTime | None = None
-    record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    @property
-    def is_container(self) -> bool:
-        """Whether the step is the batch, extern or interactive step.
-
-        Such a step lasts as long as the job, and other steps run beside it.
-        """
-        return self.name in ("batch", "extern", "interactive")
-
-    def dump(self) -> dict[str, Any]:
-        """Return the step as a dict that JSON can hold."""
-        return {**_flat(self), "meter_at_start": self.meter_at_start.dump(), "cpu_time": None}
-
-    @classmethod
-    def load(cls, data: dict[str, Any]) -> JobStep:
-        """Return the step that `dump` turned into `data`."""
-        return build_from(cls, {**data, "meter_at_start": build_from(JobMeter, data["meter_at_start"])})
 
 
 @dataclass(slots=True)
@@ -270,6 +225,26 @@ class Session:
                 step.shared = other.shared = True
         self.steps[name] = step
 
+    def begin_with_job(self, name: str, pid: int | None = None) -> bool:
+        """Start the batch, extern or interactive step at the start of the job, as Slurm's accounting does.
+
+        Args:
+            name: Slurm's name of the step.
+            pid: process id of the step's slurmstepd; None if not reported.
+
+        Returns:
+            Whether the step has started. If not, energy of the job already belongs to another step.
+        """
+        is_first = not self.divided_uj and all(other.name == EXTERN for other in self.steps.values())
+        if name in self.steps or not (is_first and is_container(name)):
+            return False
+        self.steps[name] = JobStep(name, self.start_unix, JobMeter(self.meter.start), pid)
+        return True
+
+    def is_last_step(self, name: str) -> bool:
+        """Return whether a step lasts as long as the job, and no other step runs."""
+        return list(self.steps) == [name] and self.steps[name].is_container
+
     def note(self, text: str) -> None:
         """Add a note to the job's record, unless the record already contains the same note.
 
@@ -290,10 +265,10 @@ class Session:
 
     def dump(self) -> dict[str, Any]:
         """Return the session without trace, recording and reports, as a dict that JSON can hold."""
-        data = _flat(self)
+        data = flat_fields(self)
         del data["trace"], data["recording"], data["step_reports"], data["findings"]
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
-            data[name] = [_flat(item) for item in data[name]]
+            data[name] = [flat_fields(item) for item in data[name]]
         data["meter"], data["power_monitor"] = self.meter.dump(), self.power_monitor.dump()
         data["steps"] = {name: step.dump() for name, step in self.steps.items()}
         return data
@@ -375,11 +350,3 @@ def _with_step_energy(data: dict[str, Any]) -> dict[str, Any]:
         for name, step in data["steps"].items()
     }
     return {**data, "steps": steps, "divided_uj": dict(meter.energy_uj)}
-
-
-def _flat(item: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass instance as a dict, without copying their values.
-
-    `dataclasses.asdict` copies deeply, which is slow for hundreds of settings.
-    """
-    return {name: getattr(item, name) for name in item.__slots__}

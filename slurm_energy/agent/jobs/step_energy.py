@@ -12,12 +12,11 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_energy.agent.jobs.sessions import JobStep, Session
+from slurm_energy.agent.jobs.job_step import EXTERN, JobStep
+from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.attribution import apportion
 from slurm_energy.devices.cpu import process_tree
 from slurm_energy.slurm.step_process import step_of_process
-
-EXTERN = "extern"
 
 
 def divide_step_energy(session: Session, root: Path) -> None:

@@ -24,6 +24,8 @@ from slurm_energy.known_fields import build_from
 _MIN_INTERVAL_S = 0.001
 _OVERDUE_INTERVAL_S = 0.1
 """Sampling interval while the end of a period is overdue, long enough in case samples fail."""
+_SHARED_BOUNDARY_S = 0.1
+"""A job and its step share the sample at their start or end if both are at most this far apart."""
 
 
 class NodeEnergyMeter:
@@ -121,6 +123,17 @@ class NodeEnergyMeter:
             and self._sample_began_s >= time_s
             and SAMPLE_RANK.get(self._sample_reason, 0) >= rank
         )
+
+    def has_end(self, session: Session) -> bool:
+        """Return whether a job that ends now can end with the last sample.
+
+        That sample must be recent and taken at or after the end of the job's last step, and all energy before
+        it must be charged. The energy since that sample then does not belong to the job.
+        """
+        is_over = session.steps_ended_at is not None and not session.steps
+        separates = self._sample_reason in (SampleReason.STEP, SampleReason.FINAL)
+        is_charged = all(account.open_interval is None for account in self._ledger.accounts.values())
+        return is_over and separates and is_charged and self._sample_age_s <= _SHARED_BOUNDARY_S
 
     def stop(self, running: Iterable[Session]) -> None:
         """Take the last sample of this run of the agent and close the period."""
@@ -245,6 +258,10 @@ class NodeEnergyMeter:
     def close(self) -> None:
         """Close all file descriptors."""
         self._cpu_time.close()
+
+    @property
+    def _sample_age_s(self) -> float:
+        return self._clock.boottime() - self.sampled_at
 
     def _oldest_reading(self) -> float | None:
         """Return the time, in seconds since boot, of the counter reading that is longest ago.
