@@ -19,8 +19,8 @@ from slurm_energy.tuning.progress.period import detect_period
 
 MOST_ERROR = 0.05
 MOST_WRONG = 0.001
-MOST_WRONG_REGULAR = 0.005
-"""Regular sampling cannot exclude aliases of steps without any jitter. senergyd samples irregularly."""
+MOST_WRONG_REGULAR = 0.0
+"""Regular sampling cannot exclude aliases of steps without any jitter. No period is therefore accepted."""
 
 
 def judge(series: PowerSeries) -> tuple[float | None, str]:

@@ -49,9 +49,10 @@ def test_steps_shorter_than_the_sampling_interval_are_refused(period_s: float) -
     assert detect_period(list(times), list(steps(times, period_s))).period is None
 
 
-def test_regular_sampling_once_a_second_is_refused_with_the_reason() -> None:
-    times = np.arange(300.0)
-    found = detect_period(list(times), list(steps(times, 9.0)))
+@pytest.mark.parametrize("interval_s", [0.1, 1.0])
+def test_regular_sampling_is_refused_with_the_reason(interval_s: float) -> None:
+    times = interval_s * np.arange(300)
+    found = detect_period(list(times), list(steps(times, 9.0 * interval_s)))
     assert found.period is None
     assert "regular sampling" in found.reason
 
@@ -87,6 +88,31 @@ def test_no_random_program_has_a_wrong_period(name: str) -> None:
         found = detect_period(series.times_s, series.watts).period
         if found is not None:
             assert series.error_of(found.seconds) < 0.05, index
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "hertz", "reason"),
+    [
+        ("micro_batches", (9001, 20), 10.0, "the period is a part of a longer step"),
+        ("evaluation", (9001, 23), 1.0, "the period varies"),
+        ("two_loops", (120, 3), 10.0, "another loop is periodic too"),
+        ("two_kinds_of_step", (122, 0), 1.0, "another loop is periodic too"),
+        ("checkpoints", (121, 27), 10.0, "too few periods of short pauses"),
+    ],
+)
+def test_programs_that_once_had_a_wrong_period_have_none(
+    family: str, key: tuple[int, int], hertz: float, reason: str
+) -> None:
+    """The seeds and indices are those of benchmarks/period.py."""
+    rng = np.random.default_rng([*key, int.from_bytes(family.encode()[:7], "little"), int(hertz)])
+    series = sample(rng, FAMILIES[family], hertz, regular=False)
+    assert detect_period(series.times_s, series.watts).reason == reason
+
+
+def test_the_common_cycle_of_two_loops_is_no_period() -> None:
+    times = irregular_times(120)
+    both = steps(times, 1.4, 0.4) + steps(times, 2.1, 0.6)
+    assert detect_period(list(times), list(both)).reason == "only parts of the period are periodic"
 
 
 def follow(tracker: ProgressTracker, start_s: float, period_s: float) -> None:

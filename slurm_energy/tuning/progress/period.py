@@ -3,7 +3,8 @@
 The detector prefers no result to a wrong result. It takes candidates from the autocorrelation, which is
 computed by FFT. It returns a period only if four conditions hold: shorter and longer alternatives are clearly
 worse; the period repeats in most parts of the series; nothing else in the series is periodic; the period
-cannot be the alias of a shorter period.
+cannot be the alias of a shorter period. Regularly sampled series have no result, because samples at regular
+times cannot exclude an alias.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from slurm_energy.tuning.progress.period_checks import UPSAMPLING
 
 MIN_SAMPLES: Final = 48
 MIN_PERIODS: Final = 5.0
-MAX_REGULAR_INTERVAL_S: Final = 0.25
-"""At longer regular intervals most loops of real programs are aliased, and aliases look like true periods."""
 _MIN_SAMPLES_PER_PERIOD: Final = 5.0
 _REGULAR: Final = 0.05
-"""Relative variation of the sampling interval below which the sampling counts as regular."""
+"""Relative variation of the sampling interval below which the sampling counts as regular. At regular times a
+step shorter than the interval and a longer step can have identical samples."""
 _MAX_GAP: Final = 5.0
+_MAX_JITTER: Final = 0.08
 _MIN_VARIATION: Final = 0.004
 _MIN_CORRELATION: Final = 0.5
 _CLEARLY_BETTER: Final = 0.04
@@ -73,8 +74,7 @@ def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detectio
 
     Args:
         times_s: increasing sample times. Irregular times (± 20 %) allow the detector to exclude periods that
-            are shorter than the sampling interval. In regular times with intervals above 0.25 s, no period is
-            accepted.
+            are shorter than the sampling interval. In regular times no period is accepted.
         values: one value per time, for example watts. NaN is unknown.
     """
     try:
@@ -94,15 +94,12 @@ def _detected(times: Array, series: Array) -> Period:
     _require(len(times) >= MIN_SAMPLES, "too few samples without a gap")
     interval_s = float(times[-1] - times[0]) / (len(times) - 1)
     is_regular = float(np.std(np.diff(times))) < _REGULAR * interval_s
-    _require(
-        not is_regular or interval_s <= MAX_REGULAR_INTERVAL_S,
-        "regular sampling at this interval cannot exclude shorter periods",
-    )
+    _require(not is_regular, "regular sampling cannot exclude shorter periods")
     positions = (times - times[0]) / interval_s
     flat = _flattened(series)
     variation, mean = float(np.std(flat)), abs(float(np.mean(series)))
     _require(0 < variation < np.inf and variation >= _MIN_VARIATION * mean, "the series hardly varies")
-    even = flat if is_regular else np.interp(np.arange(len(flat)), positions, flat)
+    even = np.interp(np.arange(len(flat)), positions, flat)
     correlation = checks.autocorrelation(even)
     lag = _base_lag(correlation, len(even))
     _require(_is_same_at_both_ends(even, lag), "the beginning and the end differ")
@@ -113,13 +110,15 @@ def _detected(times: Array, series: Array) -> Period:
     _require(not local.is_drifting, "the period drifts")
     _require(not local.is_interrupted_often, "the repetition is interrupted often")
     lag *= local.median
-    _require(local.jitter <= checks.max_jitter(lag, is_regular=is_regular), "the period varies")
+    _require(local.jitter <= _MAX_JITTER, "the period varies")
     _require(not checks.has_simpler_fold(positions, flat, lag), "a shorter period is as likely")
+    _require(checks.has_fundamental(even, lag), "only parts of the period are periodic")
     _require(not checks.has_other_period(even, lag), "another loop is periodic too")
+    _require(not checks.is_part_of_cycle(even, lag), "the period is a part of a longer step")
     _require(not checks.contains_fast_loop(even, lag), "a faster loop runs within the period")
     _require(not checks.may_be_pauses(even, lag), "too few periods of short pauses")
     _require(
-        is_regular or not checks.is_alias(positions, flat, lag),
+        not checks.is_alias(positions, flat, lag),
         "a period shorter than the sampling interval is as likely",
     )
     height = float(np.interp(lag * UPSAMPLING, np.arange(len(correlation)), correlation))

@@ -18,20 +18,17 @@ _SEARCH: Final = 6
 _MIN_SEGMENT_PERIODS, _MAX_SEGMENT_PERIODS = 3, 6
 _SEGMENT_SAMPLES: Final = 30.0
 _TOLERANCE: Final = 0.05
-_MIN_GOOD: Final = 0.7
+_MIN_GOOD: Final = 0.8
 _MAX_DRIFT: Final = 0.03
 _MIN_PERIODS_BETWEEN_BREAKS: Final = 12
 _UNCLEAR: Final = 0.6
-_MIN_JITTER: Final = 0.003
-"""Assumed lower bound of the variation of real steps. The alias of a step varies more than the step."""
-_MAX_JITTER: Final = 0.08
 _MIN_ERROR: Final = 0.002
 _PART_PERIODS: Final = 8
 _MAX_FOLDS: Final = 30
 _MIN_ROUGHER: Final = {4: 1.6, 8: 1.4}
 _MAX_ROUGHNESS: Final = 0.75
 _LOPSIDED: Final = 1.0
-_MIN_LOPSIDED_PERIODS: Final = 10
+_MIN_LOPSIDED_PERIODS: Final = 20
 _LONG_PERIOD: Final = 25.0
 _MAX_UNEXPLAINED: Final = 0.3
 _MAX_FAST: Final = 0.3
@@ -39,6 +36,16 @@ _FAST_LOOPS: Final = 12
 _FAST_CORRELATION: Final = 0.3
 _NEGLIGIBLE: Final = 0.06
 _MAX_LINE: Final = 0.3
+_MAX_REPEATED: Final = 0.6
+"""Correlation above which the remainder of a series without the candidate period repeats itself."""
+_HARMONICS: Final = 12
+_MIN_FUNDAMENTAL: Final = 0.008
+"""Minimum share of the fundamental in the power of a true period. The smallest share among 1000 periods that
+were found correctly is 0.015."""
+_CYCLE_POINTS: Final = 20
+_MAX_CYCLE_PERIODS: Final = 14
+"""Maximum number of micro-batches in a step, with an optimizer that takes as long as several of them."""
+_MIN_CYCLE_SHARE, _MIN_CYCLE_CORRELATION = 0.04, 0.8
 _ALIAS: Final = 0.8
 
 Array = Any
@@ -144,16 +151,6 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
     return LocalPeriods(ratios, clear, periods)
 
 
-def max_jitter(lag: float, *, is_regular: bool) -> float:
-    """Return the maximum relative variation of single periods at which a candidate is accepted.
-
-    With regular sampling, a step that is shorter than the sampling interval looks like a period of many steps
-    (an alias). The variation of such a period is the variation of one step times the square root of the
-    number of steps. A candidate with less variation is therefore no alias.
-    """
-    return min(_MAX_JITTER, _MIN_JITTER * math.sqrt(lag)) if is_regular else _MAX_JITTER
-
-
 def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
     """Return whether the series is as smooth when folded at a fraction 1/k of the lag as at the lag.
 
@@ -214,10 +211,59 @@ def has_other_period(even: Array, lag: float) -> bool:
         return True
     if unexplained < _NEGLIGIBLE:
         return False
+    if _repeats(rest, 2.2 * lag):
+        return True
     power = np.abs(np.fft.rfft((rest - np.mean(rest)) * np.hanning(len(rest)))) ** 2
     power[: int(1.5 * len(rest) / lag)] = 0.0
     top = int(np.argmax(power))
     return float(np.sum(power[max(0, top - 2) : top + 3])) > _MAX_LINE * float(np.sum(power))
+
+
+def _repeats(rest: Array, max_lag: float) -> bool:
+    """Return whether a series repeats itself after at most `max_lag` samples."""
+    correlation = autocorrelation(rest - np.mean(rest))
+    start = int(np.argmax(correlation < 0))
+    part = correlation[start : int(max_lag * UPSAMPLING) + 1]
+    return start > 0 and len(part) > 0 and float(part.max()) > _MAX_REPEATED
+
+
+def has_fundamental(even: Array, lag: float) -> bool:
+    """Return whether the frequency 1/`lag` itself contains power, and not only its multiples.
+
+    Two loops with the periods `lag`/2 and `lag`/3 repeat together after `lag`. Their sum has power at
+    multiples of 2/`lag` and 3/`lag` only.
+    """
+    index = np.arange(len(even))
+    part = np.floor(index / (_PART_PERIODS * lag)).astype(int)
+    orders = range(1, int(min(_HARMONICS, lag / 2)) + 1)
+    power = [_part_power(part, even * np.exp(-2j * np.pi * order * index / lag)) for order in orders]
+    return power[0] >= _MIN_FUNDAMENTAL * sum(power)
+
+
+def is_part_of_cycle(even: Array, lag: float) -> bool:
+    """Return whether mean or amplitude of successive periods repeats after several periods.
+
+    The candidate is then a part of a longer step, for example a micro-batch. Checkpoints after more than
+    `_MAX_CYCLE_PERIODS` steps are no such cycle.
+    """
+    points = _CYCLE_POINTS
+    fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
+    windows = np.lib.stride_tricks.sliding_window_view(fine, points)
+    lags = np.arange(2 * points, min(_MAX_CYCLE_PERIODS * points, len(windows) // 3), 2)
+    for values in (windows.mean(axis=1), windows.std(axis=1)):
+        if len(lags) < 3 or float(np.var(values)) < _MIN_CYCLE_SHARE * float(np.var(fine)):
+            continue
+        flat = values - np.mean(values)
+        heights = np.array([_correlation(flat[:-shift], flat[shift:]) for shift in lags])
+        top = int(np.argmax(heights))
+        if top > 0 and heights[top] > _MIN_CYCLE_CORRELATION:
+            return True
+    return False
+
+
+def _correlation(first: Array, second: Array) -> float:
+    """Return the correlation of two series with mean 0."""
+    return float(first @ second) / math.sqrt(float(first @ first) * float(second @ second) + 1e-12)
 
 
 def contains_fast_loop(even: Array, lag: float) -> bool:
@@ -275,7 +321,10 @@ def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float
     best = 0.0
     for detune in (-0.5, 0.0, 0.5):
         turns = (frequency + detune / (_PART_PERIODS * lag)) * positions
-        waves = flat * np.exp(-2j * np.pi * turns)
-        sums = np.bincount(part, waves.real) ** 2 + np.bincount(part, waves.imag) ** 2
-        best = max(best, float(sums.sum()))
+        best = max(best, _part_power(part, flat * np.exp(-2j * np.pi * turns)))
     return best
+
+
+def _part_power(part: Array, waves: Array) -> float:
+    """Return the power of complex amplitudes that are summed within each part of the series."""
+    return float(np.sum(np.bincount(part, waves.real) ** 2 + np.bincount(part, waves.imag) ** 2))
