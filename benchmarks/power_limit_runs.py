@@ -143,6 +143,7 @@ def _job(
             np.full_like(log_time, log_watts.mean()),
         )
         time_cv, power_cv = float(np.std(log_time, ddof=1)), float(np.std(log_watts, ddof=1))
+    time_cv, power_cv = (max(cv, _scatter(points, column)) for column, cv in enumerate((time_cv, power_cv)))
     if not smooth:
         fitted_time, fitted_watts = log_time, log_watts
     return MeasuredJob(
@@ -155,6 +156,14 @@ def _job(
         time_cv,
         power_cv,
     )
+
+
+def _scatter(points: dict[float, list[tuple[float, float]]], column: int) -> float:
+    """Return the standard deviation of the logarithm of repeated rows; 0 if no limit has several rows."""
+    rows = [np.log([pair[column] for pair in pairs]) for pairs in points.values() if len(pairs) > 1]
+    free = sum(len(one) - 1 for one in rows)
+    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in rows)
+    return float(np.sqrt(squares / free)) if free else 0.0
 
 
 def monotone(values: np.ndarray) -> tuple[np.ndarray, float]:

@@ -5,6 +5,11 @@ time. The coefficients of each card and job are drawn at random. Jobs outside th
 left out: their time at 0.8, 0.7 and 0.6 of the own draw lies within the published classes of data-center GPUs
 and the A40 and Quadro RTX 6000 of the power-limit study (5 to 95 %), and no limit saves more than 42 % of the
 EDP, as on these two.
+
+`--beyond` draws GPUs outside this range: no job is left out, so that the steepness of a response has no
+bound, and steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of the default, and
+there are three to five limits. Each limit has 25 rows, so that the mean of the rows is near the true response
+in spite of the noise.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +27,7 @@ DEFAULT_WATTS = (70, 165, 250, 300, 350, 400, 450, 560, 700, 750)
 PLAUSIBLE = {0.8: (1.01, 1.64), 0.7: (1.03, 2.1), 0.6: (1.06, 2.7)}
 """Range of the time ratio of a busy GPU, by its power as a share of the own draw."""
 MIN_EDP = 0.58
-TIME_NOISE, POWER_NOISE = 0.01, 0.008
+TIME_NOISE, POWER_SHARE_OF_NOISE = 0.01, 0.8
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,9 @@ class Card:
     lowest_clock: float
     idle_watts: float
     limit_yield: float
+    noise: float = TIME_NOISE
+    rows: int = 1
+    beyond: bool = False
 
 
 def main() -> None:
@@ -44,20 +52,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed (default 1)")
     parser.add_argument("--cards", type=int, default=8, help="number of GPUs (default 8)")
     parser.add_argument("--jobs", type=int, default=16, help="jobs of each GPU (default 16)")
+    parser.add_argument("--beyond", action="store_true", help="GPUs outside the range of measured GPUs")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for number in range(arguments.cards):
         random = np.random.default_rng([arguments.seed, number])
-        card = draw_card(random)
+        card = draw_beyond(random) if arguments.beyond else draw_card(random)
         with (arguments.folder / f"summary_power_card{number}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             jobs = plausible_jobs(card, random)
             for job in range(arguments.jobs):
                 base_s, rows = next(jobs)
-                for limit, time, watts in rows:
-                    time *= base_s * (1 + random.normal(0, TIME_NOISE))
-                    watts *= 1 + random.normal(0, POWER_NOISE)
+                for limit, time, watts in [row for row in rows for _ in range(card.rows)]:
+                    time *= base_s * (1 + random.normal(0, card.noise))
+                    watts *= 1 + random.normal(0, POWER_SHARE_OF_NOISE * card.noise)
                     writer.writerow(["random", f"net{job}", 128, "sgd", limit, time, watts])
 
 
@@ -82,6 +91,16 @@ def draw_card(random: np.random.Generator) -> Card:
     )
 
 
+def draw_beyond(random: np.random.Generator) -> Card:
+    """Draw a GPU with noisy rows and responses of any steepness. Half of these GPUs have few, high limits."""
+    card = draw_card(random)
+    default, limits = card.limits[-1], card.limits
+    if random.random() < 0.5:
+        watts = np.linspace(0.67 * default, default, int(random.integers(3, 6)))
+        limits = tuple(5 * round(value / 5) for value in watts)
+    return replace(card, limits=limits, noise=random.uniform(0.02, 0.1), rows=25, beyond=True)
+
+
 def plausible_jobs(
     card: Card, random: np.random.Generator
 ) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
@@ -99,7 +118,7 @@ def plausible_jobs(
         time = (work / (compute**sharpness + (1 - compute) ** sharpness)) ** (1 / sharpness)
         dynamic = (follows_work / time + (1 - follows_work) * clock) * voltage**2
         power = card.static + (1 - card.static) * (memory / time + (1 - memory) * dynamic)
-        if not all(low <= _at(power, time, share) <= high for share, (low, high) in PLAUSIBLE.items()):
+        if not (card.beyond or _is_plausible(power, time)):
             continue
         rows = []
         for limit in card.limits:
@@ -108,8 +127,13 @@ def plausible_jobs(
             busy_joules = draw_watts * power[place] * time[place] * (1 - host)
             rows.append((limit, float(total), float((busy_joules + card.idle_watts * host) / total)))
         edp = np.array([time**2 * watts for _, time, watts in rows])
-        if edp.min() >= MIN_EDP * edp[-1]:
+        if card.beyond or edp.min() >= MIN_EDP * edp[-1]:
             yield base_s, rows
+
+
+def _is_plausible(power: np.ndarray, time: np.ndarray) -> bool:
+    """Return whether the times under limits lie within the range of measured GPUs."""
+    return all(low <= _at(power, time, share) <= high for share, (low, high) in PLAUSIBLE.items())
 
 
 def _at(power: np.ndarray, time: np.ndarray, share: float) -> float:

@@ -66,6 +66,26 @@ def test_unknown_gpu_is_tuned_and_a_job_below_its_limits_is_flat(replay: Any, st
     assert all(claim["claim"].endswith("gpu_x") for claim in claims)
 
 
+def test_gpus_beyond_the_range_are_noisy_and_follow_physics(
+    replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise of repeated rows is the noise of a step; their mean keeps a limit above the draw neutral."""
+    argv = ["random_gpus.py", str(tmp_path), "--seed", "5", "--cards", "4", "--jobs", "3", "--beyond"]
+    monkeypatch.setattr(sys, "argv", argv)
+    sys.modules["random_gpus"].main()  # type: ignore[attr-defined]
+    jobs = replay.load(tmp_path)
+    assert len(jobs) == 12
+    assert all(0.015 < job.time_cv < 0.12 for job in jobs)
+    assert len({len(job.limits) for job in jobs}) > 1
+    idle = [
+        time
+        for job in jobs
+        for limit, time in zip(job.limits, job.time, strict=True)
+        if limit > 3 * job.watts[-1]
+    ]
+    assert all(time < 1.06 for time in idle)
+
+
 def test_random_gpus_are_readable_plausible_and_the_same_for_a_seed(
     replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
