@@ -132,6 +132,7 @@ def new_search(profile: NodeProfile, objective: Objective) -> TuningSearch:
         cpufreq.cpuinfo_max_khz / 1000,
         cpufreq.min_khz / 1000,
         table_mhz=tuple(khz / 1000 for khz in cpufreq.available_khz),
+        boosts=cpufreq.driver == "acpi-cpufreq" and cpufreq.max_khz > cpufreq.cpuinfo_max_khz,
     )
     frequencies = cpu_frequencies(cpu)
     if gpu is None:

@@ -20,6 +20,8 @@ SAFE_SHARE: Final = 0.85
 lose nothing at 0.9 and up to a fifth of their EDP at 0.8."""
 MAX_CANDIDATES: Final = 40
 _LIMIT_STEPS_WATTS: Final = (5, 10, 20, 25, 50, 100)
+_TURBO_SHARE: Final = 0.99
+"""Drivers of Intel processors enter boost in the table as base frequency plus 1 MHz."""
 _CLOCK_STEPS_MHZ: Final = (50, 100, 200, 250, 500)
 
 
@@ -68,6 +70,7 @@ class CpuHardware:
         table_mhz: frequencies of a driver with a frequency table; empty for other drivers. Boost
             frequencies are above the maximum of the table and not part of it. Every bound below this maximum
             disables boost.
+        boosts: whether boost is on, and a bound at the maximum of the table disables it.
     """
 
     packages: int
@@ -76,6 +79,7 @@ class CpuHardware:
     base_mhz: float | None = None
     package_limit_watts: float | None = None
     table_mhz: tuple[float, ...] = ()
+    boosts: bool = False
 
 
 def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, ...]:
@@ -96,8 +100,16 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 
 
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return CPU frequency bounds as operating points, from the minimum to below the maximum."""
-    values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})[-max_points:]
+    """Return CPU frequency bounds as operating points, from the minimum to below the maximum.
+
+    The bound at the maximum is included if it disables boost. Without this bound, a table of two or three
+    frequencies has no point near the untuned clock.
+    """
+    values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})
+    has_base = bool(values) and values[-1] > _TURBO_SHARE * cpu.max_mhz
+    if cpu.boosts and cpu.max_mhz in cpu.table_mhz and not has_base:
+        values.append(cpu.max_mhz)
+    values = values[-max_points:]
     if not cpu.table_mhz:
         values = _grid(cpu.min_mhz, cpu.max_mhz, _CLOCK_STEPS_MHZ, max_points)
     return tuple(OperatingPoint(cpu_max_mhz=value) for value in values)

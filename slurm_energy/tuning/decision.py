@@ -32,7 +32,8 @@ SMALL_LOSS = 0.05
 SMALL_LOSS_SHARE = 0.0025
 """Upper bound of `SMALL_LOSS` as a share of the rest of the job."""
 LARGE_LOSS = 0.15
-"""Maximum expected loss of a probe, in windows: the search goes down in steps."""
+"""Maximum expected loss of a probe, in windows, unless it has the least expected loss of all probes: the
+search goes down in steps."""
 PROBE_WINDOWS = 2.0
 """Duration of a probe in windows: a setting takes effect within a second or two, at the end of a step."""
 
@@ -114,6 +115,8 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
         most = min(situation.max_loss, LARGE_LOSS)
         small = min(SMALL_LOSS, SMALL_LOSS_SHARE * situation.remaining_windows)
         allowed = np.where(cost < 1.0 - MIN_GAIN, max(most, small), most)
+        nearest = _least(loss, open_points)
+        allowed[nearest] = max(allowed[nearest], situation.max_loss)  # no smaller step is possible
         open_points &= PROBE_WINDOWS * loss <= allowed
     gain, loss = posterior.expected_change(objective, float(cost[hold]))
     value = np.where(

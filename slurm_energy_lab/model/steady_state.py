@@ -134,7 +134,8 @@ def apply_point(node: NodeModel, point: OperatingPoint) -> None:
             request,
             max_khz=max_khz,
             epp=request.epp if point.cpu_epp is None else point.cpu_epp,
-            boost=True if point.boost is None else point.boost,
+            boost=point.boost is not False
+            and (point.cpu_max_mhz is None or not _disables_boost(profile, max_khz)),
         )
         node.set_cpufreq(cpu, changed)
     for limit in profile.rapl.constraints:
@@ -166,7 +167,8 @@ def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
         *(khz / 1000 for khz in _steps(cpufreq.min_khz, cpufreq.max_khz, _CPU_FREQUENCIES)),
     ]
     if cpufreq.available_khz:
-        bounds_mhz = [None, *(khz / 1000 for khz in cpufreq.available_khz[1:])]
+        first = 0 if _disables_boost(profile, cpufreq.available_khz[0]) else 1
+        bounds_mhz = [None, *(khz / 1000 for khz in cpufreq.available_khz[first:])]
     limits: list[float | None] = [None]
     if device == "gpu" and profile.gpu is not None:
         gpu = profile.gpu
@@ -174,6 +176,15 @@ def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
     grid = [OperatingPoint(gpu_limit_watts=limit, cpu_max_mhz=mhz) for limit in limits for mhz in bounds_mhz]
     assert grid[0] == UNTUNED
     return grid
+
+
+def _disables_boost(profile: NodeProfile, bound_khz: int) -> bool:
+    """Return whether the product switches boost off for a bound: the bound is the highest entry of the table.
+
+    Some tables have an entry for boost, which is 1 MHz above the base frequency.
+    """
+    cpufreq = profile.cpufreq
+    return cpufreq.driver == "acpi-cpufreq" and bound_khz == cpufreq.available_khz[0] == cpufreq.base_khz
 
 
 def _steps(low: float, high: float, count: int) -> list[float]:

@@ -69,3 +69,13 @@ def test_the_grid_of_a_gpu_program_is_joint():
     assert points[0] == UNTUNED
     assert OperatingPoint(gpu_limit_watts=100, cpu_max_mhz=1500) in points
     assert all(point.gpu_limit_watts is None for point in operating_points(A100, "cpu"))
+
+
+def test_a_bound_at_the_highest_entry_of_a_table_disables_boost():
+    amd = load_profile("random-cpu-9000")
+    bound = OperatingPoint(cpu_max_mhz=3000.0)
+    assert bound in operating_points(amd, "cpu")
+    truth = SteadyState(amd, "cpu")
+    phase = workload_spec("gemm").phases[0]
+    assert truth.phase(UNTUNED, phase).seconds < truth.phase(bound, phase).seconds
+    assert truth.phase(bound, phase).seconds < truth.phase(OperatingPoint(cpu_max_mhz=2100.0), phase).seconds

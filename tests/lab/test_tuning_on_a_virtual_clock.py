@@ -45,3 +45,17 @@ def test_a_memory_bound_job_on_unknown_hardware_saves_energy_within_its_limit(
     assert all(setting.restored for setting in record.applied if setting.applied is not None)
     assert node.settings == before
     node.close()
+
+
+def test_a_processor_with_three_clocks_is_tuned_in_steps(tmp_path: Path) -> None:
+    """Boost off is the first step: the clocks below the highest entry are much slower."""
+    node = VirtualNode(tmp_path, "random-cpu-9000", sampling_hz=1.0)
+    before = node.settings
+    _, untuned_joules, _ = run_job(node, "triad", "cpu", 300, policy="monitor")
+    tuned_s, tuned_joules, record = run_job(node, "triad", "cpu", 300, policy="energy", slowdown="5")
+    assert tuned_s < 1.05 * 300
+    assert tuned_joules < 0.93 * untuned_joules
+    points = [item["point"] for item in (record.tuning or {})["points"]]
+    assert {"cpu_max_mhz": 3000.0} in points
+    assert node.settings == before
+    node.close()

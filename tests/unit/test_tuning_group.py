@@ -382,6 +382,14 @@ def test_a_malformed_poll_is_refused(change: dict[str, Any]) -> None:
         GroupPoll.from_json(good.to_json() | change)
 
 
+def test_an_offer_has_only_fields_of_processors_that_the_previous_release_knows() -> None:
+    cpu = CpuHardware(2, 3000.0, 800.0, table_mhz=(3000.0, 2000.0), boosts=True)
+    poll = GroupPoll("n1", 5, 0, 2, "energy", 0.05, 3, POINTS[1], 12.5, NodeOffer((POINTS[1],), cpu=cpu))
+    sent = poll.to_json()["offer"]["cpu"]
+    assert set(sent) <= {"packages", "max_mhz", "min_mhz", "base_mhz", "package_limit_watts", "table_mhz"}
+    assert GroupPoll.from_json(json.loads(json.dumps(poll.to_json()))).offer is not None
+
+
 def test_nodes_share_the_points_and_ranges_that_all_of_them_have() -> None:
     one = NodeOffer(tuple(POINTS[1:4]), GpuHardware(4, 300.0, 100.0, 1980.0), CpuHardware(2, 3000.0, 800.0))
     other = NodeOffer(tuple(POINTS[2:6]), GpuHardware(2, 250.0, 120.0), CpuHardware(1, 2800.0, 1000.0))

@@ -1,6 +1,7 @@
 """Ensemble, priors, candidates, guards and measurements of the search."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from slurm_energy.agent.tuning.tunable_hardware import TunableHardware
+from slurm_energy.devices.hardware import CpufreqPolicy, NodeHardware
+from slurm_energy.policies import JobScope
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import (
     CpuHardware,
@@ -206,6 +210,38 @@ def test_frequencies_of_a_table_are_its_own():
     assert [point.cpu_max_mhz for point in cpu_frequencies(cpu)] == [1500.0, 1700.0]
     samples = PhysicalPrior(cpu=cpu).ensemble((UNTUNED, *cpu_frequencies(cpu)), Reference(300.0))
     assert samples.log_time[:, 2].mean() > 0.1, "a bound below the table's maximum forbids boost"
+
+
+def test_a_coarse_table_gets_a_bound_that_only_disables_boost():
+    amd = CpuHardware(1, 3000.0, 1300.0, table_mhz=(1300.0, 2100.0, 3000.0), boosts=True)
+    assert [point.cpu_max_mhz for point in cpu_frequencies(amd)] == [1300.0, 2100.0, 3000.0]
+    samples = PhysicalPrior(cpu=amd).ensemble((UNTUNED, *cpu_frequencies(amd)), Reference(300.0))
+    assert 0.0 < samples.log_time[:, 3].mean() < samples.log_time[:, 2].mean()
+    intel = CpuHardware(1, 2001.0, 1900.0, table_mhz=(1900.0, 2000.0, 2001.0), boosts=True)
+    assert [point.cpu_max_mhz for point in cpu_frequencies(intel)] == [1900.0, 2000.0]
+    assert [point.cpu_max_mhz for point in cpu_frequencies(replace(amd, boosts=False))] == [1300.0, 2100.0]
+
+
+@pytest.mark.parametrize(
+    ("driver", "boost", "whole_node", "offered"),
+    [
+        ("acpi-cpufreq", True, True, True),
+        ("acpi-cpufreq", False, True, False),
+        ("acpi-cpufreq", True, False, False),
+        ("intel_cpufreq", True, True, False),
+    ],
+)
+def test_boost_is_tuned_if_a_job_has_the_whole_node_and_a_table_of_frequencies(
+    driver, boost, whole_node, offered
+):
+    table = (3_000_000, 2_100_000, 1_300_000)
+    bounds = (1_300_000, 3_000_000)
+    policy = CpufreqPolicy("policy0", (0, 1), driver, (), (), bounds, bounds, table)
+    hardware = NodeHardware("x", 2, policies=(policy,), boost=boost)
+    scope = JobScope(whole_node, (), cpus=frozenset({0, 1}))
+    points = TunableHardware(hardware, scope).candidates(None)
+    assert (OperatingPoint(cpu_max_mhz=3000.0) in points) is offered
+    assert OperatingPoint(cpu_max_mhz=2100.0) in points
 
 
 @given(change=st.floats(0.05, 0.5), sign=st.sampled_from([-1, 1]))

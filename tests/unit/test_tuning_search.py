@@ -259,3 +259,16 @@ def test_a_probe_is_worth_a_small_expected_gain_in_a_long_job_only():
     for windows, probe in ((100.0, True), (3.0, False)):
         situation = Situation(current=0, visited=frozenset(), remaining_windows=windows)
         assert decide(posterior, objective, situation).probe is probe
+
+
+def test_the_nearest_point_may_cost_the_losses_that_the_job_can_still_bear():
+    """A table of few frequencies has no small step. A farther point is not tried before the nearest."""
+    times = np.array([[1.3, 2.0], [1.01, 1.02]])
+    log_time = np.log(np.hstack([np.ones((2, 1)), times])).astype(np.float32)
+    log_power = np.log(np.hstack([np.ones((2, 1)), [[0.9, 0.8], [0.9, 0.5]]])).astype(np.float32)
+    weights = np.array([0.4, 0.6])
+    points = (UNTUNED, LIMITS[-1], LIMITS[0])
+    posterior = EnsemblePosterior(points, weights, log_time, log_power, np.zeros(3))
+    for max_loss, chosen in ((0.1, 0), (0.8, 1)):
+        situation = Situation(0, frozenset(), remaining_windows=100.0, max_loss=max_loss)
+        assert decide(posterior, Objective("edp"), situation).index == chosen

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slurm_energy.config import BoundsConfig
-from slurm_energy.devices.hardware import GpuInfo, NodeHardware
+from slurm_energy.devices.hardware import CpufreqPolicy, GpuInfo, NodeHardware
 from slurm_energy.policies import JobScope
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.policies.scope import job_hardware
@@ -117,7 +117,16 @@ class TunableHardware:
             max_mhz=high_khz / 1000,
             min_mhz=low_khz / 1000,
             table_mhz=tuple(sorted(khz / 1000 for khz in table_khz)),
+            boosts=self._can_disable_boost(own.policies),
         )
+
+    def _can_disable_boost(self, policies: Sequence[CpufreqPolicy]) -> bool:
+        """Return whether a bound at the maximum of the frequency table switches boost off.
+
+        Boost is a setting of the whole node.
+        """
+        drivers = {policy.driver for policy in policies}
+        return self.scope.whole_node and self.hardware.boost and drivers == {"acpi-cpufreq"}
 
     def candidates(self, gpu_draw_watts: float | None) -> tuple[OperatingPoint, ...]:
         """Return the operating points from which a search may choose, except the untuned settings.

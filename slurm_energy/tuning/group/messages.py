@@ -207,7 +207,7 @@ def _json(message: GroupPoll | GroupDecision) -> dict[str, Any]:
             {
                 "candidates": [point.to_json() for point in offer.candidates],
                 "gpu": offer.gpu and dataclasses.asdict(offer.gpu),
-                "cpu": offer.cpu and dataclasses.asdict(offer.cpu),
+                "cpu": offer.cpu and _cpu_json(offer.cpu),
                 "start": offer.start and offer.start.to_json(),
                 "pinned": offer.pinned,
             }
@@ -221,6 +221,13 @@ def _json(message: GroupPoll | GroupDecision) -> dict[str, Any]:
         values["window"] = fields
     if "refused" in values:
         values["refused"] = list(values["refused"])
+    return values
+
+
+def _cpu_json(cpu: CpuHardware) -> dict[str, Any]:
+    """Return processors as a dict for JSON. The bound that disables boost is among the offer's candidates."""
+    values = dataclasses.asdict(cpu)
+    del values["boosts"]  # a controller of the previous release does not know it
     return values
 
 
