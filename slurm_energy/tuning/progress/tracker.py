@@ -135,8 +135,7 @@ class ProgressTracker:
         """Store readings of the job's hardware. None: unknown.
 
         Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow the detection to
-        exclude periods that are shorter than the sampling interval. In regular times at 4 Hz or less, no
-        period is accepted.
+        exclude periods that are shorter than the sampling interval. In regular times no period is accepted.
 
         Args:
             time_s: time of the readings.
