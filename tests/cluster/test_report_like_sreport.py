@@ -68,7 +68,7 @@ def test_both_commands_over_the_same_jobs(login: LabDriver) -> None:
 
 
 def run_jobs(lab: LabDriver) -> list[int]:
-    """Run jobs of several users, accounts and sizes to their end; return their ids."""
+    """Run jobs of several users, accounts and sizes to their end, one of them suspended; return their ids."""
     users = {
         "mail": [("theory", 1, 3), ("theory", 2, 2)],
         "games": [("phys", 4, 2), ("bio", 1, 4)],
@@ -79,6 +79,12 @@ def run_jobs(lab: LabDriver) -> list[int]:
         for account, cpus, seconds in own
     ]
     jobs.append(lab.sbatch("sleep 2", "-n2", "-N2", "-t2"))
+    suspended = lab.sbatch("sleep 8", "-n3", "-Aphys", "-t2", user="games")
+    until(lambda: lab.job(suspended)["JobState"] == "RUNNING", "a running job")
+    lab.run("scontrol", "suspend", str(suspended))
+    time.sleep(5)
+    lab.run("scontrol", "resume", str(suspended))
+    jobs.append(suspended)
     assert [lab.wait(job) for job in jobs] == ["COMPLETED"] * len(jobs)
     return jobs
 

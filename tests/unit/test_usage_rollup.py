@@ -272,9 +272,9 @@ def test_a_period_of_many_hours_is_divided(rollup: Rollup) -> None:
 
 
 def test_a_job_that_ran_for_less_than_a_second_is_not_counted(rollup: Rollup) -> None:
-    for job_id, end in ((1, T0 + 4200), (2, T0 + 600), (3, T0 + 601)):
+    for job_id, end, suspended_s in ((1, T0 + 4200, 0), (2, T0 + 600, 0), (3, T0 + 601, 0), (4, T0 + 605, 5)):
         rollup.deliver_record(job_id=job_id, start=T0 + 600.2, end=end + 0.4)
-        rollup.learn(facts(job_id, end=end))
+        rollup.learn(facts(job_id, end=end, elapsed_s=float(end - T0 - 600 - suspended_s)))
     rollup.advance()
     usage = rollup.usage(count_jobs=True)
     assert sum(usage.intervals[0].jobs.values()) == 2

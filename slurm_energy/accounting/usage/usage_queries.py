@@ -234,11 +234,14 @@ def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) 
 
 
 def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
-    """Return the number of runs in a window by group. As in sreport, runs below 1 s do not count."""
+    """Return the number of runs in a window by group.
+
+    As in sreport, a run below 1 s does not count. The time in which a run was suspended is left out.
+    """
     runs = usage_tables.usage_runs.c
     rows = connection.execute(
         select(runs.usage_group, func.count())
-        .where(runs.end > start, runs.start < end, runs.end > runs.start)
+        .where(runs.end > start, runs.start < end, runs.end - runs.start > runs.suspended_s)
         .group_by(runs.usage_group)
     )
     return {row[0]: int(row[1]) for row in rows}
