@@ -71,7 +71,11 @@ def starting_point(
 
 
 def _origin(entries: Sequence[EdpEntry]) -> tuple[str, str]:
-    """Return the source and the text of a starting point, from the entries that contribute to it."""
+    """Return where a starting point comes from: the kind of source, and a text that names the sources.
+
+    Args:
+        entries: the entries whose settings the starting point combines.
+    """
     published = all(entry in edp_table.PUBLISHED for entry in entries)
     texts = dict.fromkeys(entry.source or "an [[edp]] entry of the site" for entry in entries)
     return PUBLISHED if published else SITE, "; ".join(texts)

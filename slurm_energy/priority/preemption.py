@@ -58,7 +58,8 @@ class PreemptionRules:
     Attributes:
         margin_s: slack in seconds below which a job is at risk of missing its deadline.
         max_victims: maximum number of jobs preempted per cycle.
-        protected: ids of jobs that are not preempted: recently preempted, or refused by Slurm.
+        protected: ids of jobs that are not preempted, because they were preempted recently or because Slurm
+            refused to preempt them.
         protected_partitions: partitions whose jobs are not preempted.
         partitions: partitions whose jobs may be preempted; empty: all.
         already_served: ids of jobs with deadlines for which other jobs were already preempted.

@@ -95,10 +95,11 @@ class CudaTimer:
 
 
 def gpu_index(device: int, environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the index on the node of a GPU of this process; None: the environment does not determine it.
+    """Return the index that a GPU of this process has among all GPUs of the node.
 
-    Slurm numbers the GPUs of a job from 0 in CUDA_VISIBLE_DEVICES if the job can access only its own GPUs.
-    The variables SLURM_STEP_GPUS and SLURM_JOB_GPUS contain the indexes on the node.
+    The result is None if the environment variables do not determine the index. Slurm numbers the GPUs of a
+    job from 0 in CUDA_VISIBLE_DEVICES if the job can access only its own GPUs. The variables SLURM_STEP_GPUS
+    and SLURM_JOB_GPUS contain the indexes on the node.
 
     Args:
         device: number of the GPU in the program.

@@ -1,6 +1,6 @@
-"""Paths of requests about adjustments, and an agent's request for the adjusted values of one job.
+"""HTTP requests about adjustments: their URL paths, and an agent's request for the values of a job.
 
-The agent builds the request and senergyctld parses it. docs/reference/protocol.md describes the responses.
+The agent builds this request and senergyctld parses it. docs/reference/protocol.md describes the responses.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class DisplayUnits:
     def text(self, value: float | None, unit: str) -> str:
         """Return a number as text for a column; empty for None.
 
-        If the column has no fixed prefix, the text has two decimals (none for an integer, as in sacct), a
-        prefix and the unit. In a column with a fixed unit the text is a plain number.
+        If all figures of the column have the same unit (`fixed`), the text is a plain number. Otherwise the
+        text consists of the number with two decimals (none for an integer, as in sacct), a prefix and the unit.
         """
         if value is None:
             return ""

@@ -52,9 +52,9 @@ def parse_stored_record(data: Mapping[str, Any], added_keys: Collection[str]) ->
 
 
 def _parse(content: dict[str, Any]) -> EnergyRecord | None:
-    """Return a record with exactly the keys of this schema.
+    """Return a stored record whose schema version and keys are those of this release.
 
-    The result is None if the record has keys that this release does not know.
+    The result is None if the content has another schema version or other keys.
     """
     if content["schema"] != SCHEMA_VERSION:
         return None

@@ -118,7 +118,10 @@ def _training_pattern(shape: JobShape) -> Pattern:
 
 
 def _checkpoint_share(shape: JobShape, time_s: float) -> float:
-    """Return which fraction of the sampling interval around a time the job spends in checkpoints."""
+    """Return the fraction of one sampling interval that the job spends in checkpoints.
+
+    The middle of the interval is at `time_s`.
+    """
     if not shape.checkpoint_every_s:
         return 0.0
     period = shape.checkpoint_every_s + shape.checkpoint_s

@@ -1,6 +1,6 @@
-"""Signals that a job's program states, as files of the job's emulated cgroup.
+"""Files of a job's emulated cgroup that contain the signals which the program of the job has stated.
 
-These files exist only after a program has stated signals. Like many real Linux kernels, the emulated kernel
+These files exist only after the program has stated signals. Like many real Linux kernels, the emulated kernel
 otherwise has neither PSI nor the cgroup controllers memory and io. Sources: Linux,
 Documentation/admin-guide/cgroup-v2.rst and accounting/psi.rst.
 """

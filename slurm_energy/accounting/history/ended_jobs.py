@@ -58,8 +58,8 @@ class EndedJobs(NamedTuple):
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
     """Return the batch of finished jobs after a position. Jobs are in the order of their last change.
 
-    Jobs that lack records are not returned. If the batch contains no later job and is not full, the next call
-    reads such a job again.
+    A job whose records have not all arrived is left out. A later call reads this job again if no other job
+    after it was returned and this call read fewer than `limit` jobs.
 
     Args:
         connection: connection to the database.
