@@ -47,7 +47,7 @@ class DisplayUnits:
         """Return a number as text for a column; empty for None.
 
         If all figures of the column have the same unit (`fixed`), the text is a plain number. Otherwise the
-        text consists of the number with two decimals (none for an integer, as in sacct), a prefix and the unit.
+        text is the number with two decimals (none for an integer, as in sacct), a prefix and the unit.
         """
         if value is None:
             return ""
