@@ -128,6 +128,30 @@ def test_a_restart_of_the_agent_keeps_the_counter(node):
     assert [answer["joules"] for answer in later] == [500, 500]
 
 
+@pytest.mark.parametrize(("announced", "killed"), [(True, False), (True, True), (False, False)])
+def test_steps_share_energy_by_their_cpu_time_since_both_run(node, announced, killed):
+    """A step that used much CPU time before has no advantage, not even after a restart of the agent."""
+    node.begin(1, None, exclusive=True)
+    stepd(node, STEP, 1, "0", cpu_s=0)
+    node.manager.step("start", 1, "0", pid=STEP)
+    stepd(node, STEP, 1, "0", cpu_s=90.0)
+    node.use(2.0, {"cpu": 100.0})
+    assert joules(node, STEP) == 200
+    stepd(node, OTHER_STEP, 1, "1", cpu_s=0)
+    if announced:
+        node.manager.step("start", 1, "1", pid=OTHER_STEP)
+    else:
+        assert joules(node, OTHER_STEP) == 0
+    stepd(node, STEP, 1, "0", cpu_s=91.0)
+    stepd(node, OTHER_STEP, 1, "1", cpu_s=3.0)
+    if killed:
+        node.die()
+    node.use(4.0, {"cpu": 100.0}, ticks=False)
+    if killed:
+        node.manager = node.start()
+    assert [joules(node, pid) for pid in (STEP, OTHER_STEP)] == [300, 300]
+
+
 def test_a_step_that_was_not_announced_counts_from_its_first_request(node):
     node.begin(1, None, exclusive=True)
     node.use(2.0, {"cpu": 100.0})
@@ -189,7 +213,12 @@ def test_a_checkpoint_keeps_the_energy_of_steps_also_that_of_an_earlier_release(
     assert joules(node, STEP) == 200
     (session,) = node.manager._sessions.values()
     old, new = (json.loads(json.dumps({**session.dump(), "trace": None})) for _ in range(2))
-    del old["divided_uj"], old["steps"]["0"]["cpu_time"], old["steps"]["0"]["energy_uj"]
+    del (
+        old["divided_uj"],
+        old["steps"]["0"]["cpu_time"],
+        old["steps"]["0"]["cpu_ticks"],
+        old["steps"]["0"]["energy_uj"],
+    )
     for data in (new, old):
         loaded = Session.load(data)
         assert loaded.steps["0"].energy_uj["cpu"] == 200_000_000

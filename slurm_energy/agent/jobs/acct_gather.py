@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_energy.agent.jobs.job_step import EXTERN
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
-from slurm_energy.agent.jobs.step_energy import divide_step_energy
+from slurm_energy.agent.jobs.step_energy import divide_step_energy, read_steps_cpu_time
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.live_power import NODE
@@ -115,6 +115,7 @@ class AcctGatherQueries:
             return _counted(session, session.meter.energy_uj, session.record_id, watts)
         divide_step_energy(session, self._root)
         if process.step not in session.steps and has_children(self._root, pid):
+            read_steps_cpu_time(session, self._root)
             session.begin_step(process.step, self._meter.sampled_at, pid)  # without energy.so
         step = session.steps.get(process.step)
         if step is None or not session.meter.energy_uj:

@@ -20,7 +20,7 @@ from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
 from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
-from slurm_energy.agent.jobs.step_energy import divide_step_energy
+from slurm_energy.agent.jobs.step_energy import divide_step_energy, read_steps_cpu_time
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
@@ -249,6 +249,7 @@ class JobManager:
             self._sample(reason, received_s if was_read else math.inf)
             divide_step_energy(session, self._devices.root)
         if event == "start":
+            read_steps_cpu_time(session, self._devices.root)
             session.begin_step(name, self._meter.sampled_at, pid)
             session.fingerprint = script or session.fingerprint
             self._meter.find_processes(session)

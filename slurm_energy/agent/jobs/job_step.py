@@ -28,6 +28,8 @@ class JobStep:
         start_unix: Unix time of the step's start in seconds.
         meter_at_start: copy of the job's energy meter at the step's start.
         energy_uj: microjoules of the step by component, see `step_energy`.
+        cpu_ticks: CPU time of the step's processes at the last division of energy, in clock ticks. Unlike
+            `cpu_time` it is kept over restarts of the agent.
         cpu_time: CPU time of the step's processes at the last division of energy; None before the first
             division.
         pid: process id of the step's slurmstepd; None if not reported.
@@ -44,6 +46,7 @@ class JobStep:
     process_seen: bool = False
     energy_uj: dict[str, int] = field(default_factory=dict)
     cpu_time: JobCpuTime | None = None
+    cpu_ticks: int = 0
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property

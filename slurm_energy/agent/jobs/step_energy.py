@@ -41,6 +41,20 @@ def divide_step_energy(session: Session, root: Path) -> None:
             step.energy_uj[name] = step.energy_uj.get(name, 0) + part
 
 
+def read_steps_cpu_time(session: Session, root: Path) -> None:
+    """Read the CPU time of a job's steps, so that the next division counts only CPU time after this one.
+
+    Call this after the division before a step starts. A division to a single step reads no CPU time.
+
+    Args:
+        session: session (state on this node) of the job.
+        root: directory that contains `proc`.
+    """
+    for step in session.steps.values():
+        if not step.is_container:
+            _read_cpu_time(step, root)
+
+
 def with_divided_energy(session: Session, root: Path) -> Session:
     """Return a copy of a session in which the energy is divided among the Slurm steps.
 
@@ -83,10 +97,17 @@ def _weights(steps: Sequence[JobStep], root: Path) -> list[int]:
         return [1]
     weights: list[int] = []
     for step in steps:
-        reading = None if step.pid is None else process_tree.read_tree_cpu_time(root, step.pid)
-        total = process_tree.accumulate(step.cpu_time, reading)
-        if total is None:
+        before = step.cpu_ticks
+        if not _read_cpu_time(step, root):
             return [1] * len(steps)
-        weights.append(total.ticks - (step.cpu_time.ticks if step.cpu_time is not None else 0))
-        step.cpu_time = total
+        weights.append(max(0, step.cpu_ticks - before))
     return weights if any(weights) else [1] * len(steps)
+
+
+def _read_cpu_time(step: JobStep, root: Path) -> bool:
+    """Read the CPU time of a step's processes. Return whether it is known."""
+    reading = None if step.pid is None else process_tree.read_tree_cpu_time(root, step.pid)
+    total = process_tree.accumulate(step.cpu_time, reading)
+    if total is not None:
+        step.cpu_time, step.cpu_ticks = total, total.ticks
+    return total is not None
