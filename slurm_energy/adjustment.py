@@ -40,10 +40,10 @@ class KindProperties:
     Attributes:
         minimum, maximum: lowest and highest value that any permission can allow.
         unit: unit of the value; empty for a count.
-        option: option of sbatch that sets the value at submission; empty: the program requests the value
-            while it runs.
-        hint: name under which programs report the value that they use; empty: programs do not report the
-            value.
+        option: option of sbatch that sets the value at submission; an empty value means that the program
+            requests the value while it runs.
+        hint: name under which programs report the value that they use; an empty value means that programs do
+            not report the value.
         meaning: description of the value in words.
     """
 
@@ -105,7 +105,10 @@ class Adjustment:
 
     @property
     def sbatch_option(self) -> str | None:
-        """Option of sbatch that sets the value. None: the job's program reads the value while it runs."""
+        """Option of sbatch that sets the value.
+
+        None means that the job's program reads the value while it runs.
+        """
         name = KINDS[self.kind].option
         suffix = "G" if self.kind is AdjustmentKind.MEMORY else ""
         return f"--{name}={self.new}{suffix}" if name else None

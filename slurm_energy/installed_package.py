@@ -28,7 +28,7 @@ All other extras need slurm-energy-analysis.
 
 
 def package_prefix() -> Path | None:
-    """Return the prefix of the packages; None: slurm-energy was installed in another way."""
+    """Return the prefix of the packages; None means that slurm-energy was installed in another way."""
     prefix = Path(__file__).resolve().parents[2]
     return prefix if (prefix / MARKER).is_file() else None
 
@@ -40,7 +40,8 @@ def install_command(extra: str) -> str | None:
         extra: name of the extra in setup.cfg.
 
     Returns:
-        The command; None: slurm-energy was not installed from packages, or no package has the requirements.
+        The command; None means that slurm-energy was not installed from packages, or no package has the
+        requirements.
     """
     prefix = package_prefix()
     package = _PACKAGE_OF_EXTRA.get(extra, "slurm-energy-analysis")

@@ -191,7 +191,7 @@ def _check_extra(extra: Extra) -> None:
 
 
 def _unknown_inner_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the unknown keys of the components and jobs of a period; empty: there are none."""
+    """Return the unknown keys of the components and jobs of a period; empty if there are none."""
     components, jobs = data.get("components"), data.get("jobs")
     named = components.items() if isinstance(components, dict) else ()
     runs = [job for job in jobs if isinstance(job, dict)] if isinstance(jobs, list) else []

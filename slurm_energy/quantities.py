@@ -65,7 +65,7 @@ def parse_watts(text: str, name: str = "watts") -> float:
 
 
 def parse_sampling_interval(text: str, name: str = "interval") -> int | None:
-    """Parse `off` or an interval of samples such as `10s` or `1m` into seconds; None: off.
+    """Parse `off` or an interval of samples such as `10s` or `1m` into seconds; None means off.
 
     Args:
         text: `off`, or digits with the unit s or m.

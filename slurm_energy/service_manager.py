@@ -69,7 +69,7 @@ class ServiceManager:
         These variables are removed from the environment, so that no child process uses them.
 
         Args:
-            environment: environment to read and change; None: the environment of this process.
+            environment: environment to read and change; None means the environment of this process.
         """
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", "")
@@ -164,8 +164,8 @@ def set_log_level(level: str, components: Mapping[str, str] | None = None) -> No
     Args:
         level: one of `LOG_LEVELS`.
         components: levels of packages and modules of `slurm_energy`, such as `agent.state`. The level of a
-            package also applies to the modules below it. None: all components have the same level. Levels of
-            components from an earlier call end.
+            package also applies to the modules below it. None means that all components have the same level.
+            Levels of components from an earlier call end.
     """
     logging.getLogger().setLevel(level.upper())
     for name in [name for name in logging.root.manager.loggerDict if name.startswith(_PACKAGE)]:
@@ -181,7 +181,8 @@ class LogLevels:
     """Log levels of a running daemon: the configured levels, or debug on request.
 
     Args:
-        override: value of --log-level, which takes precedence over the configured level; None: not given.
+        override: value of --log-level, which takes precedence over the configured level; None means not
+            given.
     """
 
     def __init__(self, override: str | None) -> None:

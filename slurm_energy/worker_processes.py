@@ -29,7 +29,7 @@ def process_pool(
     Args:
         count: number of processes.
         option: option of the command that sets the number of processes, for the error message.
-        context: start method of the processes; None: the system's default.
+        context: start method of the processes; None means the system's default.
         initializer: function that each worker process calls first.
         initargs: arguments of `initializer`.
 

@@ -68,7 +68,8 @@ class OfferedRun(NamedTuple):
         run: the run to which the values were offered.
         uid: owner of the job.
         workload: program of the job.
-        trial: row id of the trial in which the run takes part; None: the run takes part in no trial.
+        trial: row id of the trial in which the run takes part; None means that the run takes part in no
+            trial.
         submitted: whether the job was submitted with the options of the trial.
         offered: offered values by kind of adjustment.
         requested: kinds of adjustment that the program has requested.
@@ -93,7 +94,7 @@ class ProgramRun(NamedTuple):
         start: start of the first record in Unix seconds.
         end: end of the last record in Unix seconds.
         policy: energy policy.
-        state: job state, as Slurm writes it; None: not known yet.
+        state: job state, as Slurm writes it; None means not known yet.
     """
 
     run: JobRun
@@ -147,7 +148,7 @@ def decide_trial(connection: Connection, key: int, state: str, now: float, body:
         key: row id of the trial.
         state: new state; `PENDING`: only the body changes.
         now: Unix seconds.
-        body: new body; None: the body stays unchanged.
+        body: new body; None means that the body stays unchanged.
     """
     values: dict[str, Any] = {"state": state, "decided": None if state == PENDING else now}
     if body is not None:
@@ -166,8 +167,8 @@ def trials_of(
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
-        uid: owner of the program; None: all users.
-        workload: identity of the program; None: all programs.
+        uid: owner of the program; None means all users.
+        workload: identity of the program; None means all programs.
     """
     columns = _trials.c
     query = select(*columns[_COLUMNS]).where(columns.cluster == cluster)

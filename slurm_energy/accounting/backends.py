@@ -55,7 +55,7 @@ class Backend(abc.ABC):
         Args:
             url: URL of the database.
             read_only: reject every change on the connections.
-            statement_limit_s: maximum seconds of a statement on a server; None: no limit.
+            statement_limit_s: maximum seconds of a statement on a server; None means no limit.
         """
 
     @abc.abstractmethod
@@ -91,7 +91,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
-        """Abort each later statement after `limit_s` seconds; None: restore the engine's limit."""
+        """Abort each later statement after `limit_s` seconds; None means to restore the engine's limit."""
 
     @abc.abstractmethod
     def is_timeout(self, error: DBAPIError) -> bool:
@@ -110,7 +110,7 @@ class Backend(abc.ABC):
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:
-        """Return the maximum length of a stored text in bytes; None: no limit that a text could reach."""
+        """Return the maximum length of a stored text in bytes; None if no text can reach it."""
         return None
 
     @contextmanager

@@ -72,7 +72,7 @@ class BudgetChange:
     Attributes:
         time: Unix seconds.
         budget: name of the budget; None if the event does not concern one single budget.
-        actor: login name of the user who made the change; None: senergyctld.
+        actor: login name of the user who made the change; None means senergyctld.
         kind: kind of event. `set`, `clear`: an operator set or cleared a live limit. Other kinds: `reload`,
             `signal`, `over`, `node`, `start`; `why` explains the event.
         why: the event in one line of text.
@@ -94,8 +94,8 @@ class LimitOverride:
     Attributes:
         budget: name of the budget.
         watts: the limit in watts.
-        end: Unix seconds at which the configured limit applies again; None: the live limit applies until it
-            is cleared.
+        end: Unix seconds at which the configured limit applies again; None means that the live limit applies
+            until it is cleared.
         actor: login name of the operator.
         time: Unix seconds of the change.
         reason: reason that the operator gave; may be empty.

@@ -48,7 +48,7 @@ class Presence:
         release: the controller's release of slurm-energy.
         started: Unix time at which the controller started.
         ready: whether the controller can take the lease.
-        beside_slurmctld: whether the active slurmctld runs on the controller's host; None: unknown.
+        beside_slurmctld: whether the active slurmctld runs on the controller's host; None means unknown.
     """
 
     name: str
@@ -82,13 +82,13 @@ class LeaseState:
 
     Attributes:
         token: fencing token; 0: the lease was never taken.
-        holder: name of the controller that holds the lease; None: the lease is free.
-        instance: identity of the process that holds the lease; None: the lease is free.
+        holder: name of the controller that holds the lease; None means that the lease is free.
+        instance: identity of the process that holds the lease; None means that the lease is free.
         session: number of the database session in which the holder of the lease writes.
         held_s: seconds since the lease was taken or released.
         renewed_age_s: seconds since the last renewal of the lease.
         successor: name of the controller that shall take the lease next, as set by the last holder of the
-            lease; None: any controller.
+            lease; None means any controller.
         policy_lines: lines that the holder of the lease has added to the policy file.
         controllers: the controllers, by name.
     """
@@ -228,7 +228,7 @@ def release(connection: Connection, instance: str, token: int, successor: str | 
         connection: connection to the database.
         instance: identity of the holder's process.
         token: the holder's fencing token.
-        successor: name of the controller that shall take the lease; None: any controller.
+        successor: name of the controller that shall take the lease; None means any controller.
     """
     now_s = backend_of(connection).clock_s(connection)
     values = {"holder": None, "instance": None, "session": None, "since": now_s, "successor": successor}

@@ -39,7 +39,7 @@ class Database:
     Args:
         location: the database.
         read_only: whether the connections reject every change.
-        statement_limit_s: maximum seconds of a statement on a server; None: no limit.
+        statement_limit_s: maximum seconds of a statement on a server; None means no limit.
 
     Attributes:
         path: the SQLite file; None for a database on a server.

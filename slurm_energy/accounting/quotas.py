@@ -36,17 +36,17 @@ class Quota:
 
     Attributes:
         account: Slurm account. Jobs in the accounts below it count, too.
-        user: login name; empty: all users of the account together.
+        user: login name; an empty value means all users of the account together.
         resource: quantity that the quota limits.
         period: time for which the amount is granted.
         amount: granted amount in joules, in units of the currency, or in grams of CO2 equivalents.
         unit: unit of the amount: `J`, the currency, or `g`.
-        warn_percent: warning level in percent of the amount: from this use on, jobs go after others; None:
-            never.
-        hold_percent: hold level in percent of the amount: from this use on, jobs are held or rank last; None:
-            never.
-        start: start of a custom period in Unix time; None: a calendar period.
-        end: end of a custom period; None: a calendar period.
+        warn_percent: warning level in percent of the amount: from this use on, jobs go after others; None
+            means never.
+        hold_percent: hold level in percent of the amount: from this use on, jobs are held or rank last; None
+            means never.
+        start: start of a custom period in Unix time; None means a calendar period.
+        end: end of a custom period; None means a calendar period.
         actor: administrator who set the quota.
         time: Unix time at which the quota was set.
         reason: text of the administrator; may be empty.
@@ -80,7 +80,7 @@ class QuotaChange:
         time: Unix time.
         actor: administrator.
         account: account of the quota.
-        user: user of the quota; empty: the whole account.
+        user: user of the quota; an empty value means the whole account.
         why: the change in one line.
     """
 
@@ -175,7 +175,7 @@ def changes(
         cluster: Slurm's ClusterName.
         begin: start of the window.
         end: end of the window; changes at that time are not included.
-        accounts: accounts whose changes to return; None: all.
+        accounts: accounts whose changes to return; None means all.
     """
     table = quota_changes
     query = select(table).where(table.c.cluster == cluster, table.c.time >= begin, table.c.time < end)

@@ -98,7 +98,7 @@ def delete_old(
         connection: connection to the database.
         categories: keys of `CATEGORIES`.
         before: Unix seconds.
-        cluster: Slurm's ClusterName; None: of all clusters.
+        cluster: Slurm's ClusterName; None means of all clusters.
         progress: called with the number of rows deleted so far.
     """
     counts: dict[str, int] = {}

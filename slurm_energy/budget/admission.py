@@ -40,7 +40,7 @@ def headroom_watts(
     Args:
         groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
-        limits: characteristic limits of the groups; None: they are computed.
+        limits: characteristic limits of the groups; None means that they are computed.
     """
     counted_watts = (limits or group_limits(groups)).economic_watts
     used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts
@@ -56,7 +56,7 @@ def added_watts(pending: PowerGroups, idle_watts: Floats, *, limits: GroupLimits
     Args:
         pending: groups of devices of pending jobs, with predicted power and response to limits.
         idle_watts: power of one idle device, shape (n,).
-        limits: characteristic limits of the groups; None: they are computed.
+        limits: characteristic limits of the groups; None means that they are computed.
     """
     above_idle: Floats = np.maximum(0.0, (limits or group_limits(pending)).economic_watts - idle_watts)
     return above_idle * pending.devices
@@ -73,8 +73,8 @@ def admit_in_order(
         job_watts: power that the start of each job adds above idle, in the order of starts, shape (m,).
         members: fraction of each job's power that counts under each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
-        stops_at: whether each job, if it does not fit, stops all later jobs, shape (m,). None: no job stops
-            later jobs.
+        stops_at: whether each job, if it does not fit, stops all later jobs, shape (m,). None means that no
+            job stops later jobs.
     """
     left = np.array(headroom, np.float64)
     fits = np.zeros(len(job_watts), np.bool_)

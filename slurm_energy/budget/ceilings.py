@@ -44,7 +44,7 @@ class _NodeCeilings:
     Attributes:
         index: position of the node in the list of names.
         rows: row of each device.
-        boot_id: current boot; empty: unknown.
+        boot_id: current boot; an empty value means unknown.
         earlier_boots: earlier boots of the node. Late polls of these boots are ignored.
         number: number of the current decision.
         confirmed: number of the last confirmed decision of this boot, or the number of the first decision
@@ -217,9 +217,9 @@ class CeilingCommitment:
             target_watts: target of each ceiling, by row.
             budgets: all budgets in force.
             now_s: time on a monotonic clock.
-            lowest_watts: minimum power at which each device counts, by row, even if its ceiling is lower.
-                A device may draw more than its ceiling, or a job may start with more. None: only ceilings
-                count.
+            lowest_watts: minimum power at which each device counts, by row, even if its ceiling is lower. A
+                device may draw more than its ceiling, or a job may start with more. None means that only
+                ceilings count.
         """
         before, held = self.granted_watts, self.held_watts
         target = np.clip(target_watts, 0.0, self.nameplate_watts)

@@ -90,7 +90,7 @@ def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: fl
         watts: power that the job adds without a limit.
         max_watts: power that is free when no other job runs, at the highest future limit; infinity: no limit.
         slowdown: whether the job has a slowdown limit.
-        least_watts: power below which the job does not start; None: `MIN_SHARE` of `watts`.
+        least_watts: power below which the job does not start; None means `MIN_SHARE` of `watts`.
     """
     least = MIN_SHARE * watts if least_watts is None else least_watts
     if slowdown or not least <= max_watts < watts:

@@ -23,7 +23,7 @@ class WithheldPower:
 
     Attributes:
         start_unix_s: start of the period in Unix seconds.
-        end_unix_s: end of the period in Unix seconds; None: no end.
+        end_unix_s: end of the period in Unix seconds; None means no end.
         watts: withheld power in watts. It equals the number of licenses to withhold, one license per watt.
     """
 

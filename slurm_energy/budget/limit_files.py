@@ -38,7 +38,7 @@ class SignalValue:
 
     Attributes:
         watts: limit in watts.
-        unix_s: time of the value as stated by the signal; None: the signal states no time.
+        unix_s: time of the value as stated by the signal; None means that the signal states no time.
     """
 
     watts: float
@@ -50,8 +50,8 @@ def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | No
 
     Args:
         table: the table. A limit that a signal states has no value before the first signal.
-        zone: time zone of schedules, and of calendar times without an offset; None: the time zone of this
-            host.
+        zone: time zone of schedules, and of calendar times without an offset; None means the time zone of
+            this host.
         calendar: text of the calendar file; required if the table names a calendar.
 
     Raises:
@@ -108,7 +108,7 @@ def parse_calendar(text: str, zone: tzinfo | None = None) -> CalendarLimit:
     Args:
         text: CSV with the header `time,watts`. Lines that begin with # are comments. Times are ISO 8601 or
             Unix seconds in ascending order; an empty `watts` means no limit.
-        zone: time zone of times without an offset; None: the time zone of this host.
+        zone: time zone of times without an offset; None means the time zone of this host.
 
     Raises:
         ValueError: the text is malformed. The message names the line, counted from 1.

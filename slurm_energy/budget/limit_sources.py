@@ -72,7 +72,7 @@ class WeeklyLimit:
 
     Args:
         entries: entries of the schedule, at least one.
-        zone: time zone; None: the time zone of this host.
+        zone: time zone; None means the time zone of this host.
     """
 
     def __init__(self, entries: Iterable[ScheduleEntry], zone: tzinfo | None = None) -> None:
@@ -191,7 +191,7 @@ class SignalLimit:
     Attributes:
         fallback_watts: limit while the signal is lost.
         max_age_s: maximum age of a value.
-        watts: last valid value; None: there is no value yet.
+        watts: last valid value; None means that there is no value yet.
         written_unix_s: time of the last valid value.
     """
 

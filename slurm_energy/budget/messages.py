@@ -127,8 +127,8 @@ class NodePoll:
         boot_id: identifier of the node's boot. A reboot resets power limits.
         number: number of the last decision that was applied and read back; 0: no decision.
         devices: packages and GPUs.
-        node_watts: power of the whole node; None: not measured.
-        dram_watts: power of the memory; None: not measured.
+        node_watts: power of the whole node; None means not measured.
+        dram_watts: power of the memory; None means not measured.
         jobs: jobs on the node.
         is_safe: whether the node has fallen back to its safe limits.
     """
@@ -179,8 +179,8 @@ class NodeDecision:
 
     Attributes:
         number: number of the decision; 0: no budget applies to the node.
-        limits_watts: power limit by device; None: the budgets set no limit. A device that is not listed
-            keeps its ceiling.
+        limits_watts: power limit by device; None means that the budgets set no limit. A device that is not
+            listed keeps its ceiling.
         safe_watts: safe limit by device. The agent sets this limit when `lease_s` has passed without a
             decision.
         start_watts: start limit by device, for a job that starts before the next decision.

@@ -77,7 +77,8 @@ class PowerShares:
 
     Attributes:
         limit_watts: limit of each device of a group; NaN: no limit is needed. Shape (n,).
-        binding: row of the budget that determines the group's limit; -1: no budget does. Shape (n,).
+        binding: row of the budget that determines the group's limit; -1 means that no budget does. Shape
+            (n,).
         keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).
         committed_watts: sum of all limits and the fixed power under each budget. The expected power
             counts for groups that need no limit. Shape (b,).

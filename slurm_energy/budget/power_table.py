@@ -31,11 +31,11 @@ class NodePowerRange:
         gpu_watts: maximum minus idle power of one GPU; 0 without GPUs.
         package_idle_watts: idle power of all packages together, including memory.
         gpu_idle_watts: idle power of one GPU.
-        package_min_watts: sum of the minimum power limits of all packages; None: packages have no power
-            limit.
-        gpu_min_watts: minimum power limit of one GPU; None: GPUs have no power limit.
-        package_model, gpu_model: kind of hardware of the packages and of the GPUs, as in response curves;
-            empty: unknown.
+        package_min_watts: sum of the minimum power limits of all packages; None means that packages have no
+            power limit.
+        gpu_min_watts: minimum power limit of one GPU; None means that GPUs have no power limit.
+        package_model, gpu_model: kind of hardware of the packages and of the GPUs, as in response curves; an
+            empty value means unknown.
     """
 
     package_watts: float
@@ -56,7 +56,7 @@ class PartitionNode:
         partitions: partitions to which the node belongs.
         cpus: number of CPUs.
         gpus: number of GPUs by Slurm's GRES type. The type is empty for GPUs without a type.
-        power: power range; None: the node has not reported.
+        power: power range; None means that the node has not reported.
     """
 
     partitions: frozenset[str]
@@ -79,12 +79,12 @@ class PartitionPower:
         idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the minimum over all nodes.
         is_exclusive: whether each job gets whole nodes.
         is_default: whether the partition is the default of jobs that name no partition.
-        node_min_watts: maximum over the nodes of the sum of the packages' minimum power limits. None: a
-            node that has reported has no power limits, or no node has reported.
-        gpu_min_watts: maximum over the nodes of a GPU's minimum power limit. None: a node that has reported
-            has no GPU power limits, or no node has reported.
-        package_model, gpu_model: kind of all packages and of all GPUs; empty: there are several kinds, or
-            the kind is unknown.
+        node_min_watts: maximum over the nodes of the sum of the packages' minimum power limits. None means
+            that a node that has reported has no power limits, or no node has reported.
+        gpu_min_watts: maximum over the nodes of a GPU's minimum power limit. None means that a node that has
+            reported has no GPU power limits, or no node has reported.
+        package_model, gpu_model: kind of all packages and of all GPUs; an empty value means that there are
+            several kinds, or the kind is unknown.
     """
 
     cpu_watts: float

@@ -83,7 +83,8 @@ class _DeviceState:
     Attributes:
         job_ids: jobs that use the device.
         started_s: time of the first report of these jobs.
-        exceeds_since_s: time since which the device exceeds its ceiling; None: the device keeps the ceiling.
+        exceeds_since_s: time since which the device exceeds its ceiling; None means that the device keeps the
+            ceiling.
         learned_watts: lowest reachable limit while these jobs run; 0: unknown.
         highest_watts: maximum of the lowest reachable limits of all jobs so far.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0: the jobs

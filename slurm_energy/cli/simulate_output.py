@@ -121,7 +121,8 @@ def write_page(
     Args:
         scenario: the scenario with its axes.
         results: each variant with its results.
-        outcomes: simulation results by variant and policy; empty: the page shows the totals only.
+        outcomes: simulation results by variant and policy; an empty value means that the page shows the
+            totals only.
         path: path of the HTML file.
     """
     from slurm_energy.reports import simulation_page, sweep_maps

@@ -32,8 +32,8 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         dashed_values: options whose value may begin with a dash, such as `-S -y` of sprio.
-        rest_dest: attribute of the namespace that receives the list of all arguments after the first `--`;
-            empty: argparse treats `--` as usual.
+        rest_dest: attribute of the namespace that receives the list of all arguments after the first `--`; an
+            empty value means that argparse treats `--` as usual.
         intermixed: whether options may stand between positional arguments, as in Slurm's commands.
     """
 

@@ -45,9 +45,9 @@ class DatabaseLocation:
 
     Args:
         backend: `sqlite`, `mariadb` or `postgresql`.
-        path: the SQLite file; None: the database is on a server.
+        path: the SQLite file; None means that the database is on a server.
         url: URL without the password.
-        password: password for the server; None: no password is sent.
+        password: password for the server; None means that no password is sent.
     """
 
     __slots__ = ("backend", "password", "path", "url")
@@ -75,7 +75,7 @@ class DatabaseLocation:
 
     @property
     def host(self) -> str | None:
-        """Host of the server; None: the location is a SQLite file, or a server on this host."""
+        """Host of the server; None means that the location is a SQLite file, or a server on this host."""
         parts = urlsplit(self.url)
         socket = dict(parse_qsl(parts.query)).get(_SOCKETS.get(self.backend, ""), "")
         name = socket if self.backend == "postgresql" and socket else parts.hostname or ""

@@ -33,8 +33,8 @@ class Finding:
         key: dotted key (`controller.listen`), section (`[agnet]`), or empty for the whole file.
         why: the fault, with the value.
         todo: the remedy; empty if the remedy follows from the fault.
-        file: path of the configuration file; empty: the built-in defaults were checked.
-        line: line of the key, counted from 1; None: the key is not in the file.
+        file: path of the configuration file; an empty value means that the built-in defaults were checked.
+        line: line of the key, counted from 1; None means that the key is not in the file.
         unavailable: whether the configuration is valid, but a directory or database in it is currently not
             available.
     """

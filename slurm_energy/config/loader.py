@@ -44,7 +44,7 @@ def locate(argument: Path | str | None = None) -> Path:
     """Return the path of the configuration file.
 
     Args:
-        argument: path from the user; None: $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
+        argument: path from the user; None means $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
     """
     return Path(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_PATH)
 
@@ -55,7 +55,7 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
     The package `slurm_energy.validation` checks combinations of values.
 
     Args:
-        argument: path from the user; None: $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
+        argument: path from the user; None means $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
         trusted: whether to reject a file that users other than root and this process's user could have
             written. Daemons set this argument.
 
@@ -87,7 +87,7 @@ def is_explicit(argument: Path | str | None) -> bool:
     """Return whether the user named a configuration file. Such a file must exist.
 
     Args:
-        argument: path from the user; None: the file is named only if $SENERGY_CONFIG is set.
+        argument: path from the user; None means that the file is named only if $SENERGY_CONFIG is set.
     """
     return argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
 
@@ -115,7 +115,8 @@ def parse(text: str, path: Path | None = None) -> Config:
 
     Args:
         text: text of the file.
-        path: path of the file, for error messages and `Config.path`; None: the text is not from a file.
+        path: path of the file, for error messages and `Config.path`; None means that the text is not from a
+            file.
 
     Raises:
         InvalidConfigError: the text is not TOML, or contains unknown keys or invalid types or values. The
@@ -148,7 +149,8 @@ def parse_source(text: str, path: Path | None = None) -> ConfigSource:
 
     Args:
         text: text of the file.
-        path: path of the file, for the findings and `Config.path`; None: the text is not from a file.
+        path: path of the file, for the findings and `Config.path`; None means that the text is not from a
+            file.
     """
     reader = TableReader(path, text)
     try:
@@ -212,7 +214,7 @@ class TableReader:
     """A converter of TOML tables to dataclasses whose fields are declared with `value_checks.key`.
 
     Args:
-        path: path of the file, for error messages; None: the text is not from a file.
+        path: path of the file, for error messages; None means that the text is not from a file.
         text: text of the file.
 
     Attributes:
@@ -230,9 +232,9 @@ class TableReader:
 
         Args:
             section: section, as in `table_label`.
-            key: key in the section; empty: the whole section.
+            key: key in the section; an empty value means the whole section.
             why: description of the fault.
-            todo: the remedy; empty: the remedy follows from the fault.
+            todo: the remedy; an empty value means that the remedy follows from the fault.
         """
         return InvalidConfigError([self.finding(section, key, why, todo)])
 
@@ -243,9 +245,10 @@ class TableReader:
 
         Args:
             section: section, as in `table_label`.
-            key: key in the section, or `partition.gpu` for a key of an inner table; empty: the whole section.
+            key: key in the section, or `partition.gpu` for a key of an inner table; an empty value means the
+                whole section.
             why: description of the fault.
-            todo: the remedy; empty: the remedy follows from the fault.
+            todo: the remedy; an empty value means that the remedy follows from the fault.
             severity: severity of the finding.
         """
         name = f"{section}.{key}" if key else f"[{section}]"
@@ -259,7 +262,7 @@ class TableReader:
 
         Args:
             section: section, as in `table_label`.
-            key: key in the section; empty: the whole section.
+            key: key in the section; an empty value means the whole section.
             what: `key` or `section`.
             known: known names, from which a similar one is suggested.
         """
@@ -276,7 +279,7 @@ class TableReader:
         """Return the line number of a key, or of the key's table if the key is not in the file.
 
         Returns:
-            The line, counted from 1; None: neither the key nor its table is in the file.
+            The line, counted from 1; None means that neither the key nor its table is in the file.
         """
         table, _, inner = key.partition(".")
         outer, _, last = section.rpartition(".")  # agent.sampling_hz = 10 in [node_types.gpu]

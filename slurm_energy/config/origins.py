@@ -14,9 +14,9 @@ class Origin:
     """Source of a configured value: the file, a node type, or the default.
 
     Attributes:
-        table: section or table that sets the key, such as `node_types.gpu.agent`; empty: the value is the
-            default.
-        line: line in the file; None: the value is the default.
+        table: section or table that sets the key, such as `node_types.gpu.agent`; an empty value means that
+            the value is the default.
+        line: line in the file; None means that the value is the default.
     """
 
     table: str = ""
@@ -42,7 +42,7 @@ def origins(source: ConfigSource, node: str | None = None) -> dict[tuple[str, st
 
     Args:
         source: the parsed configuration file.
-        node: node whose node types are applied; None: apply no node types.
+        node: node whose node types are applied; None means to apply no node types.
     """
     found = {
         (section, key): Origin(section, source.reader.line(section, key))

@@ -32,9 +32,9 @@ def example_file(config: Config | None = None, notes: Mapping[tuple[str, str], s
     """Return the text of a configuration file with every key.
 
     Args:
-        config: configuration whose values are written; None: every key is commented out and shows an
-            example.
-        notes: comments to write after the values, by section and key; None: no comments.
+        config: configuration whose values are written; None means that every key is commented out and shows
+            an example.
+        notes: comments to write after the values, by section and key; None means no comments.
     """
     out = [
         "# slurm-energy: /etc/slurm/energy.toml",

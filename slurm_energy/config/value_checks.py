@@ -30,8 +30,8 @@ def key(
     Args:
         default: value of a missing key; a list or dict is copied for each instance.
         doc: one or two sentences for the example file and the reference page.
-        check: function that returns the fault of a value; None: any value of the type is valid.
-        show: value to show in the example file; None: the default.
+        check: function that returns the fault of a value; None means that any value of the type is valid.
+        show: value to show in the example file; None means the default.
         replaces: earlier name of the key, which is accepted with a warning for one minor release.
     """
     metadata = {

@@ -77,13 +77,14 @@ class ActiveController:
     Args:
         config: the configuration at the start.
         store: the open database.
-        argument: path of the configuration file named on the command line, from which a reload reads; None:
-            the default path.
+        argument: path of the configuration file named on the command line, from which a reload reads; None
+            means the default path.
         manager: the service manager to notify.
-        log_level: log level named on the command line; None: the level in the configuration applies.
-        lease: the lease of this process; None: the cluster has one controller only.
-        host: state that this process keeps when it changes between the active and the passive role; None: the
-            cluster has one controller only.
+        log_level: log level named on the command line; None means that the level in the configuration
+            applies.
+        lease: the lease of this process; None means that the cluster has one controller only.
+        host: state that this process keeps when it changes between the active and the passive role; None
+            means that the cluster has one controller only.
     """
 
     def __init__(
@@ -225,7 +226,8 @@ class ActiveController:
         """Start server, signal handlers and periodic tasks; return when the active role ends.
 
         Returns:
-            The reason why this process is no longer the active controller; None: a signal ended the daemon.
+            The reason why this process is no longer the active controller; None means that a signal ended the
+            daemon.
         """
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.set_default_executor(ThreadPoolExecutor(REQUEST_THREADS, "request"))

@@ -44,10 +44,11 @@ def serve(
 
     Args:
         config: the configuration at the start.
-        argument: path of the configuration file named on the command line, from which a reload reads; None:
-            the default path.
-        manager: the service manager to notify; None: no service manager is notified.
-        log_level: log level named on the command line; None: the level in the configuration applies.
+        argument: path of the configuration file named on the command line, from which a reload reads; None
+            means the default path.
+        manager: the service manager to notify; None means that no service manager is notified.
+        log_level: log level named on the command line; None means that the level in the configuration
+            applies.
 
     Raises:
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.

@@ -71,7 +71,7 @@ class NodeState:
         time: Unix time of the report according to the node's clock.
         received_s: monotonic time at which the report arrived.
         interval_s: seconds between two reports of a node when this report arrived.
-        watts: power of the node by component; None: unknown.
+        watts: power of the node by component; None means unknown.
         records: running jobs and steps on the node.
         size_bytes: size of the report and of `facts`.
         clock_offset_s: the node's clock minus the clock of this host. The value is too low by the
@@ -97,13 +97,13 @@ class LiveReports:
 
     Args:
         config: returns the current configuration.
-        hosts: addresses of nodes; None: any agent may report for any node.
-        running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
+        hosts: addresses of nodes; None means that any agent may report for any node.
+        running: the running jobs in Slurm, for the accounts of jobs; None means that accounts are unknown.
         clock: returns monotonic seconds.
-        factors: returns the present carbon intensity and price, which responses to nodes contain. None:
-            responses state that both are unknown.
-        policies_digest: returns the digest of the policy file. Nodes keep copies of this file. None:
-            responses do not contain the digest.
+        factors: returns the present carbon intensity and price, which responses to nodes contain. None means
+            that responses state that both are unknown.
+        policies_digest: returns the digest of the policy file. Nodes keep copies of this file. None means
+            that responses do not contain the digest.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class RunningJobCache:
         return frozenset(self._jobs)
 
     async def find(self, job_id: int, restart_count: int) -> AllocatedJob | None:
-        """Return the run of a job with this restart count; None: Slurm does not run the job.
+        """Return the run of a job with this restart count; None means that Slurm does not run the job.
 
         Raises:
             UnavailableError: slurmctld does not answer.

@@ -100,7 +100,7 @@ def active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, in
     Return None if the GPU was never active or its activity is unknown.
 
     Args:
-        busy: use of the GPU in percent; None: unknown.
+        busy: use of the GPU in percent; None means unknown.
         threshold: maximum use of an idle GPU in percent.
     """
     if busy is None:

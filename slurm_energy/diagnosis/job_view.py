@@ -262,8 +262,9 @@ class JobView:
             evidence: measured facts.
             seconds_lost: lost wall-clock time of the whole job; None if unknown.
             confidence: 0 to 1.
-            joules_lost: lost energy; None: the lost time multiplied by the power of the waiting job.
-            time_share: affected fraction of the job's time; None: the lost time divided by the job's time.
+            joules_lost: lost energy; None means the lost time multiplied by the power of the waiting job.
+            time_share: affected fraction of the job's time; None means the lost time divided by the job's
+                time.
             where: nodes, GPUs or ranks concerned.
         """
         if seconds_lost is not None:
@@ -293,10 +294,10 @@ class JobView:
             signal: name of the signal, phase or fact.
             value: measured value.
             text: the fact in one sentence.
-            threshold: name of the threshold with which `value` was compared; None: no threshold.
+            threshold: name of the threshold with which `value` was compared; None means no threshold.
             where: node, part or rank.
-            window: start and end of the observation, Unix seconds; None: the active window of the job, or the
-                whole job if there is no active window.
+            window: start and end of the observation, Unix seconds; None means the active window of the job,
+                or the whole job if there is no active window.
         """
         start, end = (
             window

@@ -25,7 +25,7 @@ class GroupCheck:
         name: name of the check.
         state: state of the check.
         finding: value or fault that the check found.
-        nodes: names of the nodes, sorted; empty: the check is about the cluster.
+        nodes: names of the nodes, sorted; an empty value means that the check is about the cluster.
         cost: effect of the fault; empty if there is no fault.
         fix: remedy; empty if there is nothing to do.
     """

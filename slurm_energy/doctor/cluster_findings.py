@@ -17,18 +17,21 @@ class NodeFindings:
 
     Attributes:
         name: Slurm's name of the node.
-        slurm_state: state in Slurm; empty: Slurm does not know the node, or does not answer.
+        slurm_state: state in Slurm; an empty value means that Slurm does not know the node, or does not
+            answer.
         is_expected: whether Slurm expects the node to be up.
         is_busy: whether Slurm runs jobs on the node.
         partition: a partition with the node, preferably the default one.
-        slurmd: release of the node's slurmd; empty: unknown.
-        age_s: seconds since the last live report; None: there is no live report.
+        slurmd: release of the node's slurmd; an empty value means unknown.
+        age_s: seconds since the last live report; None means that there is no live report.
         cluster: cluster name in the live report if this name differs from that of the controller's cluster;
             otherwise empty.
-        clock_offset_s: the node's clock minus the controller's clock, in seconds; None: unknown.
-        facts: facts about the node in the live report, see `protocol.node_states`; empty: not received yet.
+        clock_offset_s: the node's clock minus the controller's clock, in seconds; None means unknown.
+        facts: facts about the node in the live report, see `protocol.node_states`; an empty value means not
+            received yet.
         counts: counts in the report.
-        refusal: why senergyctld refuses the live reports of the node; empty: the reports are accepted.
+        refusal: why senergyctld refuses the live reports of the node; an empty value means that the reports
+            are accepted.
     """
 
     name: str
@@ -61,8 +64,8 @@ class ClusterFindings:
         schema: newest schema of records that senergyctld reads.
         client_version: release of this command.
         report_interval_s: minimum interval of live reports that senergyctld requests.
-        uptime_s: seconds since senergyctld started; None: unknown.
-        slurm_error: why Slurm does not answer; empty: Slurm answers.
+        uptime_s: seconds since senergyctld started; None means unknown.
+        slurm_error: why Slurm does not answer; an empty value means that Slurm answers.
         config: digests of the controller's configuration, see `config.section_digests`.
         is_complete: whether the caller sees all findings. Otherwise only reports and releases are known.
         nodes: the nodes, sorted by name.
@@ -95,7 +98,7 @@ def read_response(
         answer: response of senergyctld as parsed JSON.
         url: address of the controller.
         client_version: release of this command.
-        only: names of the nodes to select; empty: all nodes.
+        only: names of the nodes to select; an empty value means all nodes.
 
     Raises:
         NotFoundError: a selected node neither exists in Slurm nor reports.

@@ -57,11 +57,12 @@ def inspect(
     """Return the findings on this host.
 
     Args:
-        config_argument: value of --config; None: the default path. A faulty file is reported as a finding.
+        config_argument: value of --config; None means the default path. A faulty file is reported as a
+            finding.
         ask_agent: function that requests the agent's status.
         ask_controller: function that requests the controller's status.
         root: directory that contains sys, proc, dev and etc.
-        slurm_conf: path of slurm.conf; None: search the usual paths.
+        slurm_conf: path of slurm.conf; None means to search the usual paths.
     """
     config, config_error, config_findings = _config(config_argument)
     agent = _answer(ask_agent, config)
@@ -117,7 +118,7 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFin
 
     Args:
         root: directory that contains sys, proc, dev and etc.
-        used: the devices of this node that are in use; None: no device is in use.
+        used: the devices of this node that are in use; None means that no device is in use.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()
     knob_names = {knob.name for knob in used.knobs.values()} if used else set()

@@ -31,7 +31,7 @@ class NodeResult:
             line.
         cost: effect of the fault; empty if there is no fault.
         fix: remedy; empty if there is nothing to do.
-        value: number for this node in place of `{}`; None: the finding has no `{}`.
+        value: number for this node in place of `{}`; None means that the finding has no `{}`.
     """
 
     state: CheckState
@@ -264,7 +264,7 @@ def _plugin(node: NodeFindings, key: str) -> Mapping[str, Any] | None:
 
 
 def _plugin_fault(node: NodeFindings, plugin: Mapping[str, Any]) -> str:
-    """Return why Slurm does not load a plugin; empty: no reason is known."""
+    """Return why Slurm does not load a plugin; an empty value means that no reason is known."""
     release, installed = plugin.get("release"), node.facts.get("slurm")
     if not release:
         return f"is missing or unreadable: {plugin.get('path')}"

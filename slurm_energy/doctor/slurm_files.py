@@ -54,7 +54,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
 
     Args:
         conf: path of slurm.conf; None if there is no slurm.conf.
-        names: names of this host; None: read them from the system.
+        names: names of this host; None means to read them from the system.
     """
     if conf is None:
         return SlurmFileFindings()

@@ -80,7 +80,7 @@ def client(config: str | Path | None = None) -> ControllerClient:
     """Return a client of the configured senergyctld.
 
     Args:
-        config: configuration file; None: $SENERGY_CONFIG, otherwise /etc/slurm/energy.toml.
+        config: configuration file; None means $SENERGY_CONFIG, otherwise /etc/slurm/energy.toml.
 
     Raises:
         ConfigError: the file cannot be read or is invalid.
@@ -106,16 +106,16 @@ def jobs(
     """Return finished jobs that the caller may see, one row per job and run.
 
     Args:
-        ids: job ids such as `12`, `12_3`, `14+0`; None: all jobs.
-        users: login names of jobs' owners; None: all users whose jobs the caller may see.
-        accounts: names of Slurm accounts; None: any.
-        partitions: names of partitions; None: any.
-        nodes: names of nodes; a job is returned if it ran on at least one of these nodes. None: any.
+        ids: job ids such as `12`, `12_3`, `14+0`; None means all jobs.
+        users: login names of jobs' owners; None means all users whose jobs the caller may see.
+        accounts: names of Slurm accounts; None means any.
+        partitions: names of partitions; None means any.
+        nodes: names of nodes; a job is returned if it ran on at least one of these nodes. None means any.
         start: return only jobs that ran after this time: a text as for `senergy acct` (`now-7days`), Unix
-            seconds, or a datetime. None: no limit.
-        end: return only jobs that ran before this time, in one of the forms of `start`. None: no limit.
+            seconds, or a datetime. None means no limit.
+        end: return only jobs that ran before this time, in one of the forms of `start`. None means no limit.
         duplicates: also return earlier runs of requeued jobs.
-        controller: client of the senergyctld to query; None: the configured controller.
+        controller: client of the senergyctld to query; None means the configured controller.
 
     Returns:
         Data frame with `JOB_COLUMNS`.
@@ -162,7 +162,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
 
     Args:
         job: job id such as `12`, `12_3`, `14+0`.
-        controller: client of the senergyctld to query; None: the configured controller.
+        controller: client of the senergyctld to query; None means the configured controller.
 
     Returns:
         Data frame with one column per component and the column `total`. The index is the start of each

@@ -48,13 +48,13 @@ def report(
 
     Args:
         by: dimensions: one or more of account, user, qos, partition, policy, tag, gpu_kind and cpus.
-        start: start of the time range, in a form that `jobs` accepts; None: yesterday 00:00.
-        end: end of the time range, in a form that `jobs` accepts. None: now if `start` is given, otherwise
-            today 00:00.
+        start: start of the time range, in a form that `jobs` accepts; None means yesterday 00:00.
+        end: end of the time range, in a form that `jobs` accepts. None means now if `start` is given,
+            otherwise today 00:00.
         interval: `all`, `hour`, `day`, `week` or `month`. The frame has one row per interval and combination
             of dimension values.
-        clusters: names of clusters; None: only the cluster of the controller.
-        controller: client of the senergyctld to query; None: the configured controller.
+        clusters: names of clusters; None means only the cluster of the controller.
+        controller: client of the senergyctld to query; None means the configured controller.
 
     Returns:
         Data frame with cluster, start, end, kind, the columns in `by`, and the amounts.

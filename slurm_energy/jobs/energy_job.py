@@ -26,7 +26,7 @@ class EnergyJob:
 
     Args:
         job_id: Slurm's job id.
-        controller: client of the senergyctld that `record` and `trace` query; None: as configured.
+        controller: client of the senergyctld that `record` and `trace` query; None means as configured.
 
     Attributes:
         job_id: Slurm's job id.
@@ -53,7 +53,7 @@ class EnergyJob:
         """Wait for the end of the job and return the final state. The pauses between queries grow to 30 s.
 
         Args:
-            timeout_s: maximum time to wait in seconds; None: unlimited.
+            timeout_s: maximum time to wait in seconds; None means unlimited.
 
         Raises:
             TimeoutError: the job has not ended in this time.

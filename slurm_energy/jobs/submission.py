@@ -53,7 +53,7 @@ def submit(
         options: other options of sbatch by long name, with `_` or `-`: `{"nodes": 2, "exclusive": True}`.
             True stands for an option without a value. None and False leave the option out.
         environment: environment variables for the job, in addition to those of this process.
-        controller: client of the senergyctld that `record` and `trace` query; None: as configured.
+        controller: client of the senergyctld that `record` and `trace` query; None means as configured.
 
     Raises:
         RefusedError: sbatch refused the job, for example because of an invalid flag.

@@ -42,7 +42,7 @@ class MetricsListener:
     """Listener for the metrics of one daemon.
 
     Args:
-        address: HOST:PORT of the listener; empty: metrics are not served.
+        address: HOST:PORT of the listener; an empty value means that metrics are not served.
         settings: section `metrics` of the configuration.
         collect: returns the current metrics.
     """
@@ -58,7 +58,7 @@ class MetricsListener:
 
     @property
     def port(self) -> int | None:
-        """Port of the listener; None: the listener is closed."""
+        """Port of the listener; None means that the listener is closed."""
         return self._server.sockets[0].getsockname()[1] if self._server else None
 
     async def open(self) -> None:

@@ -32,8 +32,8 @@ class NameplateOracle:
     the TDP.
 
     Args:
-        cpu_kind: name of the hardware file of the CPU sockets; None: unknown. Each node is assumed to have
-            two sockets.
+        cpu_kind: name of the hardware file of the CPU sockets; None means unknown. Each node is assumed to
+            have two sockets.
     """
 
     def __init__(self, cpu_kind: str | None = None) -> None:

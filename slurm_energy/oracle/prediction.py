@@ -78,7 +78,7 @@ class PredictionRequest:
         precision: `fp32`, `tf32`, `bf16` or `fp16`.
         samples: training samples that the job processes in total.
         tag: value of `--energy-tag`.
-        submitted_unix_s: time for which the prediction is made, in Unix seconds; None: now.
+        submitted_unix_s: time for which the prediction is made, in Unix seconds; None means now.
     """
 
     user: str | None = None
@@ -113,8 +113,9 @@ class Prediction:
             time and power are correlated.
         source: kind of oracle that made the prediction.
         basis: one line for users about the data on which the prediction is based.
-        age_s: seconds since the newest measurement behind the prediction; None: the source does not age.
-        observations: number of measurements behind the prediction; None: not counted.
+        age_s: seconds since the newest measurement behind the prediction; None means that the source does not
+            age.
+        observations: number of measurements behind the prediction; None means not counted.
         notes: warnings, e.g. that the batch may exceed the GPU's memory.
     """
 

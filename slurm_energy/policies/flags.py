@@ -227,7 +227,7 @@ def _bounded(
     bounds: tuple[float, float],
     unit: str,
 ) -> float | None:
-    """Return the number in a flag after checking the site's bounds; None: the flag is not given."""
+    """Return the number in a flag after checking the site's bounds; None means that the flag is not given."""
     if name not in given:
         return None
     value, (low, high) = parse(given[name], FLAGS[name]), bounds

@@ -15,7 +15,9 @@ _MAX_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """Values of the knobs that tuning changes. None: the knob keeps the value that it had before the job.
+    """Values of the knobs that tuning changes.
+
+    None means that the knob keeps the value that it had before the job.
 
     Attributes:
         gpu_limit_watts: power limit of each GPU.

@@ -109,8 +109,8 @@ def point_settings(
         hardware: hardware of the node with the limits in force before the job.
         scope: part of the node that is allocated to the job.
         config: bounds of the site and RAPL averaging window.
-        request: validated flags of the job, whose fixed settings are included in the result; None: return the
-            settings of the point alone.
+        request: validated flags of the job, whose fixed settings are included in the result; None means to
+            return the settings of the point alone.
     """
     if request is not None:
         return make_plan(request, hardware, config, scope, point).settings

@@ -43,7 +43,7 @@ def check_slack(text: str | None, settings: DeferralConfig) -> None:
     as possible, which every slack permits.
 
     Args:
-        text: the flag's value; None: not given.
+        text: the flag's value; None means not given.
         settings: section `[deferral]` of the configuration.
 
     Raises:
@@ -58,7 +58,7 @@ def check_restart(text: str | None, settings: DeferralConfig) -> None:
     If the site does not suspend jobs, any duration is accepted and has no effect.
 
     Args:
-        text: the flag's value; None: not given.
+        text: the flag's value; None means not given.
         settings: section `[deferral]` of the configuration.
 
     Raises:

@@ -32,7 +32,7 @@ _BASE_FREQUENCY_TOLERANCE = 1.05
 
 @dataclass(slots=True)
 class CpuTarget:
-    """Target values of one cpufreq policy. None: the value is not changed.
+    """Target values of one cpufreq policy. None means that the value is not changed.
 
     Attributes:
         low_khz: lower frequency bound.

@@ -75,7 +75,7 @@ class EngineState:
 
     Attributes:
         usage: decayed usage of users and Slurm accounts.
-        configured_shares: fair shares as configured in Slurm's accounting; empty: unknown.
+        configured_shares: fair shares as configured in Slurm's accounting; an empty value means unknown.
         observed_shares: normalised fair shares last seen in the queue, used while the configured shares are
             unknown.
         site_factors: site factors of the last cycle by job id; None before the first cycle.
@@ -117,10 +117,11 @@ class PriorityEngine:
     Args:
         config: scheduling policy, weights and bounds.
         state: state that the engines before and after a reload share.
-        history: predictions from measured runs; None: there is no history.
-        shape_provider: determines the GPU shapes in which each job could run; None: only the requested shape.
-        guard: the prediction guard that the shape provider's predictor uses; None: predictions have no lower
-            bounds from history.
+        history: predictions from measured runs; None means that there is no history.
+        shape_provider: determines the GPU shapes in which each job could run; None means only the requested
+            shape.
+        guard: the prediction guard that the shape provider's predictor uses; None means that predictions have
+            no lower bounds from history.
 
     Raises:
         NotFoundError: the scheduling policy is unknown.

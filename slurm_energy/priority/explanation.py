@@ -65,7 +65,7 @@ def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[
 
     Args:
         snapshot: the ranked queue.
-        rows: the queue rows to choose from; None: all.
+        rows: the queue rows to choose from; None means all.
     """
     queue = snapshot.queue
     at = np.flatnonzero(queue.state == PENDING)
@@ -81,8 +81,8 @@ class Explainer:
 
     Args:
         snapshot: result of a cycle.
-        may_see: for each queue row, whether the job may be named in the description of another job; None: all
-            may be named.
+        may_see: for each queue row, whether the job may be named in the description of another job; None
+            means that all may be named.
     """
 
     def __init__(self, snapshot: Snapshot, may_see: Bools | None = None) -> None:

@@ -26,7 +26,7 @@ class AssignedShape:
 
     Attributes:
         submit_s: submission time of the job, Unix seconds.
-        shape: the GPU shape that the job has now; None: its original request.
+        shape: the GPU shape that the job has now; None means its original request.
         since_s: time of the assignment, Unix seconds.
         requested_gres: generic resources of the original request, in the syntax of scontrol.
         excluded_nodes: nodes that the job's owner excluded in the original request.

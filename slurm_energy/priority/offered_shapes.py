@@ -46,7 +46,7 @@ class OfferedShapeTable(ShapeTable):
     """Table of GPU shapes in which some jobs have several alternatives.
 
     Attributes:
-        shape: GPU shape by row; None: the job's original request.
+        shape: GPU shape by row; None means the job's original request.
         fits: whether the free resources suffice for the job in the GPU shape of each of the m rows.
         offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
         gpus_free: free GPUs when the table was made, by GPU type in the rows. For a mixed shape, the free
@@ -208,7 +208,7 @@ class OfferedShapeProvider:
             as_asked: predictions of the ranked jobs in their original request, one row per job.
             at: index of each table row's job among the ranked jobs, shape (m,).
             gpus: number of GPUs by table row, shape (m,).
-            shape: offered GPU shape by table row; None: the original request.
+            shape: offered GPU shape by table row; None means the original request.
             space: resources of the nodes.
         """
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)

@@ -111,9 +111,9 @@ class QueuePredictor:
 
     Args:
         config: configuration of energy policies, bounds and defaults. These complete the flags of each job.
-        history: predictions from measured runs; None: there is no history.
-        guard: lower bounds and factors against predictions that are too short; None: the predictions are used
-            unchanged.
+        history: predictions from measured runs; None means that there is no history.
+        guard: lower bounds and factors against predictions that are too short; None means that the
+            predictions are used unchanged.
     """
 
     def __init__(
@@ -142,9 +142,10 @@ class QueuePredictor:
 
         Args:
             queue: the jobs.
-            rows: rows of the queue, repeated where a job has several shapes, shape (m,); None: all, once.
-            gpus: number of GPUs by prediction, shape (m,); None: as requested.
-            gpu_kind: GPU type by prediction, m entries; None: as requested.
+            rows: rows of the queue, repeated where a job has several shapes, shape (m,); None means all,
+                once.
+            gpus: number of GPUs by prediction, shape (m,); None means as requested.
+            gpu_kind: GPU type by prediction, m entries; None means as requested.
         """
         requests = self._request_columns(queue, rows, gpus, gpu_kind)
         count = len(requests["gpus"])
@@ -336,7 +337,7 @@ class QueuePredictor:
     def _nameplate_figures(
         self, requests: Mapping[str, list[Any]], rows: Ints | None = None
     ) -> list[tuple[float, float]]:
-        """Return (seconds, watts) derived from time limit and TDP for each of `rows`; None: all rows."""
+        """Return (seconds, watts) derived from time limit and TDP for each of `rows`; None means all rows."""
         cache = _emptied_if_full(self._nameplate_cache)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
         figures = []

@@ -140,7 +140,7 @@ class PredictionGuard:
 
     Args:
         mispredictions: overruns of running jobs.
-        bounds: function that returns lower bounds from measured runs; None: there is no history.
+        bounds: function that returns lower bounds from measured runs; None means that there is no history.
     """
 
     def __init__(self, mispredictions: Mispredictions, bounds: BoundsSource | None) -> None:

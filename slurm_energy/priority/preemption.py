@@ -61,7 +61,7 @@ class PreemptionRules:
         protected: ids of jobs that are not preempted, because they were preempted recently or because Slurm
             refused to preempt them.
         protected_partitions: partitions whose jobs are not preempted.
-        partitions: partitions whose jobs may be preempted; empty: all.
+        partitions: partitions whose jobs may be preempted; an empty value means all.
         already_served: ids of jobs with deadlines for which other jobs were already preempted.
     """
 
@@ -313,7 +313,7 @@ def _cheapest_victims(
     Args:
         here: the candidates on the node.
         free: free units on the node, by GPU type (empty: CPUs).
-        kind: GPU type that the urgent job needs; empty: CPUs.
+        kind: GPU type that the urgent job needs; an empty value means CPUs.
         units: number of such GPUs or CPUs that the urgent job needs on the node.
         cores: number of CPUs that the urgent job needs on the node.
         most: maximum number of victims.

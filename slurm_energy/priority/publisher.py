@@ -36,7 +36,7 @@ class Publisher(Protocol):
         """Stop publishing for good. The jobs keep their places in the queue.
 
         Args:
-            successor: the publisher that takes over; None: no publisher takes over.
+            successor: the publisher that takes over; None means that no publisher takes over.
         """
         ...
 
@@ -75,7 +75,8 @@ class TablePublisher:
     Args:
         path: path of the file `priority.table`.
         stale_s: age in seconds at which the plugin disregards the table.
-        refresher: sets a field of a job in Slurm; None: slurmctld looks up new jobs only at the next minute.
+        refresher: sets a field of a job in Slurm; None means that slurmctld looks up new jobs only at the
+            next minute.
         ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
             instead of the middle. In the middle, new jobs of an unranked partition would stand before all
             jobs that already wait there. With many new jobs, the waiting jobs would never start.

@@ -31,7 +31,7 @@ class PriorityQuery:
         users: login names, or uids as text.
         neighbours: whether to return also the jobs directly before and after each matching job.
         state: whether to return also the columns from which the order was computed.
-        visible: restriction to jobs that the caller may see; None: no restriction.
+        visible: restriction to jobs that the caller may see; None means no restriction.
     """
 
     jobs: tuple[JobSelector, ...] = ()

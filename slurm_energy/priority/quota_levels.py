@@ -39,7 +39,8 @@ class QuotaUse:
         quota: the quota as configured.
         start: start of the current period in Unix time.
         end: end of the current period in Unix time.
-        used: amount used, in the unit of the quota; None: unknown, so that the quota has no effect.
+        used: amount used, in the unit of the quota; None means that it is unknown, so that the quota has no
+            effect.
         basis: for cost and carbon, a text with provider, zone, resolution and PUE; empty for energy.
         accounts: the quota's account and all accounts below it.
     """
@@ -53,7 +54,7 @@ class QuotaUse:
 
     @property
     def percent(self) -> float | None:
-        """Used amount in percent of the granted amount; None: unknown."""
+        """Used amount in percent of the granted amount; None means unknown."""
         return None if self.used is None else 100.0 * self.used / self.quota.amount
 
     @property
@@ -145,7 +146,7 @@ def period_window(quota: Quota, now: float, zone: tzinfo | None) -> tuple[float,
     Args:
         quota: the quota whose period is computed.
         now: the time, in Unix time.
-        zone: time zone of calendar periods; None: the time zone of this host.
+        zone: time zone of calendar periods; None means the time zone of this host.
     """
     months = _MONTHS.get(quota.period)
     if months is None:
@@ -165,7 +166,7 @@ def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
 
     Args:
         account: the account.
-        parents: parent of each account; empty: unknown.
+        parents: parent of each account; an empty value means unknown.
     """
     names = {account}
     while more := {name for name, parent in parents.items() if parent in names} - names:

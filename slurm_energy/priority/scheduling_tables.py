@@ -119,7 +119,7 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
     Args:
         queue: all jobs.
         leader: for each queue row, the row whose place it shares (`leader_rows`), shape (n,).
-        partitions: names of the partitions to rank; empty: all.
+        partitions: names of the partitions to rank; an empty value means all.
     """
     ranked = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
     if partitions:
@@ -191,8 +191,8 @@ def job_table(
         rows: queue rows of the ranked jobs, shape (n,).
         users: for each ranked job, the row of its user in the table of users, shape (n,).
         now_s: Unix seconds.
-        aged_starts: by uid, the number of jobs that recently started after waiting past the bound; None: no
-            such jobs.
+        aged_starts: by uid, the number of jobs that recently started after waiting past the bound; None means
+            no such jobs.
     """
     uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)

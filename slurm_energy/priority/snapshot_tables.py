@@ -78,8 +78,8 @@ def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | N
     Args:
         name: name of the account.
         own: the dicts of the users in the account.
-        configured: the account's share in Slurm; None: unknown, so that the sum of its users' shares is
-            given.
+        configured: the account's share in Slurm; None means that it is unknown, so that the sum of its users'
+            shares is given.
     """
     user_shares = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = configured.norm if configured else sum(user_shares) if user_shares else None

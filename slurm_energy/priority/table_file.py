@@ -102,7 +102,7 @@ def write(
         default: site factor of new jobs that are not in the table; 0: none. With a default, jobs that are
             deliberately not ranked need an entry with factor 0, because new jobs without an entry get the
             default.
-        written_unix_s: Unix seconds at which the order was computed; None: now.
+        written_unix_s: Unix seconds at which the order was computed; None means now.
 
     Raises:
         ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.

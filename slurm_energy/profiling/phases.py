@@ -88,14 +88,14 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
 
     Args:
         loader: the items, for example a `torch.utils.data.DataLoader`.
-        model: a `torch.nn.Module`; None: do not record `forward` and `backward`.
+        model: a `torch.nn.Module`; None means not to record `forward` and `backward`.
         optimizer: a `torch.optim.Optimizer`, or a list or tuple of optimizers.
-        device: device to which each batch is moved, with the time recorded as `copy`; None: the program
-            itself moves the batches.
+        device: device to which each batch is moved, with the time recorded as `copy`; None means that the
+            program itself moves the batches.
         total: total number of steps of this process, if known.
         max_workers: maximum number of loader processes. While steps wait for data, the number of processes is
-            increased between epochs. An increase that does not make steps faster is undone. None: never
-            change the loader.
+            increased between epochs. An increase that does not make steps faster is undone. None means never
+            to change the loader.
 
     Raises:
         UsageError: `max_workers` is not a positive whole number.

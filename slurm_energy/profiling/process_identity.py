@@ -57,7 +57,7 @@ def current_process(environment: Mapping[str, str] = os.environ) -> ProcessIdent
 
 
 def profile_directory(process: ProcessIdentity, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory of the file to which a process writes its sections; None: write no file.
+    """Return the directory of the file to which a process writes its sections; None means to write no file.
 
     The variable SENERGY_PROFILE_DIR names the directory. If the variable is set but empty, no file is
     written. If the variable is not set, a job writes to `senergy-profile.JOBID` in its working directory, and

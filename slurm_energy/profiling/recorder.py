@@ -72,7 +72,7 @@ class SectionRecorder:
 
     Args:
         process: identity of the process.
-        directory: directory of the file, created if absent; None: keep the sections in memory only.
+        directory: directory of the file, created if absent; None means to keep the sections in memory only.
         eager: write each section at once. Forked processes require this setting, because most of them exit
             without running atexit functions.
     """

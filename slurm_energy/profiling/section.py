@@ -54,8 +54,8 @@ class Section:
     def age_s(self) -> float | None:
         """Seconds between the agent's samples and the start and end of the section, as a sum.
 
-        The interval to which the joules belong is shifted by at most this time. None: the section has not
-        ended, or its energy is unknown.
+        The interval to which the joules belong is shifted by at most this time. None means that the section
+        has not ended, or its energy is unknown.
         """
         self._settle()
         return self._age_s

@@ -58,7 +58,7 @@ class InputReport:
         path: path of the input file.
         tally: numbers of events of the input.
         lost: events that the program dropped while it ran.
-        fault: damage at which reading stopped, with its position in the file; empty: no damage.
+        fault: damage at which reading stopped, with its position in the file; an empty value means no damage.
         has_unknown_clock: whether the clock of the trace is unknown, so that the first event is shown at the
             start of the timeline.
     """
@@ -75,8 +75,8 @@ class TimelineBuilder:
 
     Args:
         sources: inputs of the timeline.
-        writer: writer of the Chrome trace; None: no trace is written.
-        overview: overview for the page of the timeline; None: no page is created.
+        writer: writer of the Chrome trace; None means that no trace is written.
+        overview: overview for the page of the timeline; None means that no page is created.
         progress: function that is called with the number of processed bytes and the total number of bytes.
     """
 

@@ -49,8 +49,8 @@ class EventInput:
     Attributes:
         path: path of the file.
         header: header of the file.
-        start_ns: start of the oldest record, Unix nanoseconds; None: there are no records.
-        end_ns: end of the newest record; None: there are no records.
+        start_ns: start of the oldest record, Unix nanoseconds; None means that there are no records.
+        end_ns: end of the newest record; None means that there are no records.
     """
 
     path: Path

@@ -73,8 +73,9 @@ class TorchPhases:
     """Timer of the phases of a model.
 
     Args:
-        model: a `torch.nn.Module`; None: do not time the phases `forward` and `backward`.
-        optimizer: an optimizer, or a list or tuple of optimizers; None: do not time the phase `optimizer`.
+        model: a `torch.nn.Module`; None means not to time the phases `forward` and `backward`.
+        optimizer: an optimizer, or a list or tuple of optimizers; None means not to time the phase
+            `optimizer`.
         device: device to which the program moves batches; None if unknown.
     """
 

@@ -16,7 +16,8 @@ class DisplayUnits:
     """Decimal prefixes of the numbers in table columns.
 
     Attributes:
-        prefix: one of K, M, G, T, P for all numbers; empty: each number gets the prefix that suits it.
+        prefix: one of K, M, G, T, P for all numbers; an empty value means that each number gets the prefix
+            that suits it.
         convert: if False, plain numbers in the base unit are written. `prefix` takes precedence, as in sacct.
     """
 

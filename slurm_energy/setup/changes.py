@@ -123,7 +123,7 @@ def make_directory(
         path: the directory; nothing is done if it exists.
         mode: permission bits.
         journal: journal in which the change is recorded.
-        owner: uid and gid of the owner; None: the caller.
+        owner: uid and gid of the owner; None means the caller.
         data: whether the directory is for data, which undo does not delete.
 
     Raises:

@@ -142,8 +142,8 @@ def _without_items(line: str, added: Iterable[str]) -> str:
 def _find_lines(text: str, lines: str, near: int) -> int | None:
     """Return the offset of whole lines in a text.
 
-    Of several occurrences, the nearest one to the offset `near` is returned. None: the text does not contain
-    the lines.
+    Of several occurrences, the nearest one to the offset `near` is returned. None means that the text does
+    not contain the lines.
     """
     offsets = []
     at = text.find(lines)

@@ -66,7 +66,7 @@ def own_files(library: Path | None = None, root: Path = Path("/")) -> OwnFiles:
     """Return the locations of the installed files of slurm-energy.
 
     Args:
-        library: directory of the plugins; None: the directory of the package that contains this Python
+        library: directory of the plugins; None means the directory of the package that contains this Python
             package, else the first usual directory that exists.
         root: directory that contains etc and usr.
     """

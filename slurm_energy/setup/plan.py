@@ -61,9 +61,9 @@ class PlanOptions:
 
     Attributes:
         contain: whether to add the flag Contain to PrologFlags of slurm.conf as well.
-        config: path of energy.toml; None: the usual path.
+        config: path of energy.toml; None means the usual path.
         values: further values of energy.toml, by section and key.
-        slurmctld_has_alloc: whether the running slurmctld runs prologs at allocation; None: unknown.
+        slurmctld_has_alloc: whether the running slurmctld runs prologs at allocation; None means unknown.
     """
 
     contain: bool = False

@@ -23,7 +23,7 @@ class FileReversal:
     Attributes:
         entry: the change in the journal.
         file: the file as it is now.
-        data: contents to write; None: delete the file.
+        data: contents to write; None means to delete the file.
         remark: why lines of setup or the file remain; empty if nothing remains.
         keep: whether the file is left unchanged.
     """
@@ -49,7 +49,7 @@ def plan_reversal(entry: SetupEntry, journal: SetupJournal, file: SiteFile | Non
     Args:
         entry: the change in the journal.
         journal: journal of this host.
-        file: the current file; None: read it.
+        file: the current file; None means to read it.
 
     Raises:
         EnergyError: the file or its backup cannot be read.

@@ -28,7 +28,7 @@ def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path
     Args:
         urls: addresses of senergyctld.
         users: users as which senergyctld may run.
-        munge_socket: socket of munged; None: the default of the munge library.
+        munge_socket: socket of munged; None means the default of the munge library.
 
     Raises:
         EnergyError: no controller answers, or its response is invalid.

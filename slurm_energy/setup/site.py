@@ -60,7 +60,7 @@ class SlurmSite:
         is_configless_client: this host fetches slurm.conf from slurmctld, so that the local copy must not be
             edited.
         serves_configless: slurmctld sends slurm.conf and other files to hosts that request them.
-        installation: installed programs of Slurm; None: Slurm was not found.
+        installation: installed programs of Slurm; None means that Slurm was not found.
         names: names of this host.
     """
 
@@ -166,10 +166,10 @@ def read_site(
     """Return the Slurm cluster of this host.
 
     Args:
-        slurm_prefix: prefix of Slurm; None: search for it.
-        slurm_conf: path of slurm.conf; None: search for it.
+        slurm_prefix: prefix of Slurm; None means to search for it.
+        slurm_conf: path of slurm.conf; None means to search for it.
         root: directory that contains etc, proc and opt.
-        names: names of this host; None: read them from the system.
+        names: names of this host; None means to read them from the system.
 
     Raises:
         UsageError: `slurm_prefix` contains no Slurm.
@@ -244,7 +244,7 @@ def _installation(prefix: Path | None, daemons: Iterable[DaemonOptions], root: P
 
 
 def _locate(installation: Installation | None, daemons: Iterable[DaemonOptions], root: Path) -> Path | None:
-    """Return the path of the slurm.conf that Slurm's programs on this host read; None: no file found."""
+    """Return the path of the slurm.conf that Slurm's programs on this host read; None means no file found."""
     if named := os.environ.get("SLURM_CONF"):
         return Path(named)
     candidates = [one.conf for one in daemons if one.conf is not None]

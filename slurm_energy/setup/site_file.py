@@ -31,7 +31,7 @@ class SiteFile:
 
     Attributes:
         path: path of the file after resolving symbolic links.
-        data: contents of the file; None: the file does not exist.
+        data: contents of the file; None means that the file does not exist.
         mode: permission bits.
         uid: owner.
         gid: group.

@@ -197,8 +197,8 @@ def forecast(
         now_s: current time in seconds.
         edges_s: h + 1 ascending times, which are the limits of the slots.
         known_s: time up to which values are known ahead; see `known_until_s`.
-        model: parameters of the statistical forecast, which is used where values are not known ahead. None:
-            no statistical forecast is used.
+        model: parameters of the statistical forecast, which is used where values are not known ahead. None
+            means that no statistical forecast is used.
         deviation: result of `backtest_deviation` for this series, if already computed. If None, it is
             computed here.
     """

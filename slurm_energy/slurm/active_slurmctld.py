@@ -61,8 +61,8 @@ class ActiveSlurmctld:
         """Return the host of the active slurmctld as slurm.conf names it.
 
         Returns:
-            The host. None: slurm.conf cannot be read or names only one slurmctld, or no slurmctld is known to
-                be active.
+            The host. None means that slurm.conf cannot be read or names only one slurmctld, or no slurmctld
+            is known to be active.
         """
         if self._clock_s() - self._conf_read_s >= _CONF_AGE_S:
             self._conf_read_s = self._clock_s()

@@ -40,7 +40,7 @@ class BatchScript:
         fingerprint: digest of the script and its arguments from `script_fingerprint.fingerprint`.
         nodes, cpus, gpus: numbers on all nodes together, as Slurm counts the request.
         gpu_kind: Slurm's GRES type of the GPUs.
-        time_limit_s: time limit in seconds, a multiple of 60; None: the partition's limit, or no limit.
+        time_limit_s: time limit in seconds, a multiple of 60; None means the partition's limit, or no limit.
         partition: the first partition that the script names.
         account: Slurm account to charge.
         flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), unchecked.
@@ -113,7 +113,7 @@ def parse_time_limit(text: str, name: str = "--time") -> float | None:
         name: name of the option, for the error.
 
     Returns:
-        Seconds; None: no limit.
+        Seconds; None means no limit.
 
     Raises:
         UsageError: the text is not a time limit.
@@ -146,7 +146,7 @@ class _Lines:
     Attributes:
         given: line number, long option name and value of each option; value None: the option has no value.
         notes: warnings, one line each.
-        command: the first command line; empty: none.
+        command: the first command line; an empty value means none.
         heterogeneous: whether the script is a heterogeneous job. Only its first component is parsed.
     """
 

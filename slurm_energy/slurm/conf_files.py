@@ -49,7 +49,7 @@ class PlugstackLine:
 
 
 def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path of slurm.conf; None: the file is in none of the usual places.
+    """Return the path of slurm.conf; None means that the file is in none of the usual places.
 
     The places are searched in the order of Slurm: $SLURM_CONF; the path that was set when the commands were
     built, which is `etc` below a prefix such as /opt/slurm; the cache of configless nodes.

@@ -102,7 +102,7 @@ def plugin_state(
 
     Args:
         slurm: the Slurm installation of this host.
-        conf: path of slurm.conf; None: where Slurm expects it.
+        conf: path of slurm.conf; None means where Slurm expects it.
         kind: which plugin of slurm-energy.
 
     Raises:

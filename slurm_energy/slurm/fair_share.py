@@ -23,9 +23,10 @@ class Association:
     """An association of Slurm (a user or Slurm account): one row of `sacctmgr show assoc`.
 
     Attributes:
-        account, user, partition, parent: names; empty: none. `user` is empty for the association of a Slurm
-            account. `parent` is set only for a Slurm account below another Slurm account.
-        shares: raw shares. None: `Share=parent`, so the association uses the shares of its account.
+        account, user, partition, parent: names; an empty value means none. `user` is empty for the
+            association of a Slurm account. `parent` is set only for a Slurm account below another Slurm
+            account.
+        shares: raw shares. None means `Share=parent`, so the association uses the shares of its account.
     """
 
     account: str
@@ -40,7 +41,7 @@ class FairShare:
     """The fair-share entitlement of a Slurm account or user.
 
     Attributes:
-        raw: shares as sacctmgr shows them; None: `Share=parent`.
+        raw: shares as sacctmgr shows them; None means `Share=parent`.
         norm: fraction of the cluster, 0 to 1: the product of the fractions on each level from the root down.
             Under classic fairshare `norm` equals Slurm's NormShares. Under Fair Tree, NormShares is only the
             last factor of this product.
@@ -77,7 +78,8 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
 
     Args:
         run: function that executes a command and returns the output of the command.
-        cluster: ClusterName; empty: sacctmgr shows the associations of all clusters together.
+        cluster: ClusterName; an empty value means that sacctmgr shows the associations of all clusters
+            together.
 
     Raises:
         UnavailableError: slurmdbd does not answer, or the output cannot be parsed.

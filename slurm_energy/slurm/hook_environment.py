@@ -38,7 +38,8 @@ class JobContext:
         node: NodeName of this node.
         cpus: number of CPUs of the job on this node.
         node_count: number of nodes of the job.
-        gpus: device numbers of the job's GPUs on this node; None: not set, not numbers, or the job has none.
+        gpus: device numbers of the job's GPUs on this node; None means not set, not numbers, or the job has
+            none.
         exclusive: True if Slurm allows no other job on this node.
         sluid: Slurm's unique job id, which exists from Slurm 25.11 on.
         flags: energy flags by name (`ENERGY_POLICY`, ...), unchecked.
@@ -106,7 +107,7 @@ def _number(env: Mapping[str, str], *names: str, default: int | None = None) -> 
 
 
 def _cpus(env: Mapping[str, str]) -> int | None:
-    """Return the number of the job's CPUs on this node; None: unknown.
+    """Return the number of the job's CPUs on this node; None means unknown.
 
     The node list is in SLURM_NODELIST in 22.05 and in SLURM_JOB_NODELIST in later releases.
     """
@@ -124,7 +125,7 @@ def _cpus(env: Mapping[str, str]) -> int | None:
 
 
 def _node_count(env: Mapping[str, str]) -> int | None:
-    """Return the number of the job's nodes, computed from the list of CPU counts; None: unknown."""
+    """Return the number of the job's nodes, computed from the list of CPU counts; None means unknown."""
     try:
         return hostlist.sum_repeats(env["SLURM_JOB_CPUS_PER_NODE"])
     except (KeyError, UsageError):

@@ -65,7 +65,7 @@ def expand_hostlist(hostlist: str, name: str = "host list") -> list[str]:
 
 
 def node_position(node: str, hostlist: str) -> int | None:
-    """Return the position of a node in a host list, counted from 0; None: the node is not in the list.
+    """Return the position of a node in a host list, counted from 0; None if the node is not in the list.
 
     Raises:
         UsageError: the text is not a host list, or names more than a million nodes.
@@ -91,7 +91,7 @@ def count_at(counts: str, position: int) -> int | None:
         position: position of the node in the host list, from 0.
 
     Returns:
-        The count; None: the list has no count for this position.
+        The count; None means that the list has no count for this position.
 
     Raises:
         UsageError: `counts` is not a list of counts.

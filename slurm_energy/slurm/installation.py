@@ -56,7 +56,7 @@ class Installation:
         scontrol gives up.
 
         Args:
-            run: function that executes a command and returns the output; None: do not query slurmctld.
+            run: function that executes a command and returns the output; None means not to query slurmctld.
 
         Raises:
             UnavailableError: no candidate contains Slurm's plugins.
@@ -89,8 +89,8 @@ def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ
     """Return the Slurm installation of this host.
 
     Args:
-        prefix: prefix of the installation; None: the prefix of scontrol or srun on PATH, else the prefix of
-            slurmctld or slurmd.
+        prefix: prefix of the installation; None means the prefix of scontrol or srun on PATH, else the prefix
+            of slurmctld or slurmd.
         environment: environment variables with PATH.
 
     Raises:

@@ -117,22 +117,22 @@ class JobFacts:
 
     @property
     def array_job_id(self) -> int | None:
-        """Job id of the array to which the job belongs; None: not an array task."""
+        """Job id of the array to which the job belongs; None means not an array task."""
         return self._base_if("task")
 
     @property
     def array_task_id(self) -> int | None:
-        """Index of the task in its array; None: not an array task."""
+        """Index of the task in its array; None means not an array task."""
         return self._part("task")
 
     @property
     def het_job_id(self) -> int | None:
-        """Job id of the heterogeneous job to which the component belongs; None: not a component."""
+        """Job id of the heterogeneous job to which the component belongs; None means not a component."""
         return self._base_if("offset")
 
     @property
     def het_offset(self) -> int | None:
-        """Number of the component in its heterogeneous job; None: not a component."""
+        """Number of the component in its heterogeneous job; None means not a component."""
         return self._part("offset")
 
     def _part(self, name: str) -> int | None:
@@ -181,7 +181,7 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
         start: start of the record, Unix seconds.
 
     Returns:
-        The run; None: no run was near the start of the record.
+        The run; None means that no run was near the start of the record.
     """
     begun = [facts for facts in runs if facts.start is not None or facts.end is not None]
     if restart_count < len(begun) and _is_near(begun[restart_count], start):

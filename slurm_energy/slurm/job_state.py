@@ -34,7 +34,7 @@ def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
 
     Args:
         job_id: job id as users write it: `12`, `12_3`, `14+0`.
-        run: function that executes a command and returns the output; None: a runner with a timeout of
+        run: function that executes a command and returns the output; None means a runner with a timeout of
             `TIMEOUT_S`.
 
     Returns:
@@ -64,7 +64,7 @@ class JobStatus:
 
     Attributes:
         state: state as Slurm writes it, such as `COMPLETED`.
-        nodes: number of allocated nodes; None: unknown.
+        nodes: number of allocated nodes; None means unknown.
     """
 
     state: str
@@ -85,7 +85,7 @@ def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[i
 
     Args:
         job_ids: numeric job ids.
-        run: function that executes a command and returns the output; None: a runner with a timeout of
+        run: function that executes a command and returns the output; None means a runner with a timeout of
             `TIMEOUT_S`.
 
     Raises:
@@ -118,7 +118,7 @@ def find_own_jobs(names: Sequence[str], run: Runner | None = None) -> dict[str, 
 
     Args:
         names: job names to find.
-        run: function that executes a command and returns the output; None: a runner with a timeout of
+        run: function that executes a command and returns the output; None means a runner with a timeout of
             `TIMEOUT_S`.
 
     Raises:

@@ -43,7 +43,7 @@ class LicenseReservation:
 
     Attributes:
         start_unix_s: start, Unix seconds.
-        end_unix_s: end, Unix seconds; None: no end.
+        end_unix_s: end, Unix seconds; None means no end.
         license: name of the license.
         count: number of withheld licenses.
     """

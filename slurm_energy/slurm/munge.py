@@ -28,9 +28,9 @@ class Credential:
     Attributes:
         payload: payload bytes.
         uid, gid: ids of the process that encoded the credential.
-        origin: IPv4 address of the host on which the credential was encoded; None: unknown. The munged of
-            that host detected the address or took the address from the option --origin. The address is often
-            a loopback address.
+        origin: IPv4 address of the host on which the credential was encoded; None means unknown. The munged
+            of that host detected the address or took the address from the option --origin. The address is
+            often a loopback address.
     """
 
     payload: bytes
@@ -44,7 +44,7 @@ def encode(payload: bytes, socket: Path | None = None) -> str:
 
     Args:
         payload: any bytes, up to about 1 MiB.
-        socket: socket of munged; None: the default of libmunge.
+        socket: socket of munged; None means the default of libmunge.
 
     Raises:
         UnavailableError: libmunge is missing, or munged does not answer.
@@ -72,7 +72,7 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
 
     Args:
         credential: result of `encode` on a host with the same munge key.
-        socket: socket of munged; None: the default of libmunge.
+        socket: socket of munged; None means the default of libmunge.
 
     Raises:
         ForbiddenError: the credential is expired, replayed, rewound, forged or malformed. The reason is
@@ -133,7 +133,7 @@ class _Context:
         self._library.munge_ctx_destroy(self.handle)
 
     def origin(self) -> str | None:
-        """Return the IPv4 address of the host that encoded the last decoded credential; None: unknown."""
+        """Return the IPv4 address of the host that encoded the last decoded credential; None if unknown."""
         address = ctypes.create_string_buffer(4)  # struct in_addr
         code = self._library.munge_ctx_get(self.handle, ctypes.c_int(_OPTION_ORIGIN), ctypes.byref(address))
         if code != _SUCCESS or not any(address.raw):

@@ -33,9 +33,9 @@ class NodePowerStatus:
         words: words of the state, such as `IDLE` and `POWERED_DOWN`.
         partitions: partitions of the node.
         kind: text that is equal for nodes with the same hardware, features and weight.
-        boot_unix_s: time of the last boot in Unix seconds; None: unknown.
-        slurmd_unix_s: time of the start of slurmd in Unix seconds; None: unknown.
-        last_busy_unix_s: end of the last job in Unix seconds; None: unknown.
+        boot_unix_s: time of the last boot in Unix seconds; None means unknown.
+        slurmd_unix_s: time of the start of slurmd in Unix seconds; None means unknown.
+        last_busy_unix_s: end of the last job in Unix seconds; None means unknown.
     """
 
     name: str

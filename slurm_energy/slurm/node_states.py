@@ -23,7 +23,7 @@ class NodeInSlurm:
     Attributes:
         name: Slurm's name of the node.
         state: state as sinfo prints it, such as `idle`, `mixed*` or `down~`.
-        version: release of the node's slurmd; empty: unknown.
+        version: release of the node's slurmd; an empty value means unknown.
         partition: the default partition if the node belongs to it, else the first partition of the node.
     """
 

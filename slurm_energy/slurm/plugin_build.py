@@ -82,7 +82,7 @@ def built_release(plugin: Path) -> Release | None:
         plugin: path of the plugin.
 
     Returns:
-        The release; None: the file is missing or is not a plugin of slurm-energy.
+        The release; None means that the file is missing or is not a plugin of slurm-energy.
     """
     try:
         match = _BUILT_FOR.search(plugin.read_bytes())
@@ -101,11 +101,11 @@ def build(
     """Build the plugin for an installed slurmctld.
 
     Args:
-        output: directory for the plugin; None: plugins/.
-        source: source tree of Slurm, configured or not; None: download it with apt.
-        cache: directory for downloaded sources; None: build/ next to plugins/.
+        output: directory for the plugin; None means plugins/.
+        source: source tree of Slurm, configured or not; None means to download it with apt.
+        cache: directory for downloaded sources; None means build/ next to plugins/.
         say: function that receives a line of text before each step that takes time.
-        slurm: installation to build for; None: the installation of this host.
+        slurm: installation to build for; None means the installation of this host.
 
     Returns:
         Path of the plugin, and the release for which it was built.

@@ -26,7 +26,8 @@ class PluginFile:
 
     Attributes:
         path: path of the plugin.
-        release: Slurm release for which the plugin was built; None: the file is missing or is no plugin.
+        release: Slurm release for which the plugin was built; None means that the file is missing or is no
+            plugin.
     """
 
     path: Path
@@ -38,11 +39,11 @@ class SlurmFiles:
     """The files of slurm-energy in the configuration of Slurm on this host.
 
     Attributes:
-        conf: path of slurm.conf; None: this host has no slurm.conf, or the file cannot be read.
-        release: installed Slurm release; None: unknown.
-        flags: SPANK plugin energy.so; None: plugstack.conf does not name this plugin.
-        hooks: SPANK plugin energy_hooks.so; None: plugstack.conf does not name this plugin.
-        prolog: program of slurm-energy that `Prolog=` names; empty: none.
+        conf: path of slurm.conf; None means that this host has no slurm.conf, or the file cannot be read.
+        release: installed Slurm release; None means unknown.
+        flags: SPANK plugin energy.so; None means that plugstack.conf does not name this plugin.
+        hooks: SPANK plugin energy_hooks.so; None means that plugstack.conf does not name this plugin.
+        prolog: program of slurm-energy that `Prolog=` names; an empty value means none.
     """
 
     conf: Path | None = None
@@ -56,7 +57,8 @@ def find_slurm_files(conf: Path | None) -> SlurmFiles:
     """Return the files of slurm-energy that the configuration of Slurm names.
 
     Args:
-        conf: path of slurm.conf; None: there is no slurm.conf. The Slurm release may be known nevertheless.
+        conf: path of slurm.conf; None means that there is no slurm.conf. The Slurm release may be known
+            nevertheless.
     """
     settings: Settings = {}
     if conf is not None:
@@ -120,7 +122,7 @@ def plugin_directories(settings: Settings) -> list[Path]:
 
 
 def line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
-    """Return the line of plugstack.conf that names the plugin file `name`; None: there is no such line."""
+    """Return the line of plugstack.conf that names the plugin file `name`; None if there is no such line."""
     return next((line for line in lines if Path(line.plugin).name == name), None)
 
 

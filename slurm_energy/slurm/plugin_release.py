@@ -29,7 +29,8 @@ def plugin_release(path: Path) -> Release | None:
         path: path of the plugin.
 
     Returns:
-        The release; None: the file is not an ELF file with the symbol `plugin_version`, or is too large.
+        The release; None means that the file is not an ELF file with the symbol `plugin_version`, or is too
+        large.
 
     Raises:
         OSError: the file cannot be read.
@@ -44,7 +45,7 @@ def plugin_release(path: Path) -> Release | None:
 
 
 def installed_release(directories: Iterable[Path]) -> Release | None:
-    """Return the release of the first Slurm plugin in the given directories; None: there is no plugin.
+    """Return the release of the first Slurm plugin in the given directories; None if there is no plugin.
 
     Plugins of slurm-energy are skipped.
     """

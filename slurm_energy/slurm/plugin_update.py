@@ -39,7 +39,7 @@ def update_spank(prefix: Path | None, say: Say) -> None:
     packages there is nothing to select.
 
     Args:
-        prefix: prefix of Slurm; None: the prefix of srun on PATH.
+        prefix: prefix of Slurm; None means the prefix of srun on PATH.
         say: function that receives a line of text about each change.
 
     Raises:
@@ -76,8 +76,8 @@ def update_exact(
 
     Args:
         slurm: the Slurm installation of this host.
-        conf: path of slurm.conf; None: where Slurm expects it.
-        source: source tree of Slurm; None: search a source tree in `SOURCE_DIRECTORIES`.
+        conf: path of slurm.conf; None means where Slurm expects it.
+        source: source tree of Slurm; None means to search a source tree in `SOURCE_DIRECTORIES`.
         say: function that receives a line of text before each step that takes time.
     """
     for kind in ExactPlugin:
@@ -104,7 +104,7 @@ def build_exact(kind: ExactPlugin, slurm: Installation, source: Path | None, say
     Args:
         kind: which plugin of slurm-energy to build.
         slurm: the Slurm installation of this host.
-        source: source tree of Slurm, for the site factor; None: it is downloaded.
+        source: source tree of Slurm, for the site factor; None means that it is downloaded.
         say: function that receives a line of text before each step that takes time.
 
     Raises:

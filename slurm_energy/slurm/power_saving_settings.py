@@ -32,18 +32,18 @@ class PowerSavingSettings:
     """Slurm's settings of power saving.
 
     Attributes:
-        suspend_program, resume_program: programs that power nodes down and up; empty: none.
-        suspend_time_s: idle time after which Slurm itself powers nodes down; None: Slurm's power saving is
-            disabled.
+        suspend_program, resume_program: programs that power nodes down and up; an empty value means none.
+        suspend_time_s: idle time after which Slurm itself powers nodes down; None means that Slurm's power
+            saving is disabled.
         excluded_nodes: names of nodes that Slurm never powers down. The names include all nodes of entries
             with a count (`NODES:COUNT`), although Slurm keeps only `COUNT` of these nodes on.
         excluded_partitions: partitions whose nodes Slurm never powers down.
         excluded_states: node states in which Slurm never powers nodes down, in upper case.
-        resume_timeout_s: time after which a node that does not boot is set to DOWN; None: unknown.
-        suspend_timeout_s: time after which a node that shuts down counts as off; None: unknown.
-        prolog_slurmctld: program that slurmctld runs before each job; empty: none.
-        prolog_timeout_s: time after which slurmctld ends `prolog_slurmctld`; None: never.
-        slurm_uid: uid of SlurmUser; None: unknown.
+        resume_timeout_s: time after which a node that does not boot is set to DOWN; None means unknown.
+        suspend_timeout_s: time after which a node that shuts down counts as off; None means unknown.
+        prolog_slurmctld: program that slurmctld runs before each job; an empty value means none.
+        prolog_timeout_s: time after which slurmctld ends `prolog_slurmctld`; None means never.
+        slurm_uid: uid of SlurmUser; None means unknown.
         pass_s: maximum time between two passes in which slurmctld checks the nodes that shut down or boot.
     """
 
@@ -62,7 +62,7 @@ class PowerSavingSettings:
 
     @property
     def boot_wait_s(self) -> float | None:
-        """Maximum time that PrologSlurmctld may wait for the nodes of a job; None: unknown.
+        """Maximum time that PrologSlurmctld may wait for the nodes of a job; None means unknown.
 
         A node responds or is set to DOWN within ResumeTimeout after the start of its boot. slurmctld requeues
         a job whose PrologSlurmctld exceeds PrologEpilogTimeout.

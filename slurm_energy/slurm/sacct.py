@@ -98,7 +98,7 @@ def read_document(options: Sequence[str], parser: str = "", run: Runner | None =
 
     Args:
         options: options that select rows, each one argument.
-        parser: value of --json, such as `v0.0.42`; empty: sacct's default.
+        parser: value of --json, such as `v0.0.42`; an empty value means sacct's default.
         run: function that executes a command and returns the output of the command.
 
     Raises:

@@ -32,7 +32,7 @@ class SacctField:
         doc: meaning, for users.
         overflow: treatment by sacct of a value that is longer than the column.
         since: first release with the field, as (major, minor).
-        before: first release without the field; None: the newest release has the field.
+        before: first release without the field; None means that the newest release has the field.
     """
 
     name: str
@@ -200,7 +200,7 @@ def fields_of(release: Release) -> tuple[SacctField, ...]:
 
 
 def explain_missing(name: str, release: Release, flag: str) -> UsageError | None:
-    """Return the error for a field that only other releases have; None: no release has the field."""
+    """Return the error for a field that only other releases have; None if no release has the field."""
     for field in SACCT_FIELDS:
         if field.name.lower() == name.lower() and not field.exists_in(release):
             end = (

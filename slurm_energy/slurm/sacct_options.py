@@ -26,7 +26,8 @@ class SacctOption:
 
     Attributes:
         names: all spellings, short ones first.
-        value: placeholder of the value; empty: the option takes no value. A value in brackets is optional.
+        value: placeholder of the value; an empty value means that the option takes no value. A value in
+            brackets is optional.
         doc: meaning; for a refused option the reason.
         treatment: way in which `senergy acct` handles the option.
         since: first release of Slurm with the option, as (major, minor).

@@ -16,7 +16,7 @@ def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
 
     Args:
         run: function that executes a command and returns the output of the command.
-        cluster: ClusterName; empty: the accounts of all clusters.
+        cluster: ClusterName; an empty value means the accounts of all clusters.
 
     Raises:
         UnavailableError: slurmdbd does not answer.

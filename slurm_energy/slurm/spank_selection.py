@@ -30,7 +30,7 @@ class SpankSelection:
 
     Attributes:
         series: release series of the installed Slurm.
-        directory: directory of the selected plugins; None: there are no plugins for this series.
+        directory: directory of the selected plugins; None means that there are no plugins for this series.
         changed: whether a link was changed.
     """
 
@@ -40,12 +40,12 @@ class SpankSelection:
 
 
 def slurm_release(prefix: Path | None = None) -> Release | None:
-    """Return the release of the installed Slurm, read from its plugins; None: there is no Slurm.
+    """Return the release of the installed Slurm, read from its plugins; None means that there is no Slurm.
 
     No program is run, because login nodes have neither slurmctld nor slurmd.
 
     Args:
-        prefix: prefix of Slurm; None: the prefix of srun or scontrol on PATH, else /usr.
+        prefix: prefix of Slurm; None means the prefix of srun or scontrol on PATH, else /usr.
     """
     if prefix is None:
         programs = [shutil.which(name) for name in ("scontrol", "srun", "slurmd", "slurmctld")]

@@ -61,7 +61,7 @@ def parse_tres(text: str | None) -> RequestedResources:
 
 
 def _memory_mib(text: str) -> int | None:
-    """Return an amount of memory in MiB, rounded up; None: the text cannot be parsed."""
+    """Return an amount of memory in MiB, rounded up; None means that the text cannot be parsed."""
     match = _MEMORY.fullmatch(text)
     if match is None:
         return None
@@ -73,9 +73,10 @@ def gpus_of_run(tres: str | None, recorded: int | None) -> int:
     """Return the number of GPUs of a run.
 
     Args:
-        tres: TRES request of the job; None: unknown. If the request lists any GRES but no GPUs, the job has
-            no GPUs.
-        recorded: number of GPUs in the run's records, used if Slurm does not account for GPUs; None: unknown.
+        tres: TRES request of the job; None means unknown. If the request lists any GRES but no GPUs, the job
+            has no GPUs.
+        recorded: number of GPUs in the run's records, used if Slurm does not account for GPUs; None means
+            unknown.
     """
     requested = parse_tres(tres).gpus
     if requested is not None:

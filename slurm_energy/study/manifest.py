@@ -39,13 +39,13 @@ class StepEntry:
 
     Attributes:
         state: state of the step.
-        started, ended: Unix seconds; None: the step has not started or not ended.
+        started, ended: Unix seconds; None means that the step has not started or not ended.
         command: command line.
         inputs: SHA-256 by input: `objective`, `STEP/result.json`, or `file:PATH` for a file elsewhere.
         outputs: SHA-256 by file in the directory of the step.
-        seed: seed of random numbers; None: the step uses no random numbers.
+        seed: seed of random numbers; None means that the step uses no random numbers.
         release: release of slurm-energy with which the step ran.
-        error: reason why the step failed; empty: the step did not fail.
+        error: reason why the step failed; an empty value means that the step did not fail.
     """
 
     state: StepState = StepState.NONE

@@ -66,7 +66,10 @@ class BalancedModel(torch.nn.Module):
         self._replica: list[Any] = []
 
     def join(self, group: Any) -> None:
-        """Sum gradients over a process group from now on. None: this rank computes alone or pauses."""
+        """Sum gradients over a process group from now on.
+
+        None means that this rank computes alone or pauses.
+        """
         self.exchange = None
         self._replica.clear()
         gc.collect()  # the hooks of the previous replica end with it

@@ -31,9 +31,9 @@ class ProgramMeasurement:
         power: mean power of the job's components.
         time_error: relative standard error of `time`.
         power_error: relative standard error of `power`.
-        scale: name of the unknown scale of `time` and `power`. Measurements with the same name have the
-            same scale, for example whole runs in the same shape (nodes, GPUs, CPUs). None: `time` and `power`
-            are ratios to the untuned job.
+        scale: name of the unknown scale of `time` and `power`. Measurements with the same name have the same
+            scale, for example whole runs in the same shape (nodes, GPUs, CPUs). None means that `time` and
+            `power` are ratios to the untuned job.
         count: number of windows or runs that were averaged; 0 for the power before a run was tuned.
         unix_s: Unix time of the measurement; None if unknown.
     """

@@ -58,9 +58,9 @@ def recurring_start(
         runs: earlier runs of the program on the same kind of hardware.
         objective: objective with its slowdown limit.
         seed: seed of the random choice. The same seed gives the same start.
-        watts: power of the untuned job in watts. None: the latest earlier run that measured this power
-            supplies the value.
-        gpu_watts: power of one GPU of the untuned job in watts; None: as for `watts`.
+        watts: power of the untuned job in watts. None means that the latest earlier run that measured this
+            power supplies the value.
+        gpu_watts: power of one GPU of the untuned job in watts; None means as for `watts`.
     """
     measurements = merge_repetitions(measurements_of(runs))[-_MAX_MEASUREMENTS:]
     if not measurements:

@@ -26,9 +26,9 @@ def summary(
         points: candidate points. The first point is the untuned point.
         objective: objective of the job.
         phases: phases of the job. The longest phase is reported.
-        source: signal from which the job's progress was measured; None: no progress was measured.
-        static: point of a job whose progress cannot be measured, and the origin of this point; None: the
-            point was found by a search.
+        source: signal from which the job's progress was measured; None means that no progress was measured.
+        static: point of a job whose progress cannot be measured, and the origin of this point; None means
+            that the point was found by a search.
     """
     main = _main_phase(phases)
     reference = main.track.blocks[0] if main.ensemble is not None else None

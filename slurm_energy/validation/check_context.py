@@ -26,9 +26,9 @@ class CheckContext:
     Attributes:
         source: the parsed configuration file.
         host: facts about the host.
-        role: the daemon that is about to start on this host; None: a user checks the file.
+        role: the daemon that is about to start on this host; None means that a user checks the file.
         idle_watts: power without any job, as senergyctld reports it. The key consists of name, scope and
-            scope value of a budget. Empty: unknown.
+            scope value of a budget. An empty value means unknown.
         trusted: whether only root or this process's user could have written the file. If so, code that the
             file names may be executed.
     """
@@ -55,9 +55,9 @@ class CheckContext:
 
         Args:
             section: section of the configuration.
-            key: key in the section; empty: the whole section.
+            key: key in the section; an empty value means the whole section.
             why: description of the fault.
-            todo: the remedy; empty: the remedy follows from the fault.
+            todo: the remedy; an empty value means that the remedy follows from the fault.
             unavailable: whether the configuration is valid, but a directory or database in it is currently
                 not available.
         """

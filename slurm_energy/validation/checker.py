@@ -68,7 +68,7 @@ class CheckedConfig:
     """A configuration with the findings of its checks.
 
     Attributes:
-        path: path of the file; None: the built-in defaults apply.
+        path: path of the file; None means that the built-in defaults apply.
         config: the configuration; invalid keys have their defaults.
         findings: errors, then warnings, then skipped checks, each ordered by line.
     """
@@ -97,10 +97,10 @@ def check_file(
     """Check a configuration file as completely as this host allows.
 
     Args:
-        argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
-        role: the daemon that is about to start on this host; None: run all checks, for a user.
-        host: facts about the host; None: look them up on this host.
-        idle_watts: power under each budget without any job, see `CheckContext`; None: unknown.
+        argument: path from the user; None means $SENERGY_CONFIG if it is set, else the default path.
+        role: the daemon that is about to start on this host; None means to run all checks, for a user.
+        host: facts about the host; None means to look them up on this host.
+        idle_watts: power under each budget without any job, see `CheckContext`; None means unknown.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -137,7 +137,7 @@ def load_for_daemon(argument: Path | str | None, role: DaemonRole, log: logging.
     """Load and check the configuration of a daemon at start or reload.
 
     Args:
-        argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
+        argument: path from the user; None means $SENERGY_CONFIG if it is set, else the default path.
         role: the daemon whose configuration is loaded.
         log: logger that receives the warnings.
 

@@ -64,7 +64,7 @@ def check_several(context: CheckContext) -> Iterator[Finding]:
 
 
 def own_url(config: Config, host: Host) -> str | None:
-    """Return the URL of this host in `cluster.controller_url`; None: no URL belongs to this host."""
+    """Return the URL of this host in `cluster.controller_url`; None if no URL belongs to this host."""
     listen_host, listen_port = parse_listen(config.controller.listen)
     for url in config.cluster.controller_url:
         url_host, url_port = parse_url(url)
@@ -76,7 +76,7 @@ def own_url(config: Config, host: Host) -> str | None:
 
 
 def not_a_controller(context: CheckContext) -> str:
-    """Return the reason why this host is not a controller; empty: it is a controller."""
+    """Return the reason why this host is not a controller; an empty value means that it is a controller."""
     if context.role is DaemonRole.CONTROLLER:
         return ""
     hosts = [parse_url(url)[0] for url in context.config.cluster.controller_url]

@@ -21,8 +21,8 @@ class SlurmConf:
     """The contents of slurm.conf.
 
     Attributes:
-        path: path of slurm.conf; None: this host has no slurm.conf.
-        problem: why slurm.conf could not be read; empty: slurm.conf was read.
+        path: path of slurm.conf; None means that this host has no slurm.conf.
+        problem: why slurm.conf could not be read; an empty value means that slurm.conf was read.
         settings: values of all lines with a key, by key in lower case.
     """
 
@@ -32,13 +32,13 @@ class SlurmConf:
 
     @property
     def missing(self) -> str:
-        """Reason why the settings are unknown; empty: slurm.conf was read."""
+        """Reason why the settings are unknown; an empty value means that slurm.conf was read."""
         if self.path is None:
             return "no slurm.conf on this host"
         return f"{self.path}: {self.problem}" if self.problem else ""
 
     def last(self, key: str) -> str | None:
-        """Return the last value of a key of slurm.conf; None: the key is not set."""
+        """Return the last value of a key of slurm.conf; None means that the key is not set."""
         values = self.settings.get(key.lower())
         return values[-1] if values else None
 

@@ -59,7 +59,7 @@ def run_kernel(
         governor: cpufreq governor of all CPUs.
         max_khz: maximum frequency of all CPUs; None for the hardware's maximum.
         gpu_limit_watts: power limit of all GPUs; None for the default limit.
-        gpu_clock_mhz: locked graphics clock of all GPUs; None: clocks are not locked.
+        gpu_clock_mhz: locked graphics clock of all GPUs; None means that clocks are not locked.
     """
     node, cpufreq = NodeModel(profile), profile.cpufreq
     top = cpufreq.cpuinfo_max_khz if max_khz is None else max_khz

@@ -190,7 +190,7 @@ class NodeModel:
         self._points.stale_gpus.add(index)
 
     def gpu_clocks(self, index: int) -> tuple[int, int] | None:
-        """Return the range in MHz to which the graphics clock of a GPU is locked; None: no lock.
+        """Return the range in MHz to which the graphics clock of a GPU is locked; None means no lock.
 
         Raises:
             UsageError: the GPU does not exist.
@@ -224,8 +224,8 @@ class NodeModel:
         Args:
             request: request to run the kernel.
             now_s: start time.
-            spec: definition of the kernel, for a request with a size. None: the kernel's name selects the
-                definition.
+            spec: definition of the kernel, for a request with a size. None means that the kernel's name
+                selects the definition.
 
         Raises:
             UsageError: the kernel, device, CPU or GPU does not exist, or the size is invalid.

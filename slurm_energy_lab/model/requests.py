@@ -38,9 +38,9 @@ class KernelRequest:
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit (see docs/lab-physics.md); None if `full_speed_s`
             determines it.
-        cpus: for a CPU kernel, the logical CPUs that share the problem. Siblings count as one core.
-            Empty: all CPUs of the node. For a GPU kernel, the CPUs that feed the GPUs. Empty: the CPUs of the
-            package to which the GPU belongs.
+        cpus: for a CPU kernel, the logical CPUs that share the problem. Siblings count as one core. An empty
+            value means all CPUs of the node. For a GPU kernel, the CPUs that feed the GPUs. An empty value
+            means the CPUs of the package to which the GPU belongs.
         gpus: numbers of the GPUs; empty for all GPUs of the node. Each GPU runs the whole problem.
         full_speed_s: seconds that the kernel takes on the whole idle device at full speed. This time
             determines the size if `size` is None. If both are None, the time is 10 seconds.

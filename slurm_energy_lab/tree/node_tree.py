@@ -35,8 +35,8 @@ class NodeOptions:
         rapl_locked: whether the firmware has locked the package limits.
         gpu_persistence: whether the GPUs' persistence mode is on from the start.
         pm_counters: whether the node has HPE Cray's pm_counters.
-        counter_range_joules: energy after which the RAPL counters wrap; None: the range that follows from
-            the profile's units.
+        counter_range_joules: energy after which the RAPL counters wrap; None means the range that follows
+            from the profile's units.
     """
 
     node: str
@@ -77,7 +77,7 @@ def build_tree(
     Args:
         realtime_model: the node's model.
         firmware: properties of this node besides its hardware profile.
-        processes: resctrl groups of processes; None: the processes of this machine.
+        processes: resctrl groups of processes; None means the processes of this machine.
         caller: function that returns the id of the process whose request is served. It returns 0 for a
             process in the PID namespace of the emulator.
     """

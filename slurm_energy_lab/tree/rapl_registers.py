@@ -207,8 +207,8 @@ class RaplRegisters:
             realtime_model: the node's model.
             energy_offset_joules: initial value of every counter.
             locked: whether the firmware has locked the package limits.
-            range_joules: energy after which the counters wrap. The unit of the counters is then rounded
-                to whole nanojoules. None: the range that follows from the profile's units.
+            range_joules: energy after which the counters wrap. The unit of the counters is then rounded to
+                whole nanojoules. None means the range that follows from the profile's units.
         """
         self.realtime_model = realtime_model
         self.units = RaplUnits.of(realtime_model.profile)

@@ -34,7 +34,7 @@ class SharedJob:
         job_id: Slurm's job id.
         blocks: number of blocks of CPUs that the job gets.
         kernel, seconds: compute kernel that the job runs, and its run time in seconds at full speed.
-        stop_s: seconds after which the job is cancelled or requeued. None: the job runs to its end.
+        stop_s: seconds after which the job is cancelled or requeued. None means that the job runs to its end.
         requeues: number of times that the job is requeued instead of cancelled.
         restart_count: number of earlier requeues.
         uid: user id of the job's owner.

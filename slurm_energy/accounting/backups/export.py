@@ -42,8 +42,8 @@ class ExportPeriod:
     """Selection of the rows to export.
 
     Attributes:
-        since, until: Unix seconds. Rows with since <= time < until are exported; None: no limit.
-        cluster: Slurm's ClusterName; None: all clusters.
+        since, until: Unix seconds. Rows with since <= time < until are exported; None means no limit.
+        cluster: Slurm's ClusterName; None means all clusters.
     """
 
     since: float | None = None

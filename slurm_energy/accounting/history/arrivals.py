@@ -23,10 +23,10 @@ class PastArrival(NamedTuple):
     """A job that has run, with its time of submission and its resources.
 
     Attributes:
-        partition: Slurm partition; empty: unknown.
+        partition: Slurm partition; an empty value means unknown.
         submit_s: time of submission in Unix seconds.
         elapsed_s: run time in seconds.
-        allocated: list of allocated TRES; empty: unknown.
+        allocated: list of allocated TRES; an empty value means unknown.
         slack_s: slack in seconds of a job that was deferred; 0 for other jobs.
     """
 

@@ -68,8 +68,8 @@ def read_deferred_runs(
         cluster: Slurm's ClusterName.
         start: start of the window in Unix seconds.
         end: end of the window.
-        visible: restriction to the jobs that the caller may see; None: no restriction.
-        names: accounts, users and partitions whose jobs are returned; empty: no restriction.
+        visible: restriction to the jobs that the caller may see; None means no restriction.
+        names: accounts, users and partitions whose jobs are returned; an empty value means no restriction.
     """
     own = (_records.c.account, _records.c.user, _records.c.partition)
     conditions: list[ColumnElement[bool]] = [

@@ -149,7 +149,7 @@ def store_finished_runs(
     Args:
         connection: connection of the writing thread.
         now: current time, Unix seconds.
-        policy_caps: caps of the site's policies; None: no policy has caps.
+        policy_caps: caps of the site's policies; None means that no policy has caps.
 
     Returns:
         The new runs in the order of their ends, and True if there may be further new runs.
@@ -331,9 +331,10 @@ def _duration(start: float | None, end: float | None, elapsed_s: float | None, m
     """Return a run's measured duration in seconds, limited to within 1 s of the duration in Slurm.
 
     Args:
-        start: Unix seconds from Slurm's accounting; None: unknown.
-        end: Unix seconds from Slurm's accounting; None: unknown.
-        elapsed_s: Slurm's elapsed time in seconds; None: end minus start is used, or else `measured_s`.
+        start: Unix seconds from Slurm's accounting; None means unknown.
+        end: Unix seconds from Slurm's accounting; None means unknown.
+        elapsed_s: Slurm's elapsed time in seconds; None means that end minus start is used, or else
+            `measured_s`.
         measured_s: seconds from the first start to the last end of the run's records.
     """
     if elapsed_s is None:

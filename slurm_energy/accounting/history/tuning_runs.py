@@ -203,9 +203,9 @@ def find_runs(
 
     Args:
         connection: connection to the database.
-        owners: login names, or `SITE`; None: all owners.
-        workload: fingerprint, model or class of a reference compute kernel; None: any.
-        hardware: kind of hardware; None: any.
+        owners: login names, or `SITE`; None means all owners.
+        workload: fingerprint, model or class of a reference compute kernel; None means any.
+        hardware: kind of hardware; None means any.
         limit: maximum number of runs.
     """
     conditions = _conditions(owners, hardware) + _of_workload(workload)
@@ -234,8 +234,8 @@ def forget(
     Args:
         connection: connection of the writing thread.
         owner: login name, or `SITE`.
-        workload: fingerprint, model or class of a reference compute kernel; None: all.
-        hardware: kind of hardware; None: all.
+        workload: fingerprint, model or class of a reference compute kernel; None means all.
+        hardware: kind of hardware; None means all.
     """
     runs = _conditions([owner], hardware) + _of_workload(workload)
     starts = [_starts.c.owner == owner]

@@ -32,7 +32,7 @@ def find_untuned_runs(
     Args:
         connection: connection to the database.
         programs: the programs whose runs to return.
-        user: login name of the caller; None: unknown.
+        user: login name of the caller; None means unknown.
         accounts: accounts whose runs the caller may see.
         everything: whether the caller may see all runs.
     """

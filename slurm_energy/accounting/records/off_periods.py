@@ -28,7 +28,7 @@ class OffPeriod:
     Attributes:
         node: Slurm's name.
         start, end: whole Unix seconds.
-        energy_uj: measured energy in microjoules; None: unknown.
+        energy_uj: measured energy in microjoules; None means unknown.
     """
 
     node: str

@@ -56,8 +56,8 @@ def read_periods(
 
     Args:
         data: value of `items` in the request.
-        check: plausibility bounds; None: the defaults.
-        now: Unix seconds; None: the current time.
+        check: plausibility bounds; None means the defaults.
+        now: Unix seconds; None means the current time.
 
     Returns:
         The periods to store, and a refusal of each other period.

@@ -32,9 +32,9 @@ class JobSelector:
     Attributes:
         text: the job as the user wrote it.
         base: job id, or id of the job array or heterogeneous job.
-        task: array task id; None: the text names no task.
-        offset: component of a heterogeneous job; None: the text names no component.
-        step: Slurm step; None: the text names no step.
+        task: array task id; None means that the text names no task.
+        offset: component of a heterogeneous job; None means that the text names no component.
+        step: Slurm step; None means that the text names no step.
     """
 
     text: str
@@ -83,7 +83,7 @@ class RecordSelection:
         steps: whether to include records of Slurm steps. A job selector with a step selects the records of
             this step in any case.
         duplicates: whether to include earlier runs of requeued jobs, and earlier jobs whose id was reused.
-        visible: limits the records to those that the caller may see; None: no limit.
+        visible: limits the records to those that the caller may see; None means no limit.
         omit_others: True: leave out selected jobs that the caller may not see. False: refuse the request if
             it selects such a job.
     """

@@ -56,10 +56,10 @@ class DeliveredRecord:
         record: the parsed record.
         body: JSON text of the record as delivered. The text includes keys that have no column in the table
             and keys of a newer release.
-        energy_joules: energy of the record; None: unknown.
-        trace: JSON text of the power trace; None: no trace, or an invalid one.
-        trace_end: end of the trace in Unix seconds; None: no trace.
-        observation: JSON text of the observation; None: no observation, or an invalid one.
+        energy_joules: energy of the record; None means unknown.
+        trace: JSON text of the power trace; None means no trace, or an invalid one.
+        trace_end: end of the trace in Unix seconds; None means no trace.
+        observation: JSON text of the observation; None means no observation, or an invalid one.
     """
 
     index: int
@@ -98,7 +98,7 @@ class Refusal:
 
     Attributes:
         index: position in the request.
-        record_id: record id; None: the id could not be parsed.
+        record_id: record id; None means that the id could not be parsed.
         error: reason of the refusal, one line of text.
         outcome: what happens to the record.
     """
@@ -119,8 +119,8 @@ def read_items(
 
     Args:
         data: value of `items` in the request.
-        check: plausibility bounds; None: the defaults.
-        now: Unix seconds; None: the current time.
+        check: plausibility bounds; None means the defaults.
+        now: Unix seconds; None means the current time.
 
     Returns:
         The records to store, and the records that cannot be stored completely. A record with an invalid trace

@@ -24,9 +24,9 @@ class ConsumptionRecord(NamedTuple):
     Attributes:
         row: row id in the database; later records have higher ids.
         user: login name; the uid as text if the name is unknown.
-        account: Slurm account of the job; empty: unknown.
+        account: Slurm account of the job; an empty value means unknown.
         start, end: Unix seconds.
-        energy_joules: energy; None: unknown.
+        energy_joules: energy; None means unknown.
         gpus: number of GPUs.
         job_id: Slurm's job id.
         restart_count: number of requeues before this run.

@@ -39,9 +39,9 @@ class GroupKey(NamedTuple):
             `coverage`.
         account, user, qos, partition, policy, tag: the job's Slurm account, user, QOS, partition, energy
             policy and tag.
-        uid: owner of the job; None: unknown, or not a job.
+        uid: owner of the job; None means unknown, or not a job.
         gpu_kind: product names of the GPUs; Slurm's GRES type if the run has no record.
-        cpus: number of allocated CPUs on all nodes; None: unknown.
+        cpus: number of allocated CPUs on all nodes; None means unknown.
     """
 
     cluster: str
@@ -71,9 +71,9 @@ class GroupedRun:
 
     Attributes:
         key: attributes of the run by which reports group.
-        restart_count: number of earlier requeues; None: unknown, because the run has no record yet.
+        restart_count: number of earlier requeues; None means unknown, because the run has no record yet.
         start, end: Unix seconds. An end of None means that the run has not ended, or that its end is unknown.
-        job: row id of the run's job facts; None: there are no facts yet.
+        job: row id of the run's job facts; None means that there are no facts yet.
         gpus: number of allocated GPUs.
     """
 

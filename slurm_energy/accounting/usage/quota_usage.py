@@ -26,7 +26,7 @@ def energy_parts(
         connection: connection to the database.
         cluster: Slurm's ClusterName.
         accounts: accounts of the jobs.
-        user: login name; empty: all users.
+        user: login name; an empty value means all users.
         start: Unix time from which energy counts.
         end: Unix time up to which energy counts.
     """

@@ -41,9 +41,9 @@ class UsageQuery:
     Attributes:
         edges: ascending Unix seconds: start of the window, boundaries between its intervals, end of the
             window.
-        clusters: names of clusters; empty: all.
-        nodes: nodes whose energy is counted; empty: all nodes. With a list of nodes, CPU and GPU time are
-            unknown.
+        clusters: names of clusters; an empty value means all.
+        nodes: nodes whose energy is counted; an empty value means all nodes. With a list of nodes, CPU and
+            GPU time are unknown.
         rates: function that returns, for a time span, rates per microjoule such as emissions; an unknown rate
             is None. None instead of a function: no weighted sums are computed.
         count_jobs: whether to count also the jobs that ran.
@@ -118,8 +118,8 @@ def visible_groups(
 
     Args:
         groups: groups by row id.
-        visible: users and accounts whose jobs the caller may see; None: all.
-        name: login name of the caller; None: unknown.
+        visible: users and accounts whose jobs the caller may see; None means all.
+        name: login name of the caller; None means unknown.
         with_meter: whether the caller may see idle and unattributed energy.
     """
 

@@ -86,11 +86,11 @@ class BudgetAdmission:
 
     Args:
         config: configuration; `configure` replaces it.
-        history: predictions from measured runs; None: there is no history.
+        history: predictions from measured runs; None means that there is no history.
         failures: log of failures.
         run: runs Slurm's commands.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None: no other part delays jobs.
+            None means that no other part delays jobs.
         max_share: maximum fraction of the elapsed time during which queries to Slurm may run. An update that
             would exceed this fraction does nothing.
 
@@ -152,11 +152,11 @@ class BudgetAdmission:
 
         Args:
             now_unix_s: the time now in Unix seconds.
-            budgets: budgets in force after the last decision; empty: no budget applies.
+            budgets: budgets in force after the last decision; an empty value means that no budget applies.
             counted_jobs: job ids whose power the headrooms already count as used. The licenses of other
                 running jobs are subtracted from the headrooms.
             nodes: power range of each node that has reported, by node name.
-            curves: known response curves of `programs`; None: use the curves of the last call.
+            curves: known response curves of `programs`; None means to use the curves of the last call.
         """
         settings = self._config.budget
         self._curves = self._curves if curves is None else curves

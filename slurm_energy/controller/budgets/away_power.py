@@ -58,7 +58,7 @@ class AwayPower:
 
     Args:
         boots: power states of the nodes, and their completed boots and shutdowns.
-        path: file for the learned values; None: they are not stored.
+        path: file for the learned values; None means that they are not stored.
     """
 
     def __init__(self, boots: NodeBoots, path: Path | None = None) -> None:

@@ -37,7 +37,7 @@ class _Limit:
     Attributes:
         table: the table of the budget in the configuration.
         source: the configured limit, and the last value of the budget's signal if it has one.
-        problem: fault of the signal or calendar of the budget; empty: there is no fault.
+        problem: fault of the signal or calendar of the budget; an empty value means that there is no fault.
         signal: last text that was read from the signal, accepted or refused.
         calendar: last text that was read from the calendar file.
     """
@@ -169,7 +169,7 @@ class BudgetLimits:
         return self._limits[name].table
 
     def override(self, name: str, unix_s: float) -> LimitOverride | None:
-        """Return the live limit of a budget at a time; None: the budget has no live limit then."""
+        """Return the live limit of a budget at a time; None means that the budget has no live limit then."""
         override = self._overrides.get(name)
         ended = override is not None and override.end is not None and override.end <= unix_s
         return None if ended else override
@@ -179,7 +179,7 @@ class BudgetLimits:
         return self._limits[name].source.limit_at(unix_s)
 
     def problem(self, name: str, unix_s: float) -> str:
-        """Return the fault of a budget's signal or calendar in one line of text; empty: there is no fault."""
+        """Return the fault of a budget's signal or calendar in one line of text, or an empty text."""
         limit = self._limits[name]
         if isinstance(limit.source, SignalLimit) and limit.source.is_lost(unix_s):
             return limit.problem or "the signal is lost"

@@ -27,7 +27,7 @@ class DecayingMaximum:
 
     Attributes:
         decay_s: time constant of the decay in seconds.
-        value: the present maximum; None: no value was added yet.
+        value: the present maximum; None means that no value was added yet.
     """
 
     decay_s: float
@@ -65,7 +65,7 @@ class DeviceDraw:
 
         Args:
             watts: mean power since the last report; None if unknown.
-            limit_watts: power limit of the device; None: the device has no power limit.
+            limit_watts: power limit of the device; None means that the device has no power limit.
             job_ids: jobs that use the device.
             now_s: time of the report in seconds.
         """
@@ -91,7 +91,7 @@ class DeviceDraw:
 
         Args:
             max_watts: highest power limit of the device.
-            predicted_watts: power of the device predicted for its job; None: no prediction exists.
+            predicted_watts: power of the device predicted for its job; None means that no prediction exists.
             now_s: time now.
         """
         unknown = max_watts if predicted_watts is None else predicted_watts

@@ -53,7 +53,7 @@ class BudgetEngine:
         settings: settings of the engine; `configure` replaces them.
 
     Attributes:
-        outcome: the last decision as columns; None: no decision has been made yet.
+        outcome: the last decision as columns; None means that no decision has been made yet.
         has_news: whether jobs started or ended, or nodes appeared, since the last decision.
     """
 

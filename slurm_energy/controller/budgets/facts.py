@@ -51,7 +51,7 @@ class BudgetInForce:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
         limit_watts: limit now. If a fall of the limit is so near that nodes need the time until then to lower
-            their power, this is the lower limit after the fall. Infinity: no limit.
+            their power, this is the lower limit after the fall. Infinity means no limit.
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
@@ -77,7 +77,7 @@ class BudgetedJob:
         user, account, partition, qos: names of the job's user, account, partition and QOS; empty if unknown.
         nodes: nodes of the job.
         deadline_s: slack of the job: seconds until its deadline minus its remaining run time without a power
-            limit. None: the job has no deadline.
+            limit. None means that the job has no deadline.
         draw_watts: predicted power of one device of the job, by kind of device. The value is an upper
             quantile.
         curves: response curve by kind of device, best source first.
@@ -101,14 +101,14 @@ class BudgetedNode:
 
     Attributes:
         partitions: partitions to which the node belongs.
-        nameplate_watts: maximum power of the node. None: the sum of the maximum power of its
+        nameplate_watts: maximum power of the node. None means that the sum of the maximum power of its
             devices and of `reserve_watts` is used. As long as the node has not reported its devices, the
             largest such sum of all nodes that have reported is used.
-        reserve_watts: power of the parts without a limit (memory, board, fans). None: the controller learns
-            this power from the node's reports.
+        reserve_watts: power of the parts without a limit (memory, board, fans). None means that the
+            controller learns this power from the node's reports.
         is_off: whether Slurm has powered the node down.
         off_watts: power of the node while it is off.
-        boot_watts: power of the node while it boots; None: it does not boot.
+        boot_watts: power of the node while it boots; None means that it does not boot.
     """
 
     partitions: frozenset[str] = frozenset()
@@ -153,8 +153,8 @@ class BudgetStatus:
     Attributes:
         name: name in the configuration.
         limit_watts: limit of the budget before the margin is subtracted; infinity: no limit.
-        measured_watts: measured power; nodes that do not report count at their committed power. None:
-            no node has reported.
+        measured_watts: measured power; nodes that do not report count at their committed power. None means
+            that no node has reported.
         committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.
         fixed_watts: power of all parts without a power limit.
         capped_watts: power by which the limits reduce the power of devices.
@@ -189,13 +189,13 @@ class BudgetedJobStatus:
     Attributes:
         job_id: Slurm's job id.
         nodes: number of nodes that report the job.
-        limits_watts: power limit of one device of the job, by kind of device; None: the job needs no limit of
-            a budget.
-        measured_watts: measured power of the job's devices; None: the power of at least one device is
-            unknown.
+        limits_watts: power limit of one device of the job, by kind of device; None means that the job needs
+            no limit of a budget.
+        measured_watts: measured power of the job's devices; None means that the power of at least one device
+            is unknown.
         wanted_watts: expected power of the job's devices without limits.
         committed_watts: power that the job's devices cannot exceed at the limits in force.
-        budget: name of the budget that determines the limits; None: no budget limits the job.
+        budget: name of the budget that determines the limits; None means that no budget limits the job.
         budgets: names of all budgets that count the job.
         keeps_slowdown: whether the job stays within its slowdown limit at `limits_watts`.
         has_slowdown_limit: whether the job has a slowdown limit.
@@ -223,8 +223,10 @@ class JobRange(NamedTuple):
         gpu: maximum minus idle power of one GPU; 0 without GPUs.
         packages_idle: idle power of all packages together.
         gpu_idle: idle power of one GPU.
-        packages_min: sum of the minimum power limits of all packages; None: a package has no power limit.
-        gpu_min: maximum over the GPUs of their minimum power limits; None: a GPU has no power limit.
+        packages_min: sum of the minimum power limits of all packages; None means that a package has no power
+            limit.
+        gpu_min: maximum over the GPUs of their minimum power limits; None means that a GPU has no power
+            limit.
         package_model, gpu_model: product names of the packages and of the GPUs; empty if the node has several
             models or no such device.
     """

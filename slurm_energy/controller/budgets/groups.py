@@ -39,9 +39,10 @@ class MergedJobReport:
 
     Attributes:
         nodes: number of nodes that have reported.
-        slowdown_limit: maximum increase of the run time as a fraction of the untuned run time; None: the job
-            has no slowdown limit.
-        curve: response curve that the job's agents measured in this run; None: no curve was measured.
+        slowdown_limit: maximum increase of the run time as a fraction of the untuned run time; None means
+            that the job has no slowdown limit.
+        curve: response curve that the job's agents measured in this run; None means that no curve was
+            measured.
     """
 
     nodes: int

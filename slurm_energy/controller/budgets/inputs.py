@@ -50,7 +50,7 @@ class BudgetInputs:
         run: runs Slurm's commands.
         failures: log of failures; a repeated failure is logged once.
         oracle: returns the oracle of response curves, which maps a model and a kind of hardware to a curve;
-            None: there is no oracle.
+            None means that there is no oracle.
 
     Attributes:
         allocated: running jobs by id, as Slurm describes them.

@@ -38,7 +38,7 @@ class BudgetHeadroom:
         scope: the nodes or jobs under the budget.
         limit_watts: limit now.
         headroom_watts: power above idle that new jobs may add now. Negative: the budget is above its limit.
-            Infinity: the budget has no limit.
+            Infinity means that the budget has no limit.
         steps: changes of the limit in the next 24 h, in ascending order: (Unix time in seconds, limit in
             watts from then on).
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
@@ -105,7 +105,7 @@ def feasible_licenses(
         queue: the jobs.
         wanted: power that each job adds, shape (n,).
         least_watts: power below which a job does not start, shape (n,).
-        cluster: budget of the cluster; None: the cluster has no budget.
+        cluster: budget of the cluster; None means that the cluster has no budget.
         held: number of licenses of each running job, by job id.
     """
     if cluster is None or not math.isfinite(cluster.headroom_watts):

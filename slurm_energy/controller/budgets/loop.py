@@ -63,9 +63,9 @@ class BudgetLoop:
         running: cache of the running jobs in Slurm.
         failures: log of failures; a repeated failure is logged once.
         oracle: returns a function that takes a training model and a kind of hardware and returns the response
-            curve; None: such a function is not available.
+            curve; None means that such a function is not available.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None: no other part delays jobs.
+            None means that no other part delays jobs.
         on_policy_lines: called when `policy_lines` has changed.
 
     Raises:
@@ -215,8 +215,8 @@ class BudgetLoop:
         """Store a live limit and use it in the next decision.
 
         Args:
-            override: the live limit; None: remove it, so that the configured limit of `change.budget` applies
-                again.
+            override: the live limit; None means to remove it, so that the configured limit of `change.budget`
+                applies again.
             change: entry of the audit trail.
 
         Raises:

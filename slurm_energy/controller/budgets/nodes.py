@@ -31,12 +31,12 @@ class BudgetDevice:
     Attributes:
         node: name of the node to which the device belongs.
         report: last report about the device.
-        row: row of the device in the columns of ceilings; -1: its power cannot be limited.
+        row: row of the device in the columns of ceilings; -1 means that its power cannot be limited.
         is_gpu: whether the device is a GPU.
         min_watts, max_watts: range of the power limit. For a device without a power limit, `max_watts` is the
             power at which the device counts.
-        requested_watts: power limit that the job on the device requests. Infinity: the job requests no limit,
-            or the device does not have exactly one job.
+        requested_watts: power limit that the job on the device requests. Infinity means that the job requests
+            no limit, or the device does not have exactly one job.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
         draw: estimates of the device's power.
     """
@@ -83,7 +83,7 @@ class BudgetNode:
     Attributes:
         name: Slurm's name of the node.
         index: position in the engine's list of nodes.
-        poll: last poll; None: the node has not polled since the controller started.
+        poll: last poll; None means that the node has not polled since the controller started.
         job_ids: ids of the jobs in the last poll.
         polled_s: time of the last poll.
         devices: devices by name.
@@ -124,7 +124,7 @@ class BudgetNode:
 
     @property
     def distrust(self) -> str:
-        """Reason why the reports of the node are not trusted; empty: they are trusted."""
+        """Reason why the reports of the node are not trusted; an empty value means that they are trusted."""
         return self._trust.reason or ""
 
     def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
@@ -233,7 +233,7 @@ class BudgetNode:
         )
 
     def rest_watts(self, limited_watts: float) -> float | None:
-        """Return the power at which the node's parts without a power limit count; None: not known yet.
+        """Return the power at which the node's parts without a power limit count; None means not known yet.
 
         Args:
             limited_watts: power that the devices with a limit may draw.

@@ -34,7 +34,7 @@ class OtherPower:
     not applied to a power restored from storage, nor to a node without a sensor of the whole node.
 
     Attributes:
-        value: maximum of recent readings of the other parts' power in watts; None: unknown.
+        value: maximum of recent readings of the other parts' power in watts; None means unknown.
         device_watts: power of the devices up to which `value` applies without addition.
     """
 

@@ -65,7 +65,7 @@ class _Part(NamedTuple):
 
 
 def program_key(user: str, flags: Mapping[str, str], kind: str) -> ProgramKey | None:
-    """Return the program that a job's flags name; None: no flag names a program, or `kind` is unknown."""
+    """Return the program that a job's flags name; None if no flag names a program or `kind` is unknown."""
     fingerprint = flags.get("ENERGY_FINGERPRINT", "")
     known = fingerprint if FINGERPRINT_FORM.fullmatch(fingerprint) else None
     model = flags.get("ENERGY_MODEL") or None

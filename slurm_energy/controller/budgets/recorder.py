@@ -100,7 +100,7 @@ class BudgetRecorder:
             self._is_over.discard(name)
 
     def _smoothed_watts(self, status: BudgetStatus, now_s: float) -> float | None:
-        """Return the mean of the measured power over `SMOOTHING_S`; None: unknown."""
+        """Return the mean of the measured power over `SMOOTHING_S`; None means unknown."""
         if status.measured_watts is None:
             self._measured.pop(status.name, None)
             return None

@@ -53,9 +53,9 @@ class BudgetRoutes:
 
     Args:
         config: returns the current configuration.
-        loop: the budgets; None: this controller has no budgets.
+        loop: the budgets; None means that this controller has no budgets.
         store: the database.
-        hosts: addresses of nodes; None: any agent may speak for any node.
+        hosts: addresses of nodes; None means that any agent may speak for any node.
         run: runs squeue to look up a job.
     """
 
@@ -307,7 +307,7 @@ class BudgetRoutes:
 
 
 def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
-    """Return the budget that delays the start of a pending job; None: the job does not wait for power.
+    """Return the budget that delays the start of a pending job, or None if the job does not wait for power.
 
     This is the budget of the cluster, which the admission of jobs enforces.
     """

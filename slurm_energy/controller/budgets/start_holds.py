@@ -45,7 +45,7 @@ class StartHolds:
     Args:
         updater: changes pending jobs in Slurm.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None: no other part delays jobs.
+            None means that no other part delays jobs.
 
     Attributes:
         max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget. A budget

@@ -46,7 +46,7 @@ class ClusterQueue:
 
     Args:
         run: runs Slurm commands.
-        snapshot: returns the last ranking of the queue; None: the queue was never ranked.
+        snapshot: returns the last ranking of the queue; None means that the queue was never ranked.
         refresh_s: returns the maximum age of the queue in seconds.
         clock: returns Unix seconds.
     """

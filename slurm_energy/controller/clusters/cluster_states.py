@@ -46,9 +46,10 @@ class KnownCluster:
     """Last known state of a cluster.
 
     Attributes:
-        state: last state of the cluster; None: the cluster has never answered.
+        state: last state of the cluster; None means that the cluster has never answered.
         received_s: time at which the state arrived, in Unix seconds of this host's clock.
-        problem: why the cluster is left out of the choice; empty: the cluster can be chosen.
+        problem: why the cluster is left out of the choice; an empty value means that the cluster can be
+            chosen.
     """
 
     state: ClusterState | None
@@ -63,7 +64,8 @@ class ClusterStates:
         config: returns the configuration.
         grid: source of price and carbon intensity of this cluster.
         run: runs Slurm commands.
-        snapshot: returns the last ranking of this cluster's queue; None: the queue was never ranked.
+        snapshot: returns the last ranking of this cluster's queue; None means that the queue was never
+            ranked.
         failures: log of failures; a repeated failure is logged once.
         clock: returns Unix seconds.
     """

@@ -28,7 +28,7 @@ class BeginTimeHolds:
     Args:
         updater: changes jobs.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None: no other part delays jobs.
+            None means that no other part delays jobs.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -82,7 +82,7 @@ class BeginTimeHolds:
             jobs: ids of the jobs to hold, the most important first.
             begin_s: current begin time of each pending job in Unix time; NaN: the job has no begin time.
             now_unix_s: the time now.
-            until_s: end of the hold of each job in Unix time; None: the holds have no end.
+            until_s: end of the hold of each job in Unix time; None means that the holds have no end.
             hold_s: maximum time from now to the new begin time.
 
         Returns:
@@ -114,7 +114,7 @@ class BeginTimeHolds:
         A job that another holder also holds stays held.
 
         Args:
-            jobs: ids of the jobs to release; None: all jobs that this holder holds.
+            jobs: ids of the jobs to release; None means all jobs that this holder holds.
             now_unix_s: the time now.
         """
         problems: list[str] = []

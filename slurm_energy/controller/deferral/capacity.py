@@ -105,12 +105,12 @@ def free_capacity(
         rows: kind of resource of each job.
         kinds: kinds of resources.
         time_s: predicted run time of each job.
-        nodes: nodes of the cluster; empty: unknown.
+        nodes: nodes of the cluster; an empty value means unknown.
         signals: forecasts of the signals, which define the time slots.
         now_s: Unix seconds.
 
     Returns:
-        The free resources; None: the nodes are unknown.
+        The free resources; None means that the nodes are unknown.
     """
     if not nodes or not signals.slots:
         return None

@@ -24,15 +24,15 @@ class DeferredJob:
         policy: name of the deferral policy that deferred the job.
         currency: currency of prices and costs.
         unit: unit of the costs: `currency`, or `g` of CO2 equivalents.
-        cost_now: expected cost of a start at once; None: unknown.
-        cost_planned: expected cost of the planned start; None: unknown.
-        cost_deviation: standard deviation of `cost_planned`; None: unknown.
-        signal_now: price per kWh, or emissions in grams per kWh, when the plan was made; None: unknown.
-        signal_planned: price per kWh, or emissions in grams per kWh, expected in the planned time slot; None:
-            unknown.
-        predicted_s: predicted run time; None: unknown.
+        cost_now: expected cost of a start at once; None means unknown.
+        cost_planned: expected cost of the planned start; None means unknown.
+        cost_deviation: standard deviation of `cost_planned`; None means unknown.
+        signal_now: price per kWh, or emissions in grams per kWh, when the plan was made; None means unknown.
+        signal_planned: price per kWh, or emissions in grams per kWh, expected in the planned time slot; None
+            means unknown.
+        predicted_s: predicted run time; None means unknown.
         held_s: total duration of earlier holds.
-        held_since_s: start of the current hold; None: the job is not held now.
+        held_since_s: start of the current hold; None means that the job is not held now.
         suspensions: number of times that the job was suspended while it ran.
     """
 

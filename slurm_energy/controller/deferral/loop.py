@@ -52,7 +52,7 @@ class DeferralLoop:
         config: configuration at the start.
         store: the database.
         source: reads carbon intensity, price and further signals.
-        history: history of measured runs; None: predictions do not use it.
+        history: history of measured runs; None means that predictions do not use it.
         failures: log of failures; a repeated failure is logged once.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs.
         clock: returns Unix seconds.
@@ -159,7 +159,9 @@ class DeferralLoop:
         )
 
     def facts(self, job_ids: tuple[int, ...]) -> dict[str, Any] | None:
-        """Return plan, costs and hold of a deferred job, for `GET /v1/priority`; None: the job is not held.
+        """Return the plan, the costs and the hold of a deferred job, for `GET /v1/priority`.
+
+        The result is None if the job is not held.
 
         Args:
             job_ids: ids under which the job may be known: its own id, and the id of its array or

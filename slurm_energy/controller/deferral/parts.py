@@ -24,7 +24,8 @@ def make_planner(
     Args:
         config: configuration with a deferral policy.
         run: runs Slurm's commands.
-        history: history of measured runs, from which run times are predicted; None: there is no history.
+        history: history of measured runs, from which run times are predicted; None means that there is no
+            history.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs.
 
     Raises:

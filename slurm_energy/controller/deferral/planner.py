@@ -54,7 +54,7 @@ class DeferralPlanner:
         source: reads the queue.
         updater: changes jobs.
         begin_times: begin times shared with the other holders of jobs.
-        history: predictions from measured runs; None: there is no history.
+        history: predictions from measured runs; None means that there is no history.
         nodes: returns the nodes' resources; they are read in cycles with deferrable jobs only.
 
     Attributes:

@@ -27,7 +27,8 @@ class SuspendedJob:
         since_s: time of the suspension.
         suspensions: number of suspensions of the job, including the present suspension.
         latest_start_s: time by which the first run of the job had to start.
-        deadline_start_s: latest start that the job's deadline permits; None: the job has no deadline.
+        deadline_start_s: latest start that the job's deadline permits; None means that the job has no
+            deadline.
         work_s: time for which the job has worked in all its runs, without the time that restarts cost.
         restart_s: time that a restart of the job costs.
         resume_by_s: time by which the job must start again.

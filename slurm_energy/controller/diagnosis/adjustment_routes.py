@@ -302,7 +302,7 @@ def _given(permit: str | None) -> AdjustmentPermissions | None:
 
 
 def _texts(body: Mapping[str, Any], *names: str) -> list[str | None]:
-    """Return the named texts of a request body; None: the body does not contain the name.
+    """Return the named texts of a request body; None means that the body does not contain the name.
 
     Raises:
         UsageError: the body contains another key, or a value that is not a text.

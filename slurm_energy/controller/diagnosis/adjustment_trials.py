@@ -66,7 +66,7 @@ class AdjustmentTrials:
         self._config, self._store, self._diagnosis, self._clock = config, store, diagnosis, clock
 
     async def permissions(self, cluster: str, uid: int) -> AdjustmentPermissions | None:
-        """Return the stored permissions of a user; None: the user has stored none."""
+        """Return the stored permissions of a user; None means that the user has stored none."""
         text = await self._store.read(adjustments.permissions_of, cluster, uid)
         return None if text is None else AdjustmentPermissions.parse(text)
 
@@ -141,7 +141,7 @@ class AdjustmentTrials:
     async def verify(self, stored: StoredTrial) -> TrialDecision | None:
         """Compare the ended runs of a pending trial with the runs before the trial.
 
-        Return the decision about the trial; None: there is no new decision.
+        Return the decision about the trial; None means that there is no new decision.
 
         Raises:
             UnavailableError: the database refused.

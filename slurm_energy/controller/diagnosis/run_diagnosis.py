@@ -44,7 +44,10 @@ class DiagnosableRun:
 
     @property
     def workload(self) -> str | None:
-        """Identity of the program: fingerprint of the batch script, else `--energy-model`; None: unknown."""
+        """Identity of the program, or None if it is unknown.
+
+        The identity is the fingerprint of the batch script, else the value of `--energy-model`.
+        """
         records = self.usage.records
         fingerprint = next((record.fingerprint for record in records if record.fingerprint), None)
         return fingerprint or self.usage.first.model
@@ -101,7 +104,10 @@ def _change_sets(observed: DiagnosableRun, config: Config) -> list[ChangeSet]:
 
 
 def _cap_changes(job: JobUsage, config: Config) -> list[ChangeSet]:
-    """Return the change of the power cap that is predicted to save energy; empty: no such change exists."""
+    """Return the change of the power cap that is predicted to save energy.
+
+    The result is empty if no such change exists.
+    """
     cap, joules = predicted_cap(job, config), job.component_joules("gpu")
     if cap is None or joules is None:
         return []

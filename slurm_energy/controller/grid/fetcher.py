@@ -55,7 +55,7 @@ class FetchedSeries:
         key: identity of the series in the database.
         provider: provider from which the series is fetched.
         base_url: base URL without a slash at the end.
-        token_file: path of a file with a token or password; None: the provider needs no token.
+        token_file: path of a file with a token or password; None means that the provider needs no token.
         user: user name for providers with a login.
         refresh_s: seconds between two queries.
         backfill_s: age in seconds up to which missing past values are fetched.
@@ -82,9 +82,11 @@ class FetchState:
     Attributes:
         due_s: monotonic time of the next query.
         failures: number of failures in a row.
-        fetched: Unix time of the last successful query; None: no query has succeeded since the start.
-        error: error of the last query; empty: the last query succeeded, or there was no query yet.
-        newest_end: end of the newest stored value in Unix time; None: unknown.
+        fetched: Unix time of the last successful query; None means that no query has succeeded since the
+            start.
+        error: error of the last query; an empty value means that the last query succeeded, or there was no
+            query yet.
+        newest_end: end of the newest stored value in Unix time; None means unknown.
         scanned_from_s: Unix time from which missing values have been fetched since the start.
         busy: held while the series is fetched.
     """
@@ -343,7 +345,7 @@ def _within(samples: list[Sample], start_s: float, end_s: float) -> list[Sample]
 
 
 def _read_secret(series: FetchedSeries) -> str:
-    """Return the first line of a provider's token file; empty: the provider needs no token.
+    """Return the first line of a provider's token file, or an empty text if the provider needs no token.
 
     Raises:
         ConfigError: the file cannot be read, is readable by others, or has no token.

@@ -25,7 +25,8 @@ class FetchError(UnavailableError):
         what: provider and zone of the request.
         why: cause of the failure; the text must not contain the token.
         todo: remedy for the user; empty if no remedy is known.
-        retry_after_s: seconds that the provider asks to wait; None: the provider does not state a time.
+        retry_after_s: seconds that the provider asks to wait; None means that the provider does not state a
+            time.
         rejected: whether the provider rejected the token.
     """
 

@@ -20,7 +20,7 @@ class QuotaHolds:
         source: reads the queue.
         updater: changes jobs.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None: no other part delays jobs.
+            None means that no other part delays jobs.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class QuotaRoutes:
         return {"text": f"{quota.subject}: {why}"}
 
     async def _accounts(self, rights: Rights) -> dict[str, bool] | None:
-        """Return the accounts that the caller may see; None: all accounts.
+        """Return the accounts that the caller may see; None means all accounts.
 
         The value of each account says whether the caller coordinates the account.
         """

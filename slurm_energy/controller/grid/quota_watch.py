@@ -41,7 +41,7 @@ class UsedAmount:
     """Amount of energy, emissions or cost that was used under a quota.
 
     Attributes:
-        amount: amount in the unit of the quota; None: unknown.
+        amount: amount in the unit of the quota; None means unknown.
         basis: origin of the factor for emissions or cost, and the PUE; empty for energy.
     """
 
@@ -59,10 +59,10 @@ class QuotaWatch:
         failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix time.
-        holds: holds and releases pending jobs; None: create such an object, which uses squeue and scontrol,
-            when it is needed.
+        holds: holds and releases pending jobs; None means to create such an object, which uses squeue and
+            scontrol, when it is needed.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None: no other part delays jobs.
+            None means that no other part delays jobs.
 
     Attributes:
         standings: use of all quotas at the last computation.
@@ -128,11 +128,14 @@ class QuotaWatch:
         }
 
     def accounts_of(self, user: str) -> set[str]:
-        """Return the accounts in which a user has an association; empty: the associations are unknown."""
+        """Return the accounts in which a user has an association.
+
+        The result is empty if the associations are unknown.
+        """
         return {account for account, name in self._tree.users if name == user}
 
     async def use_of(self, quota: Quota, now: float) -> QuotaUse | None:
-        """Return the use of a quota; None: the custom period of the quota has not begun or is over.
+        """Return the use of a quota; None means that the custom period of the quota has not begun or is over.
 
         Raises:
             UnavailableError: the database cannot be read.
@@ -223,8 +226,8 @@ def visible_uses(standings: QuotaStandings, accounts: Mapping[str, bool] | None,
 
     Args:
         standings: use of each quota.
-        accounts: accounts of the user; the value says whether the user coordinates the account. None: the
-            user may see all quotas.
+        accounts: accounts of the user; the value says whether the user coordinates the account. None means
+            that the user may see all quotas.
         user: login name.
     """
     if accounts is None:

@@ -22,17 +22,17 @@ class GridSettings:
         quantity: carbon intensity or price.
         cluster: Slurm's ClusterName.
         provider_name: name of the source in the configuration.
-        zone: zone in the provider's notation; empty: no zone is configured, and the provider has no default
-            zone.
+        zone: zone in the provider's notation; an empty value means that no zone is configured, and the
+            provider has no default zone.
         other_zones: further zones whose values are fetched.
         unit: unit of the values, `g/kWh` or a currency per kWh.
-        constant: configured constant value per kWh; None: no constant is configured.
+        constant: configured constant value per kWh; None means that no constant is configured.
         file: path of a CSV file with values over time.
-        max_age_s: time for which a value of the file applies if no newer value follows; None: twice the
+        max_age_s: time for which a value of the file applies if no newer value follows; None means twice the
             usual step between values.
         base_url: base URL of the provider without a slash at the end.
         user: user name for providers with a login.
-        token_file: path of a file with a token or password; None: the provider needs no token.
+        token_file: path of a file with a token or password; None means that the provider needs no token.
         refresh_s: seconds between two queries.
         backfill_s: age in seconds up to which missing past values are fetched.
     """
@@ -54,7 +54,7 @@ class GridSettings:
 
     @property
     def provider(self) -> GridProvider | None:
-        """The provider from which values are fetched; None: the source is a constant or a file."""
+        """The provider from which values are fetched; None means that the source is a constant or a file."""
         return provider_of(self.quantity, self.provider_name)
 
     def key(self, zone: str = "") -> SeriesKey:

@@ -46,7 +46,7 @@ class GridFactorSource:
         Args:
             start_s: start of the time range, in Unix seconds.
             end_s: end of the time range, in Unix seconds.
-            zone: another configured zone for the carbon intensity; empty: the site's zone.
+            zone: another configured zone for the carbon intensity; an empty value means the site's zone.
 
         Raises:
             UnavailableError: the database or a CSV file cannot be read.

@@ -31,7 +31,7 @@ class Rights:
 
     Attributes:
         uid: uid of the user.
-        name: login name of the user; None: this host does not know the uid.
+        name: login name of the user; None means that this host does not know the uid.
         everything: whether the user may see records and jobs of all users.
         accounts: Slurm accounts that the user coordinates. The user may also see records and jobs of these
             accounts.
@@ -49,7 +49,7 @@ class Rights:
 
     @property
     def visibility(self) -> Visibility | None:
-        """The restriction of selections to records and jobs that the user may see; None: no restriction."""
+        """Restriction of selections to records and jobs that the user may see; None if there is none."""
         return None if self.everything else Visibility(self.uid, self.accounts)
 
     def described(self) -> dict[str, object]:
@@ -98,7 +98,7 @@ class RoleCache:
     """Cache of the user roles in Slurm's database, read periodically. An unknown role grants no rights.
 
     Args:
-        read: reads the roles from Slurm's database; None: these roles grant no rights.
+        read: reads the roles from Slurm's database; None means that these roles grant no rights.
         failures: log of failures; a repeated failure is logged once.
         clock: returns monotonic seconds.
     """

@@ -135,7 +135,10 @@ class ConnectionAdmission:
         self._by_handler[handler] = connection
 
     def remove(self, connection: GuardedConnection, handler: Any) -> None:
-        """Remove a closed connection. `handler` served this connection; None: no handler served it."""
+        """Remove a closed connection.
+
+        `handler` served this connection; None means that no handler served it.
+        """
         self._remove(connection)
         self._identified.discard(connection)
         self._by_handler.pop(handler, None)

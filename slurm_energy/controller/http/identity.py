@@ -23,7 +23,7 @@ class Caller:
         uid: uid of the user, certified by munged.
         body_sha256: SHA-256 digest of the request body according to the credential, in hex digits.
         credential: the munge credential. The signature of the response refers to it.
-        origin: address of the host where the credential was made, see `munge.Credential`; None: unknown.
+        origin: address of the host where the credential was made, see `munge.Credential`; None means unknown.
         rights: data that the user may see; only the user's own data until the rights are looked up.
     """
 
@@ -50,7 +50,7 @@ def identify(header: str, method: str, target: str, munge_socket: Path | None) -
         header: value of the header `Authorization`; may be empty.
         method: HTTP method.
         target: path and query as in the request line.
-        munge_socket: munged's socket; None: the library's default.
+        munge_socket: munged's socket; None means the library's default.
 
     Raises:
         ForbiddenError: there is no credential, munged refuses it, or it was made for another request.

@@ -58,7 +58,7 @@ class Sender:
     Attributes:
         peer: IP address of the remote end of the connection.
         own: IP address of the local end of the connection.
-        origin: IP address in the munge credential, see `munge.Credential`; None: unknown.
+        origin: IP address in the munge credential, see `munge.Credential`; None means unknown.
     """
 
     peer: str | None = None
@@ -178,7 +178,7 @@ async def check_sender(hosts: NodeHosts | None, node: str, sender: Sender, mode:
     """Check that an agent may speak for a node.
 
     Args:
-        hosts: addresses of nodes; None: any agent may speak for any node.
+        hosts: addresses of nodes; None means that any agent may speak for any node.
         node: Slurm's name of the node.
         sender: addresses of the agent's host.
         mode: value of `controller.record_hosts`.

@@ -40,7 +40,7 @@ class SignedResponder:
     Args:
         request: request to which the responses are sent.
         credential: munge credential of the request.
-        munge_socket: munged's socket; None: the library's default.
+        munge_socket: munged's socket; None means the library's default.
         threads: executor for calls of munge.
     """
 

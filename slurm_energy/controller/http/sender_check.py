@@ -33,7 +33,7 @@ async def refuse_foreign(
     A sender may deliver the items of a node if it runs on a host of that node.
 
     Args:
-        hosts: addresses of nodes; None: any sender may deliver for any node.
+        hosts: addresses of nodes; None means that any sender may deliver for any node.
         mode: value of `controller.record_hosts`.
         sources: origins of the items.
         sender: addresses of the sender.

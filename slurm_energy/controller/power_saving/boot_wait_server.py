@@ -58,7 +58,7 @@ class BootWaitServer:
     The server replies when all nodes of the job respond to slurmctld, or when a further wait is pointless.
 
     Args:
-        path: returns the path of the socket; None: there is no socket.
+        path: returns the path of the socket; None means that there is no socket.
         read: reads the power states of all nodes; it is called in a thread.
         boots: last known power states of the nodes.
         failures: log of failures.
@@ -67,7 +67,7 @@ class BootWaitServer:
 
     Attributes:
         timeout_s: maximum wait in seconds.
-        slurm_uid: uid of SlurmUser; None: unknown. Only this user, root and the user of this process may
+        slurm_uid: uid of SlurmUser; None means unknown. Only this user, root and the user of this process may
             wait.
         max_age_s: maximum age of known node states. If such states show that all nodes are ready, a job is
             released without a new reading.
@@ -190,7 +190,7 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _names(line: bytes) -> frozenset[str]:
-    """Return the nodes named in a request line `JOB NODES`; empty: the request is malformed."""
+    """Return the nodes named in a request line `JOB NODES`, or nothing if the request is malformed."""
     try:
         job_id, hostlist = line.decode().split()
         return frozenset(expand_hostlist(hostlist)) if job_id else frozenset()

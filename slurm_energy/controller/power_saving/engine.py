@@ -98,12 +98,12 @@ class PowerSavingEngine:
 
     @property
     def slurm_uid(self) -> int | None:
-        """Uid of SlurmUser; None: not read yet."""
+        """Uid of SlurmUser; None means not read yet."""
         return None if self._settings is None else self._settings[1].slurm_uid
 
     @property
     def boot_wait_s(self) -> float | None:
-        """Maximum time in seconds for which PrologSlurmctld may wait for a boot; None: not read yet."""
+        """Maximum time in seconds for which PrologSlurmctld may wait for a boot; None means not read yet."""
         return None if self._settings is None else self._settings[1].boot_wait_s
 
     def learn(self, arrivals: Sequence[NodeArrival], since: float, until: float) -> None:

@@ -28,7 +28,7 @@ class ExpectedRunTimes:
     Args:
         config: energy policies and calibrations.
         run: runs squeue.
-        history: history of measured runs; None: there is no history.
+        history: history of measured runs; None means that there is no history.
     """
 
     def __init__(self, config: Config, run: Runner, history: HistoryCache | None) -> None:
@@ -39,7 +39,10 @@ class ExpectedRunTimes:
         self._failures = RepeatedFailureLog(log)
 
     def read(self) -> dict[int, float]:
-        """Return the expected run times in seconds by job id; empty: they cannot be predicted now."""
+        """Return the expected run times in seconds by job id.
+
+        The result is empty if the run times cannot be predicted now.
+        """
         try:
             queue = self._source.read()
             predicted = self._predictor.predict(queue)

@@ -56,7 +56,7 @@ class PowerSavingLoop:
         failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix seconds.
-        history: history of measured runs; None: jobs are expected to run until their time limits.
+        history: history of measured runs; None means that jobs are expected to run until their time limits.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ def headroom_watts(budget: BudgetLoop) -> float:
 
 
 def _node_watts(watts: Mapping[str, float | None]) -> float | None:
-    """Return the power of a node: the value of its meter, else the sum of its components; None: unknown."""
+    """Return the power of a node: the value of its meter, else the sum of its components; None if unknown."""
     if watts.get(_NODE) is not None:
         return watts[_NODE]
     known = [value for name, value in watts.items() if value is not None and name != _NODE]

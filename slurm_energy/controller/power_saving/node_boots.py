@@ -144,11 +144,11 @@ class NodeBoots:
         """Return the median of the measured boot times in seconds.
 
         Args:
-            kind: kind of the nodes; None: all nodes.
+            kind: kind of the nodes; None means all nodes.
 
         Returns:
-            The median of this kind. If no boot of this kind has been measured, the median of all nodes.
-            None: no boot has been measured at all.
+            The median of this kind. If no boot of this kind has been measured, the median of all nodes. None
+            means that no boot has been measured at all.
         """
         with self._lock:
             times = self._boots_s.get(kind) if kind is not None else None

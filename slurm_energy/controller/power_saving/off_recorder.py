@@ -48,7 +48,7 @@ class OffRecorder:
         """Record which nodes are off, and return the periods that have ended.
 
         Args:
-            off_watts: power of each node that is off, by name; None: the power is unknown.
+            off_watts: power of each node that is off, by name; None means that the power is unknown.
             now: Unix seconds.
         """
         ended = []

@@ -60,7 +60,7 @@ class JobChanger(Protocol):
             job_id: Slurm's job id.
             fields: values by field name, in the notation of `scontrol update`.
             uid: uid of the job's owner.
-            name: job specification for scontrol; empty: the job id.
+            name: job specification for scontrol; an empty value means the job id.
         """
         ...
 
@@ -214,7 +214,9 @@ class Interventions:
         self._state.unsaved.append(Decision(job_id, assigned.submit_s, assigned.since_s, SHAPE, why, details))
 
     def _fields(self, request: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
-        """Return the job fields to set in Slurm for the chosen shape; empty: the job already has this shape.
+        """Return the job fields to set in Slurm for the chosen shape.
+
+        The result is empty if the job already has this shape.
 
         Args:
             request: slurmctld's current data of the job.

@@ -53,8 +53,9 @@ def make_pipeline(
 
     Args:
         config: configuration with a mode other than off.
-        history: history of measured runs; None: there is no history.
-        state: state of the priority engine in the previous pipeline; None: there was no previous pipeline.
+        history: history of measured runs; None means that there is no history.
+        state: state of the priority engine in the previous pipeline; None means that there was no previous
+            pipeline.
 
     Raises:
         ConfigError: numpy is missing, or the scheduling policy is unavailable.
@@ -76,15 +77,15 @@ class PriorityLoop:
     Args:
         config: configuration at the start.
         store: the database.
-        history: history of measured runs; None: predictions do not use it.
+        history: history of measured runs; None means that predictions do not use it.
         failures: log of failures; a repeated failure is logged once.
         make: creates the priority pipeline.
 
     Attributes:
-        snapshot: result of the last cycle; None: no cycle has been completed.
+        snapshot: result of the last cycle; None means that no cycle has been completed.
         quotas: returns the use of quotas, which the order takes into account.
-        deferral: loop that defers jobs. Time for which a job is deferred does not count as waiting. None:
-            jobs are not deferred.
+        deferral: loop that defers jobs. Time for which a job is deferred does not count as waiting. None
+            means that jobs are not deferred.
         permit: raises an error while the order must not be published.
         config: the configuration.
 

@@ -53,8 +53,8 @@ class PriorityPipeline:
         interventions: assigns GPU shapes before jobs start, and preempts jobs.
         changes: whether interventions may change jobs in Slurm; not in mode `shadow`.
         stops: functions that `stop` calls; each one stops running Slurm commands.
-        share_error: reason why the last attempt to read the Slurm shares failed, in one line of text; None:
-            the attempt succeeded.
+        share_error: reason why the last attempt to read the Slurm shares failed, in one line of text; None
+            means that the attempt succeeded.
     """
 
     engine: PriorityEngine
@@ -95,7 +95,9 @@ class PriorityPipeline:
         return shares
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot. Return the failures in one line; None: there were no failures.
+        """Publish the order of a snapshot.
+
+        Return the failures in one line; None means that there were no failures.
 
         If the queue is read from the file queue.table, a missing or old file also counts as a failure.
         """
@@ -116,7 +118,7 @@ class PriorityPipeline:
             self.interventions.apply(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
-        """Return a value that changes when slurmctld reports new jobs; None: new jobs are not reported."""
+        """Return a value that changes when slurmctld reports new jobs; None if new jobs are not reported."""
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def close(self, successor: PriorityPipeline | None) -> None:
@@ -137,8 +139,9 @@ def build_pipeline(
 
     Args:
         config: configuration with a mode other than off.
-        history: history of measured runs; None: predictions do not use it.
-        state: state of the priority engine in the previous pipeline; None: there was no previous pipeline.
+        history: history of measured runs; None means that predictions do not use it.
+        state: state of the priority engine in the previous pipeline; None means that there was no previous
+            pipeline.
 
     Raises:
         ConfigError: the scheduling policy is unknown or cannot be loaded, or settings contradict each other.
@@ -201,7 +204,7 @@ def _exists(path: Path) -> bool:
 
 
 def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
-    """Return a function that predicts jobs from the history; None: there is no history."""
+    """Return a function that predicts jobs from the history; None means that there is no history."""
     if history is None:
         return None
 

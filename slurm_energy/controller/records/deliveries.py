@@ -39,7 +39,7 @@ class _Delivery:
     Attributes:
         items: valid records.
         refusals: refused records, each with the reason.
-        node: the node that claims to have sent the delivery; None: not stated.
+        node: the node that claims to have sent the delivery; None means not stated.
         counts: numbers of records that the sending node still stores, by the keys `spooled` and `rejected`.
     """
 
@@ -56,7 +56,7 @@ class DeliveryReceiver:
         config: returns the current configuration.
         store: the database.
         failures: log of refusals; a repeated refusal is logged once.
-        hosts: addresses of nodes; None: any sender may deliver records of any node.
+        hosts: addresses of nodes; None means that any sender may deliver records of any node.
 
     Attributes:
         pending_counts: numbers of `spooled` and `rejected` records on each node, from the last delivery of
@@ -79,7 +79,7 @@ class DeliveryReceiver:
         self._writes = WriteBatches(self._write)
 
     def pending_counts_of(self, node: str) -> dict[str, int | None]:
-        """Return the numbers of `spooled` and `rejected` records that a node stores; None: not reported."""
+        """Return the numbers of `spooled` and `rejected` records that a node stores; None if not reported."""
         counts = self.pending_counts.get(node, {})
         return {key: counts.get(key) for key in _COUNTS}
 

@@ -32,7 +32,7 @@ class PeriodReceiver:
         config: returns the current configuration.
         store: the database.
         failures: log of refusals; a repeated refusal is logged once.
-        hosts: addresses of nodes; None: any sender may deliver periods of any node.
+        hosts: addresses of nodes; None means that any sender may deliver periods of any node.
     """
 
     def __init__(

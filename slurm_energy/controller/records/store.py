@@ -42,11 +42,11 @@ class Store:
 
     Args:
         location: the database.
-        lease: lease of the active controller, without which nothing is written. None: the cluster has only
-            one controller, which needs no lease.
+        lease: lease of the active controller, without which nothing is written. None means that the cluster
+            has only one controller, which needs no lease.
 
     Attributes:
-        path: the SQLite file; None: the database is on a server.
+        path: the SQLite file; None means that the database is on a server.
         name: the location for messages, without a password.
 
     Raises:

@@ -59,7 +59,7 @@ class GridRates:
     def footprint(
         self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
     ) -> tuple[float | None, float | None]:
-        """Return emissions in grams and cost of energy used in an interval; None: unknown.
+        """Return emissions in grams and cost of energy used in an interval; None means unknown.
 
         `energy_uj` is the energy of `groups`; a group has one combination of user, account and other
         dimensions.
@@ -156,7 +156,7 @@ def _sums_by_key(
 
 
 def _value(group: GroupKey, name: str) -> str | int | None:
-    """Return the value of a dimension in a group; None: the group has no such value, or it is unknown."""
+    """Return the value of a dimension in a group; None if the group has no such value or it is unknown."""
     if group.kind != JOB:
         return None
     if name == "cpus":

@@ -105,7 +105,10 @@ class UsageRoutes:
         }
 
     async def _parents(self, cluster: str) -> dict[str, dict[str, str]]:
-        """Return the parent account of each account of a cluster; empty: there is no slurmdbd."""
+        """Return the parent account of each account of a cluster.
+
+        The result is empty if there is no slurmdbd.
+        """
         try:
             async with self._reading_shares:
                 tree = await asyncio.to_thread(self._shares.current)

@@ -33,14 +33,15 @@ class ControllerHost:
 
     Args:
         config: configuration at the start.
-        argument: path of the configuration file named on the command line; None: the default path.
-        log_level: log level named on the command line; None: the level in the configuration applies.
+        argument: path of the configuration file named on the command line; None means the default path.
+        log_level: log level named on the command line; None means that the level in the configuration
+            applies.
         clock_s: returns monotonic time in seconds.
 
     Attributes:
         config: the current configuration.
         name: URL of this controller in `cluster.controller_url`, or host and port.
-        beside: whether the active slurmctld runs on this host; None: unknown.
+        beside: whether the active slurmctld runs on this host; None means unknown.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class Resignation:
 
     Args:
         config: the configuration when the active role ended.
-        successor: controller that should take the lease; None: another controller has already taken the
-            lease.
+        successor: controller that should take the lease; None means that another controller has already taken
+            the lease.
     """
 
     def __init__(self, config: Config, successor: str | None = None) -> None:
@@ -48,7 +48,8 @@ async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> s
     """Wait until this process should stop being the active controller.
 
     Returns:
-        The controller that should take the lease; None: another controller has already taken the lease.
+        The controller that should take the lease; None means that another controller has already taken the
+        lease.
     """
     while True:
         lease.note_loop()

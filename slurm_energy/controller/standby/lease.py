@@ -144,7 +144,7 @@ class ControllerLease:
         """Stop the renewals and release the lease, so that another controller can take it at once.
 
         Args:
-            successor: controller that should take the lease; None: any controller.
+            successor: controller that should take the lease; None means any controller.
         """
         self._closing.set()
         if self._thread is not None:

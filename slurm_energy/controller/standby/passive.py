@@ -158,8 +158,8 @@ class PassiveController:
     def _announce(self) -> tuple[LeaseState, str | None]:
         """Announce this controller and return the lease.
 
-        Also return the reason why this controller cannot take the lease; None: this controller can take the
-        lease.
+        Also return the reason why this controller cannot take the lease; None means that this controller can
+        take the lease.
         """
         self._host.observe_slurmctld()
         with self._database.connect() as connection:
@@ -228,7 +228,7 @@ class PassiveController:
 
 
 def _schema_problem(connection: Connection, name: str) -> str | None:
-    """Return why this release of senergyctld cannot use a database; None: no reason prevents its use.
+    """Return the reason why this release of senergyctld cannot use a database; None if it can.
 
     A database of an older release can be used after a migration.
     """

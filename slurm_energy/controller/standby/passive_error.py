@@ -10,7 +10,7 @@ class PassiveControllerError(UnavailableError):
 
     Args:
         why: the reason why this senergyctld must not act.
-        active: URL of the active controller; None: the URL is unknown, or no controller is active.
+        active: URL of the active controller; None means that the URL is unknown, or no controller is active.
     """
 
     def __init__(self, why: str, active: str | None = None) -> None:
@@ -22,6 +22,6 @@ def passive_reason(holder: str | None) -> str:
     """Return the reason why a passive controller refuses requests, for the error message.
 
     Args:
-        holder: name of the active controller; None: no controller is active.
+        holder: name of the active controller; None means that no controller is active.
     """
     return f"the active controller is {holder}" if holder else "no controller is active now"

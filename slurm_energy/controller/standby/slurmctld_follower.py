@@ -28,12 +28,12 @@ class SlurmctldFollower:
         self._target_since_s = 0.0
 
     def is_beside_slurmctld(self) -> bool | None:
-        """Return whether the active slurmctld runs on this host; None: unknown. The call may block."""
+        """Return whether the active slurmctld runs on this host; None means unknown. The call may block."""
         host = self._slurmctld.host()
         return None if host is None else is_this_host(host)
 
     def successor(self, state: LeaseState, name: str, beside: bool | None) -> str | None:
-        """Return the controller that should replace the active controller now; None: no change is needed.
+        """Return the controller that should replace the active controller now; None if no change is needed.
 
         Args:
             state: state of the lease and of the controllers.
@@ -63,7 +63,7 @@ def may_take(state: LeaseState, name: str, beside: bool | None) -> bool:
     Args:
         state: state of the lease and of the controllers.
         name: name of the passive controller.
-        beside: whether the passive controller runs on the host of the active slurmctld; None: unknown.
+        beside: whether the passive controller runs on the host of the active slurmctld; None means unknown.
     """
     free_s = state.free_s
     if free_s is None:

@@ -48,8 +48,10 @@ class _Knowledge:
     """Stored knowledge about a program.
 
     Attributes:
-        pin: operating point that a user or operator fixed for the program; None: the program has no pin.
-        issued: starting point that an earlier answer gave to this job; None: no earlier answer gave one.
+        pin: operating point that a user or operator fixed for the program; None means that the program has no
+            pin.
+        issued: starting point that an earlier answer gave to this job; None means that no earlier answer gave
+            one.
         runs: earlier runs of the program, oldest first.
         of_site: runs of the reference kernels (compute kernels) with which the site characterised the
             hardware, by class of reference kernel.
@@ -67,9 +69,10 @@ class TuningAdvisor:
     Args:
         config: returns the current configuration.
         store: the database.
-        hosts: addresses of nodes; None: any agent may speak for any node.
+        hosts: addresses of nodes; None means that any agent may speak for any node.
         running: cache of the running jobs in Slurm.
-        oracle: returns the response curve of a model (`--energy-model`) on a kind of hardware; None: unknown.
+        oracle: returns the response curve of a model (`--energy-model`) on a kind of hardware; None means
+            unknown.
     """
 
     def __init__(
@@ -218,7 +221,7 @@ def curve_oracle(config: Config) -> CurveOracle | None:
 
 
 def parse_run(stored: StoredRun) -> LearnedRun | None:
-    """Return a run, parsed from its stored form; None: this release of senergyctld cannot parse it."""
+    """Return a run, parsed from its stored form; None if this release of senergyctld cannot parse it."""
     try:
         return LearnedRun.from_json(stored.body)
     except EnergyError as error:

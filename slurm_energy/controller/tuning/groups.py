@@ -56,7 +56,8 @@ class TuningGroups:
 
     Args:
         config: returns the current configuration.
-        advisor: verifies that a job runs on the node of an agent; None: any agent may speak for any node.
+        advisor: verifies that a job runs on the node of an agent; None means that any agent may speak for any
+            node.
         clock: returns monotonic seconds.
     """
 

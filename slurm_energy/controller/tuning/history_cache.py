@@ -106,7 +106,9 @@ class HistoryCache:
         return total
 
     async def predict(self, requests: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
-        """Return a prediction as JSON for each request; None: neither history nor `model` predicts the job.
+        """Return a prediction as JSON for each request.
+
+        A prediction is None if neither the history nor `model` predicts the job.
 
         The work is split into chunks, so that other callers and the priority engine are served in between.
 
@@ -176,7 +178,7 @@ class HistoryCache:
 
 
 def training_model(config: Config) -> Oracle | None:
-    """Return the training model with the calibrations and hardware of the site; None: numpy is missing.
+    """Return the training model with the calibrations and hardware of the site; None if numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.
@@ -195,7 +197,7 @@ def read_requests(data: Any, user: str | None, *, operator: bool) -> list[Predic
 
     Args:
         data: the JSON object in the body.
-        user: name of the caller; None: this host does not know the name.
+        user: name of the caller; None means that this host does not know the name.
         operator: whether the caller may request predictions for jobs of any user. If such a caller names no
             user, the prediction uses no user name.
 

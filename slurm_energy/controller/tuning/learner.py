@@ -88,7 +88,7 @@ class TuningLearner:
             return None
 
     def _learn_job(self, job: UnlearnedJob) -> StoredRun | None:
-        """Return the run of a job; None: nothing can be learned from this job.
+        """Return the run of a job; None means that nothing can be learned from this job.
 
         The owner of the run is the user in Slurm's accounting. A record with another uid is not trusted.
         """

@@ -144,7 +144,9 @@ class OracleRefit:
 
 
 def refittable_kind(hardware: str, config: Config) -> str | None:
-    """Return the oracle's name of a kind of GPU; None: the calibration of this kind must not be refitted.
+    """Return the oracle's name of a kind of GPU.
+
+    The result is None if the calibration of this kind of GPU must not be refitted.
 
     Args:
         hardware: product name of the GPU.

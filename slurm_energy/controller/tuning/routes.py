@@ -36,7 +36,7 @@ class TuningRoutes:
 
     Args:
         store: the database.
-        advisor: answers agents; None: this controller gives no advice.
+        advisor: answers agents; None means that this controller gives no advice.
     """
 
     def __init__(self, store: Store, advisor: TuningAdvisor | None = None) -> None:

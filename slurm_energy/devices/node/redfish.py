@@ -33,10 +33,10 @@ class RedfishClient:
         url: `https://HOST[:PORT]`; `http` only for a BMC without https.
         user: user name on the BMC; read-only privilege suffices.
         password_file: file whose first line is the password.
-        authority: file of trusted certificates; None: the certificates that the operating system trusts. The
-            certificates of BMCs are rarely signed by a public authority.
-        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`. None: the client searches
-            for the chassis.
+        authority: file of trusted certificates; None means the certificates that the operating system trusts.
+            The certificates of BMCs are rarely signed by a public authority.
+        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`. None means that the client
+            searches for the chassis.
         timeout_s: time limit of one request in seconds.
     """
 

@@ -30,9 +30,9 @@ class ProfileHead:
     """Facts about a trace that its first part contains.
 
     Attributes:
-        rank: rank of the process in distributed training; None: unknown.
-        base_ns: Unix time in nanoseconds at time 0 of the trace; None: not stated.
-        first_us: earliest time among the examined events; None: there are no events.
+        rank: rank of the process in distributed training; None means unknown.
+        base_ns: Unix time in nanoseconds at time 0 of the trace; None means not stated.
+        first_us: earliest time among the examined events; None means that there are no events.
         last_us: latest end among the examined events.
         has_gpu: whether there are events of a GPU.
         events: number of examined events.
@@ -47,7 +47,7 @@ class ProfileHead:
 
     @property
     def unix_base_ns(self) -> int | None:
-        """Unix time in nanoseconds at time 0 of the trace; None: the trace does not state this time."""
+        """Unix time in nanoseconds at time 0 of the trace; None if the trace does not state this time."""
         is_unix = self.first_us is not None and _MIN_UNIX_US <= self.first_us <= MAX_UNIX_S * 1e6
         return 0 if is_unix else self.base_ns
 

@@ -27,9 +27,9 @@ class _Lane:
         end_ns: end of the last event in the lane.
         lane: process and thread number in the trace.
         suffix: text that all encoded events of the lane have in common.
-        column: nanoseconds by column of the overview, to which events of the lane are added; None: no
+        column: nanoseconds by column of the overview, to which events of the lane are added; None means no
             overview.
-        below: lane for events that overlap events of this lane; None: there is no such lane yet.
+        below: lane for events that overlap events of this lane; None means that there is no such lane yet.
     """
 
     __slots__ = ("below", "column", "end_ns", "lane", "suffix")
@@ -52,9 +52,9 @@ class ProcessEvents:
     Args:
         header: header of the event file.
         window: part of the job's time that the timeline shows.
-        writer: writer of the Chrome trace; None: no trace is written.
+        writer: writer of the Chrome trace; None means that no trace is written.
         group: process number in the trace.
-        overview: overview for the page of the timeline; None: no page is created.
+        overview: overview for the page of the timeline; None means that no page is created.
         rows: row of the overview for events that the CPU has timed, and row for events that the GPU has
             timed.
     """

@@ -43,9 +43,9 @@ class ProfileEvents:
         number: number of the trace, by which arrows between events of different traces are distinguished.
         offset_ns: Unix time in nanoseconds at time 0 of the trace.
         window: part of the job's time that the timeline shows.
-        writer: writer of the Chrome trace; None: no trace is written.
-        drawing: the overview for the page, and the row of the trace in this overview; None: no page is
-            created.
+        writer: writer of the Chrome trace; None means that no trace is written.
+        drawing: the overview for the page, and the row of the trace in this overview; None means that no page
+            is created.
         has_gpu: whether the row shows the events of a GPU; otherwise it shows the events of the first thread.
     """
 
@@ -241,7 +241,7 @@ class ProfileEvents:
             self._lane_names[key] = name
 
     def _lane(self, key: _Key) -> tuple[int, int] | None:
-        """Return process and thread number of a lane of the trace; None: there are too many lanes."""
+        """Return process and thread number of a lane of the trace; None if there are too many lanes."""
         if key in self._lanes:
             return self._groups[key[0]], self._lanes[key]
         if len(self._lanes) >= MAX_PROFILE_LANES:

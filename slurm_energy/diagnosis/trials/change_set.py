@@ -16,10 +16,10 @@ class AdvisedChange:
         kind: kind of the value.
         new: advised value.
         old: value of the diagnosed run; None if unknown.
-        requires: kind of another change of the same advice. Without that change, this change must be
-            smaller. None: this change is independent.
-        alone: value to use if the required change is not made; None: this change is useless without the
-            required change.
+        requires: kind of another change of the same advice. Without that change, this change must be smaller.
+            None means that this change is independent.
+        alone: value to use if the required change is not made; None means that this change is useless without
+            the required change.
     """
 
     kind: AdjustmentKind
@@ -39,7 +39,8 @@ class ChangeSet:
 
     Attributes:
         finding: kind of the finding.
-        changes: changes to make; empty: the advice contains no change that can be applied automatically.
+        changes: changes to make; an empty value means that the advice contains no change that can be applied
+            automatically.
         seconds_gain: expected gain of time.
         joules_gain: expected gain of energy; None if unknown.
         source: measurement or model from which the gain is expected.

@@ -29,7 +29,7 @@ class AdjustmentTrial:
         base: values of the diagnosed run, by kind.
         before: completed runs with the values of `base`.
         after: runs with the adjustments.
-        decision: result of the last comparison; None: there was no comparison yet.
+        decision: result of the last comparison; None means that there was no comparison yet.
         controls: completed runs with the values of `base` since the trial began.
     """
 
@@ -67,7 +67,10 @@ class AdjustmentTrial:
 
     @property
     def sbatch_options(self) -> list[str]:
-        """Options of sbatch that the adjustments require; empty: the adjustments work with any submission."""
+        """Options of sbatch that the adjustments require.
+
+        They are empty if the adjustments work with any submission.
+        """
         return [option for one in self.proposal.adjustments if (option := one.sbatch_option) is not None]
 
     def to_json(self) -> dict[str, Any]:

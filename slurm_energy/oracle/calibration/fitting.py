@@ -123,9 +123,9 @@ def fit(
         hardware: the kind of device.
         rows: measurements on this kind of device.
         settings: settings of the search.
-        start: calibration from which the search starts; None: the defaults of the model.
+        start: calibration from which the search starts; None means the defaults of the model.
         saturation: name of the saturation function, a key of `SATURATIONS`.
-        checkpoint: file in which the search stores its state and from which it resumes; None: no file.
+        checkpoint: file in which the search stores its state and from which it resumes; None means no file.
         progress: function that the search calls after each segment with the finished and the planned
             generations and the current loss.
         residuals: whether to fit residuals, too. The residuals of `start` belong to other parameters and are
@@ -175,7 +175,7 @@ def _searched(
         settings: settings of the search.
         first: calibration from which the search starts.
         saturation: name of the saturation function.
-        checkpoint: file for the state of the search; None: no file.
+        checkpoint: file for the state of the search; None means no file.
         progress: function that the search calls after each segment.
 
     Returns:
@@ -338,8 +338,8 @@ def leave_out(
         rows: measurements on this kind of device.
         fold: function that returns the fold of a measurement, e.g. its power limit.
         settings: settings of each search.
-        start: start of each search; None: defaults. A calibration of all rows makes the search fast, but it
-            contains information on the withheld fold.
+        start: start of each search; None means defaults. A calibration of all rows makes the search fast, but
+            it contains information on the withheld fold.
         forget_workload: whether each fold is one workload. The withheld workload is then predicted like a
             workload that was never measured.
         progress: function called after each fold with the number of finished folds, the number of all folds,

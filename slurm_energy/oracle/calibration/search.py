@@ -91,7 +91,7 @@ def search(
         start: initial values, shape (n,).
         settings: settings of the search.
         checkpoint: file in which the state is stored after each segment. If the file exists and belongs to
-            the same problem and settings, the search resumes from it. None: no file.
+            the same problem and settings, the search resumes from it. None means no file.
         progress: function called after each segment with the finished and the planned generations and the
             current loss.
 
@@ -117,9 +117,9 @@ class _State:
     Attributes:
         digest: digest of the problem, the unknowns, the start, and the settings that affect the random
             numbers. A stored state with another digest is rejected.
-        path: checkpoint file; None: the state is not stored.
+        path: checkpoint file; None means that the state is not stored.
         done: number of finished generations.
-        population: population after the last complete segment; None: no segment has finished.
+        population: population after the last complete segment; None means that no segment has finished.
     """
 
     digest: str

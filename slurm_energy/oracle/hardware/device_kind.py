@@ -25,7 +25,7 @@ class Hardware:
         aliases: other common names.
         fp32_flops_per_s: peak rate of dense matrix products in single precision.
         tf32_flops_per_s, bf16_flops_per_s, fp16_flops_per_s: peak rate of dense matrix products in this
-            format; None: the device has no unit for it.
+            format; None means that the device has no unit for it.
         alu_flops_per_s: peak rate in single precision outside the matrix units.
         memory_bytes: device memory.
         memory_bytes_per_s: peak bandwidth of the device memory.

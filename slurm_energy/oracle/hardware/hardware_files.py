@@ -196,8 +196,8 @@ class _Reader:
         Args:
             key: the faulty or missing key.
             why: what is wrong.
-            look_for: text to find in the file instead of `key`; None: `key`.
-            todo: advice for the user; empty: none.
+            look_for: text to find in the file instead of `key`; None means `key`.
+            todo: advice for the user; an empty value means none.
         """
         word = re.escape(look_for or key.rpartition(".")[2])
         pattern = re.compile(rf"\s*\[?\s*\"?{word}\"?\s*[\]=.]")

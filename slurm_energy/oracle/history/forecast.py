@@ -30,9 +30,10 @@ class Forecast:
         level: index of the key's similarity level in `LEVELS`.
         seconds: distribution of the run time, in seconds or, if `by_limit` is true, as a share of the time
             limit.
-        watts: distribution of the mean watts per unit (GPU or node); None: the energy of no run is known.
+        watts: distribution of the mean watts per unit (GPU or node); None means that the energy of no run is
+            known.
         joules: distribution of the joules per unit. If `by_limit` is true, they are also divided by the
-            seconds of the time limit. None: the energy of no run is known.
+            seconds of the time limit. None means that the energy of no run is known.
         runs: number of runs of this key.
         newest: end of the newest run in Unix seconds.
         endings: number of runs by the way in which they ended.
@@ -65,7 +66,8 @@ def make_forecast(
     Args:
         level: index of the key's similarity level in `LEVELS`.
         runs: runs of the key, oldest first. There must be at least one.
-        general: forecast of the next more general key for the same caps; None: there is no such forecast.
+        general: forecast of the next more general key for the same caps; None means that there is no such
+            forecast.
         caps: power caps of the job to predict. Runs under other caps are converted to these.
         second_factors: typical ratios of the times of successive runs at this level.
         watt_factors: typical ratios of the watts of successive runs at this level.
@@ -113,7 +115,7 @@ def _grid(
 
     Args:
         observations: values of the key's runs, newest first. There must be at least one.
-        general: distribution of the next more general key; None: there is no such key.
+        general: distribution of the next more general key; None means that there is no such key.
         general_weight: weight of `general` in runs.
         factors: equally likely ratios of the values of successive runs. The newest values are multiplied by
             them.

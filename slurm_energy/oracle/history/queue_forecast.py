@@ -31,7 +31,8 @@ class QueueForecast:
         energy_joules, energy_low_joules, energy_high_joules: expected joules of the whole job, their 5 % and
             95 % quantile.
         runs: number of runs behind the forecast; 0: no run is similar to the job.
-        level: index of the similarity level in `similarity.LEVELS`; -1: no run is similar to the job.
+        level: index of the similarity level in `similarity.LEVELS`; -1 means that no run is similar to the
+            job.
     """
 
     duration_s: Numbers
@@ -138,7 +139,7 @@ def _summary(
     The values are computed for one block of jobs at a time, to limit the memory in use.
 
     Args:
-        grids: distribution of each forecast; None: unknown, which gives NaN.
+        grids: distribution of each forecast; None means unknown, which gives NaN.
         forecast_index: index in `grids` of each job, shape (jobs,).
         factor: factor on the values of each job, shape (jobs,).
         max_value: upper limit of the values of each job, shape (jobs,).

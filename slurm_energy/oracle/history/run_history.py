@@ -160,7 +160,7 @@ class History:
         """Return the weighted sums over all runs in a Slurm partition; None if no such run is known.
 
         Args:
-            partition: name of the partition; None: unknown.
+            partition: name of the partition; None means unknown.
             on_gpus: True: the sums over runs with GPUs. False: the sums over runs without GPUs.
         """
         return None if partition is None else self._partitions.get((partition, on_gpus))

@@ -45,7 +45,7 @@ class RunVariability:
         Args:
             before: value of a run, in seconds, share of the time limit, or watts.
             after: value of the next run in the same unit.
-            user: owner of the next run; None: unknown.
+            user: owner of the next run; None means unknown.
         """
         own_count = self._counts[user]
         over_quota = own_count >= _MAX_RATIOS_PER_USER and len(self._ratios) - own_count >= _MIN_RATIOS

@@ -96,8 +96,8 @@ class ResourceUse:
 
         Args:
             run: the finished run.
-            new_s: seconds that the run adds to `seconds`, without the time covered by simultaneous runs.
-                None: they are computed from `busy`.
+            new_s: seconds that the run adds to `seconds`, without the time covered by simultaneous runs. None
+                means that they are computed from `busy`.
 
         Returns:
             The factor by which the sums over earlier runs have decayed, and the decayed product of size and
@@ -289,7 +289,7 @@ def bounded(prior: float, value: float | None, share: float) -> float:
 
     Args:
         prior: value that is assumed without runs.
-        value: mean over the runs; None: there are no runs.
+        value: mean over the runs; None means that there are no runs.
         share: weight of the runs, from `ResourceUse.share_of`.
 
     Returns:

@@ -155,12 +155,12 @@ class Calibration:
         measured_spread: error range of predictions for the workloads in `workloads`.
         unmeasured_spread: error range of predictions for all other workloads.
         basis: one line that states the data of the fit.
-        fitted_unix_s: time of the fit in Unix seconds; None: unknown.
+        fitted_unix_s: time of the fit in Unix seconds; None means unknown.
         rows: number of measurements.
-        transfer: what these measurements contribute to predictions for other kinds of device. None: there are
-            too few measurements.
-        evidence: data for predictions of workloads that are not in `workloads` (`oracle.transfer`). None:
-            such workloads are predicted by the mean over all factors in `workloads`.
+        transfer: what these measurements contribute to predictions for other kinds of device. None means that
+            there are too few measurements.
+        evidence: data for predictions of workloads that are not in `workloads` (`oracle.transfer`). None
+            means that such workloads are predicted by the mean over all factors in `workloads`.
     """
 
     hardware: str

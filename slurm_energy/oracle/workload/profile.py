@@ -46,7 +46,7 @@ class WorkloadProfile:
             launches compute kernels for each tensor.
         optimizer: name of the optimizer that usually trains this network.
         dataset: name of the training set that is usual for this network.
-        samples_per_epoch: samples in the training set; None: unknown.
+        samples_per_epoch: samples in the training set; None means unknown.
         shared_weights: whether layers use the same weights repeatedly (ALBERT in the thesis).
         gemm_flops_forward: operations of matrix products in the forward pass. The other `*_flops_*` count the
             operations of other kinds, forward or backward.

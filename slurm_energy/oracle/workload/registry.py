@@ -24,7 +24,7 @@ class LayerHandler:
         work: function that returns all operations of one call, given the module, its positional inputs and
             its output.
         output: function that returns an output of the right shape on the inputs' device, given the module and
-            its inputs. None: the module's own forward runs, and its operators are not counted.
+            its inputs. None means that the module's own forward runs, and its operators are not counted.
         saved: function that returns the number of elements saved for the backward pass, given module, inputs
             and output.
     """

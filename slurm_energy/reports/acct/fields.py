@@ -81,8 +81,8 @@ class Field(Generic[Row]):
             `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too;
             `cut_date`: the end is dropped; `hash`: the column is filled with `#`.
         slurm: whether this is a column of sacct. Its header is cut to the width, as in sacct.
-        total: function that returns the text below all rows. None: an additive column shows its sum there,
-            and other columns show nothing.
+        total: function that returns the text below all rows. None means that an additive column shows its sum
+            there, and other columns show nothing.
     """
 
     name: str

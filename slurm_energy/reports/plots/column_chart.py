@@ -21,7 +21,7 @@ class ColumnLayer:
     Attributes:
         name: name of the layer in tooltips.
         color: name of a colour variable in page.css.
-        values: one value per column; None: unknown, drawn as nothing.
+        values: one value per column; None means unknown, drawn as nothing.
         texts: the values as text, for tooltips.
     """
 

@@ -28,7 +28,7 @@ class QueueColumns:
         taken_unix_s: Unix time of the snapshot of the queue.
         job_id: Slurm's job id of the record, as `scontrol update` takes it.
         array_job_id: job id of the array; 0: not part of an array.
-        array_task_id: index in the array; -1: not part of an array, or a record of several tasks.
+        array_task_id: index in the array; -1 means not part of an array, or a record of several tasks.
         tasks: pending array tasks in the record; 1 for a single job.
         het_job_id: job id of the heterogeneous job; 0: not part of one.
         uid: uid of the job's owner.
@@ -58,8 +58,8 @@ class QueueColumns:
             set. Several partitions are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.
         licenses: licenses as squeue shows them; empty if the job has no licenses, or if they are unknown.
-        array_tasks: indexes of the tasks in the record, as squeue shows them (`3-9,12`); empty: not part of
-            an array, or unknown.
+        array_tasks: indexes of the tasks in the record, as squeue shows them (`3-9,12`); an empty value means
+            not part of an array, or unknown.
         flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), as the user
             wrote them, unchecked.
     """

@@ -27,8 +27,8 @@ class FallbackQueueSource:
         clock: function that returns Unix seconds.
 
     Attributes:
-        problem: why the last `read` could not use the table, in one line; None: the last `read` used the
-            table.
+        problem: why the last `read` could not use the table, in one line; None means that the last `read`
+            used the table.
     """
 
     def __init__(

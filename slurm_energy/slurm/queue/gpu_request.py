@@ -49,9 +49,9 @@ class GpuRequest:
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
         gpus: GPUs per node; 0: none.
         others: generic resources per node other than GPUs, in the notation of the request.
-        excluded: host list of excluded nodes; empty: none.
+        excluded: host list of excluded nodes; an empty value means none.
         pins_nodes: whether the user named nodes, features or a reservation for the job.
-        obstacle: why the GPUs cannot be changed; empty: they can be changed.
+        obstacle: why the GPUs cannot be changed; an empty value means that they can be changed.
     """
 
     pending: bool
@@ -154,11 +154,12 @@ def scontrol_fields(
 
     Args:
         request: the job's GPU request before the change.
-        gpu_kind: Slurm's GRES type of the wanted GPUs; empty: any type on the nodes that are not excluded.
+        gpu_kind: Slurm's GRES type of the wanted GPUs; an empty value means any type on the nodes that are
+            not excluded.
         gpus: wanted GPUs per node.
         release: Slurm's release.
-        without_kind: host list of the partition's nodes that lack GPUs of the wanted types; empty: all nodes
-            have such GPUs.
+        without_kind: host list of the partition's nodes that lack GPUs of the wanted types; an empty value
+            means that all nodes have such GPUs.
         excluded: host list of the nodes that the job's owner excluded.
 
     Raises:

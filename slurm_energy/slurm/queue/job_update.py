@@ -75,8 +75,8 @@ class JobUpdater:
         updates_per_s: maximum number of changes per second.
         batch_s: maximum duration of a batch in seconds; the remaining changes are left for the next batch.
         applied_factors: dictionary to which the site factors that slurmctld accepts are added, by job id.
-            Pass the same dictionary to `squeue_source.SqueueSource`. None: accepted site factors are not
-            recorded.
+            Pass the same dictionary to `squeue_source.SqueueSource`. None means that accepted site factors
+            are not recorded.
         command: program that reads commands on its standard input as scontrol does.
     """
 
@@ -125,7 +125,7 @@ class JobUpdater:
             job_id: Slurm's job id.
             fields: new values by the field names of scontrol, `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
             uid: uid of the job's owner.
-            name: `QueueColumns.scontrol_name` of the job; empty: the job id.
+            name: `QueueColumns.scontrol_name` of the job; an empty value means the job id.
 
         Raises:
             UnavailableError: scontrol is missing or does not answer.
@@ -172,7 +172,7 @@ class JobUpdater:
         Args:
             jobs: job ids.
             names: scontrol's names of the jobs by job id, `12_[3-9]` for tasks of an array.
-            begin_unix_s: the new begin time in Unix seconds; None: the present time.
+            begin_unix_s: the new begin time in Unix seconds; None means the present time.
 
         Raises:
             UnavailableError: scontrol is missing or does not answer.
@@ -247,13 +247,13 @@ class JobUpdater:
         return UpdateResult(tuple(done), tuple(gone), refused)
 
     def _answer(self, session: _Session, text: str, name: str) -> str | None:
-        """Run a scontrol command and return the reason why it failed; None: it succeeded.
+        """Run a scontrol command and return the reason why it failed; None means that it succeeded.
 
         Args:
             session: the scontrol process that executes the command.
             text: command in the syntax of scontrol.
-            name: name of the job in scontrol's reply. This name is removed from the reason. Empty: nothing is
-                removed.
+            name: name of the job in scontrol's reply. This name is removed from the reason. An empty value
+                means that nothing is removed.
 
         Raises:
             UnavailableError: slurmctld did not receive the command, or it is unknown whether it did.
@@ -265,14 +265,14 @@ class JobUpdater:
 
 
 def _reason(lines: Sequence[str], name: str) -> str | None:
-    """Return the reason why a scontrol command failed; None: it succeeded.
+    """Return the reason why a scontrol command failed; None means that it succeeded.
 
     For an array, the reply has a line for each group of tasks, such as `6_1: Job has already finished` and
     `6_2-5: No error`. Lines with `No error` are missing from 23.02 on, and if all tasks succeeded. Tasks that
     can no longer be changed are not a failure.
 
     Args:
-        lines: lines of scontrol's reply; empty: success.
+        lines: lines of scontrol's reply; an empty value means success.
         name: name of the job. This name is removed from the start of a line.
     """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]

@@ -55,7 +55,7 @@ def check_weights(
 
 
 def _site_factor_plugin(path: Path) -> str:
-    """Return the value of PrioritySiteFactorPlugin in slurm.conf; empty: no plugin is set.
+    """Return the value of PrioritySiteFactorPlugin in slurm.conf; an empty value means that no plugin is set.
 
     Raises:
         ConfigError: slurm.conf, or a file that it includes, cannot be read.

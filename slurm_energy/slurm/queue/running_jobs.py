@@ -38,8 +38,8 @@ class AllocatedJob(NamedTuple):
             write there.
         account, qos: names of the Slurm account and of the quality of service; empty if not set.
         licenses: licenses as squeue shows them; empty if the job has no licenses.
-        end_unix_s: time at which the job reaches its time limit, in Unix seconds; None: no limit.
-        deadline_unix_s: deadline in Unix seconds; None: no deadline.
+        end_unix_s: time at which the job reaches its time limit, in Unix seconds; None means no limit.
+        deadline_unix_s: deadline in Unix seconds; None means no deadline.
     """
 
     job_id: int

@@ -77,8 +77,8 @@ class SqueueSource:
     Args:
         run: function that executes a command and returns the output of the command.
         applied_factors: site factors that slurmctld has accepted, by job id. `job_update.JobUpdater` fills
-            this dictionary. `read` removes the entries of jobs that have left the queue. None: no site factor
-            was set.
+            this dictionary. `read` removes the entries of jobs that have left the queue. None means that no
+            site factor was set.
         clock: function that returns Unix seconds.
     """
 

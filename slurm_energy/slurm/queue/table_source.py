@@ -239,7 +239,7 @@ def _sum(data: bytes, offset: int) -> int:
 
 
 def _journal(path: Path) -> dict[str, Any] | None:
-    """Return the generation number and the contents of the journal; None: there is no usable journal."""
+    """Return the generation number and the contents of the journal; None if there is no usable journal."""
     try:
         data = _contents(path, _LONGEST_JOURNAL_BYTES)
     except UnavailableError:

@@ -18,11 +18,11 @@ class CurveProgram:
     """A program with its response curve, as in a response to `GET /v1/tuning`.
 
     Attributes:
-        user: user who owns the program; empty: unknown.
+        user: user who owns the program; an empty value means unknown.
         names: names that jobs of the program may have: the program's model and workload.
-        last_job: id of the program's last job; empty: unknown.
+        last_job: id of the program's last job; an empty value means unknown.
         points: points of the curve as in `GET /v1/tuning`.
-        program: program as `USER/NAME`; empty: the other attributes identify the program.
+        program: program as `USER/NAME`; an empty value means that the other attributes identify the program.
     """
 
     user: str

@@ -41,8 +41,8 @@ class JobClass:
 
     Attributes:
         name: the ranges as text; unique.
-        ranges: lower and upper bound of each feature. A value in the range is above the lower bound and
-            at most the upper bound. None: the column `job_class` of the data names the class.
+        ranges: lower and upper bound of each feature. A value in the range is above the lower bound and at
+            most the upper bound. None means that the column `job_class` of the data names the class.
         programs: programs of the class, in the data from which the class was made.
     """
 
@@ -175,7 +175,7 @@ def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
 
     Args:
         jobs: jobs of the programs to classify.
-        classes: classes of `job_classes`; empty: the jobs keep their present classes.
+        classes: classes of `job_classes`; an empty value means that the jobs keep their present classes.
     """
     if not classes:
         return jobs

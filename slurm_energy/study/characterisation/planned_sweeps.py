@@ -65,7 +65,7 @@ class SweepOutcome:
         node_hours: node-hours of all runs of the sweep. Runs that have not ended count with their
             expected node-hours.
         is_stored: whether the result is stored as the curve of the program.
-        why: reason why the result is not stored; empty: the result is stored.
+        why: reason why the result is not stored; an empty value means that the result is stored.
     """
 
     program: str

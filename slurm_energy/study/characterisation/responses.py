@@ -52,8 +52,8 @@ class ClassResponses:
         Args:
             job_class: name of the class; a class without a curve stays untuned.
             objective: `energy`, `edp` or `ed2p`.
-            slowdown_limit: permitted increase of the run time as a fraction of the untuned run time.
-                None: 5 % for `energy`, no limit for `edp` and `ed2p`.
+            slowdown_limit: permitted increase of the run time as a fraction of the untuned run time. None
+                means 5 % for `energy`, no limit for `edp` and `ed2p`.
         """
         if slowdown_limit is None:
             slowdown_limit = DEFAULT_SLOWDOWN if objective == "energy" else float("inf")
@@ -80,7 +80,7 @@ class ClassResponses:
             objective: `energy`, `edp` or `ed2p`.
             slowdown_limit: permitted slowdown, as in `best`.
             random: generator of random numbers, which draws one error of the ratios per class. The deviation
-                of the curve is the standard deviation of this error. None: no errors.
+                of the curve is the standard deviation of this error. None means no errors.
         """
         time_ratio, power_ratio = np.ones(jobs.count), np.ones(jobs.count)
         for name in self.points:

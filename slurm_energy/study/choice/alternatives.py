@@ -24,12 +24,13 @@ class StudyAlternative:
 
     Attributes:
         name: short name, unique in a study.
-        tuning: objective of tuned jobs, `energy`, `edp` or `ed2p`; empty: jobs are not tuned.
-        slowdown_percent: slowdown limit of the objective `energy`; None: the configured limit.
-        ranking: scheduling policy that orders the queue; empty: the present policy of the site.
+        tuning: objective of tuned jobs, `energy`, `edp` or `ed2p`; an empty value means that jobs are not
+            tuned.
+        slowdown_percent: slowdown limit of the objective `energy`; None means the configured limit.
+        ranking: scheduling policy that orders the queue; an empty value means the present policy of the site.
         weights: weights of the scheduling policy.
-        budget_watts: power budget of the cluster; None: no budget.
-        deferral: deferral policy, `cheapest` or `cleanest`; empty: no deferral.
+        budget_watts: power budget of the cluster; None means no budget.
+        deferral: deferral policy, `cheapest` or `cleanest`; an empty value means no deferral.
         powers_down: whether idle nodes are powered down.
     """
 

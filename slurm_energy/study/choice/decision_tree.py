@@ -51,7 +51,7 @@ class DecisionNode:
         answer: whether the answer is yes.
         reason: the figures that determine the answer.
         lever: the lever that the tree proposes if the answer is yes.
-        choice: proposed setting of the lever; empty: the lever is not proposed.
+        choice: proposed setting of the lever; an empty value means that the lever is not proposed.
     """
 
     question: str

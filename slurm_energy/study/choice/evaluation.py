@@ -32,7 +32,7 @@ class LimitOutlook:
 
     Attributes:
         kpi: KPI of the limit.
-        account: Slurm account to which the limit applies; empty: all jobs.
+        account: Slurm account to which the limit applies; an empty value means all jobs.
         forecast: whether the alternative is expected to keep the limit.
         value: forecast value of the KPI; NaN: unknown.
         minimum, maximum: permitted values.
@@ -113,9 +113,9 @@ def limit_outlook(
 
     Args:
         limit: bounds of a KPI from the objective.
-        change: forecast change of the limited KPI; None: unknown.
+        change: forecast change of the limited KPI; None means unknown.
         deviation: standard deviation of the KPI over the days of the present site; NaN: unknown.
-        account: account to which the limit applies; empty: all jobs.
+        account: account to which the limit applies; an empty value means all jobs.
     """
     if change is None or math.isnan(change.value):
         return LimitOutlook(limit.kpi, account, LimitForecast.UNKNOWN, math.nan, -math.inf, math.inf)
@@ -158,7 +158,7 @@ class Recommendation:
     """Recommendation of an alternative by the step `choose`.
 
     Attributes:
-        name: name of the recommended alternative; empty: no alternative is recommended.
+        name: name of the recommended alternative; an empty value means that no alternative is recommended.
         reasons: reasons of the recommendation, as sentences.
         reaches_target: whether the forecast of the alternative reaches the main target.
     """

@@ -65,7 +65,7 @@ def study_days(first: date, last: date, timezone: str = "", excluded: Collection
     Args:
         first: first day.
         last: last day.
-        timezone: time zone in which days begin; empty: UTC.
+        timezone: time zone in which days begin; an empty value means UTC.
         excluded: days that do not count.
     """
     dates = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))

@@ -78,7 +78,7 @@ def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: st
     Args:
         path: the file, possibly compressed.
         renamed: maps a column name of `JobsTable` to the name of this column in the file.
-        timezone: time zone of times that name no time zone; empty: UTC.
+        timezone: time zone of times that name no time zone; an empty value means UTC.
 
     Raises:
         UsageError: the file is unreadable or empty, lacks a column, or has no job.
@@ -166,7 +166,7 @@ def job_row(texts: Mapping[str, str], timezone: str = "") -> dict[str, Any]:
 
     Args:
         texts: fields as text, by column name of `JobsTable` or by `run_s`, `limit_minutes` or `tres`.
-        timezone: time zone of times that name no time zone; empty: UTC.
+        timezone: time zone of times that name no time zone; an empty value means UTC.
 
     Raises:
         ValueError: a value is malformed or impossible; the message describes the fault.

@@ -35,8 +35,9 @@ class JobsTable:
 
     Attributes:
         job_id, name, user, account, partition, state: as in sacct.
-        job_class: class of the job, see `classes`; empty: not classified.
-        arm: arm of the experiment in which the job ran, such as `control` or `treated`; empty: no arm.
+        job_class: class of the job, see `classes`; an empty value means not classified.
+        arm: arm of the experiment in which the job ran, such as `control` or `treated`; an empty value means
+            no arm.
         nodes, cpus, gpus: allocated resources.
         submit_s: submission.
         start_s: start; NaN: the job has not started.

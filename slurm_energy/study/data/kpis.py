@@ -49,8 +49,8 @@ class EnergyPrices:
     """Factors from energy to cost and emissions over time.
 
     Attributes:
-        price_per_kwh: price of electricity; None: unknown.
-        carbon_g_per_kwh: carbon intensity of electricity; None: unknown.
+        price_per_kwh: price of electricity; None means unknown.
+        carbon_g_per_kwh: carbon intensity of electricity; None means unknown.
         pue: power usage effectiveness of the site, by which cost and emissions are multiplied.
     """
 
@@ -104,8 +104,8 @@ def daily_kpis(
     Args:
         jobs: the jobs. Jobs that have not ended count only in waits.
         days: days for which KPIs are computed.
-        energy: energy of the nodes; None: the energy of the jobs is used, without idle nodes.
-        prices: factors for cost and emissions; None: unknown.
+        energy: energy of the nodes; None means that the energy of the jobs is used, without idle nodes.
+        prices: factors for cost and emissions; None means unknown.
     """
     hours = _hour_edges(days)
     hour_day = days.day_of(hours[:-1])

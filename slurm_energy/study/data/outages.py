@@ -28,7 +28,7 @@ def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> di
     Args:
         jobs: all jobs of the period.
         days: days of the period.
-        energy: energy of the nodes; None: not used.
+        energy: energy of the nodes; None means not used.
     """
     reasons: dict[date, str] = {}
     checks = (

@@ -33,7 +33,8 @@ class StudyPeriod:
     Attributes:
         jobs: jobs within the scope of the study that were submitted, ran or waited in the period.
         days: the days; `used` is False for excluded days and days of outages.
-        energy: energy of all nodes; None: unknown, or the scope covers only a part of the cluster.
+        energy: energy of all nodes; None means that the energy is unknown, or that the scope covers only a
+            part of the cluster.
         prices: price and carbon intensity of electricity.
         outages: for each day of an outage, the reason why the day counts as an outage.
         notes: remarks about the data.
@@ -73,9 +74,9 @@ def measured_period(
     Args:
         objective: objective of the study.
         loaded: jobs of the whole cluster.
-        energy: energy of all nodes; None: unknown.
-        begin: first day; None: `scope.begin`, or else the first full day of the data.
-        end: last day; None: `scope.end`, or else the last full day of the data.
+        energy: energy of all nodes; None means unknown.
+        begin: first day; None means `scope.begin`, or else the first full day of the data.
+        end: last day; None means `scope.end`, or else the last full day of the data.
 
     Raises:
         UsageError: the scope contains no job, or the data contain no full day.

@@ -66,8 +66,8 @@ def read_site(client: ControllerClient, start_s: float, end_s: float, run: Runne
         client: client of senergyctld.
         start_s: start of the period in Unix seconds.
         end_s: end of the period.
-        run: function that executes a command and returns the command's output; None: commands run on this
-            host.
+        run: function that executes a command and returns the command's output; None means that commands run
+            on this host.
 
     Raises:
         UnavailableError: neither senergyctld nor slurmdbd answers.

@@ -36,10 +36,10 @@ class ExperimentData:
         jobs: all jobs within the scope of the study.
         days: the days of the baseline, then the days of the deployment.
         first_day: index of the first day of the deployment.
-        energy: energy of all nodes; None: unknown.
+        energy: energy of all nodes; None means unknown.
         prices: factors for cost and emissions.
-        as_drawn: whether the configuration of the drawn arm was in force on each day, shape (n,). None: it
-            was in force on all days.
+        as_drawn: whether the configuration of the drawn arm was in force on each day, shape (n,). None means
+            that it was in force on all days.
     """
 
     jobs: JobsTable
@@ -94,7 +94,7 @@ class EffectPeriods:
 
         Args:
             kpi: name of the KPI.
-            account: Slurm account whose jobs count; empty: all accounts.
+            account: Slurm account whose jobs count; an empty value means all accounts.
         """
         return self._series(kpi, "treated" if self.has_control else "", account)
 

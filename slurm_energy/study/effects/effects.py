@@ -50,11 +50,11 @@ class PeriodSeries:
         is_treated: whether the change was in force.
         is_experiment: whether the period belongs to the deployment. All other periods belong to the baseline.
         value: value of the KPI.
-        work: work of the period in a unit that the change cannot alter, such as node-hours at untuned
-            speed. None: the comparison does not adjust for work.
-        expected: value that the work of the period suggests without the change; None: unknown.
-        block: number of the block of periods within which the assignment was drawn at random. None: the
-            assignment was not drawn at random.
+        work: work of the period in a unit that the change cannot alter, such as node-hours at untuned speed.
+            None means that the comparison does not adjust for work.
+        expected: value that the work of the period suggests without the change; None means unknown.
+        block: number of the block of periods within which the assignment was drawn at random. None means that
+            the assignment was not drawn at random.
     """
 
     start_day: Floats
@@ -127,7 +127,9 @@ class EffectEstimate:
 
 
 def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the effect of a change that was switched on and off by period. None: there are too few periods.
+    """Return the effect of a change that was switched on and off by period.
+
+    None means that there are too few periods.
 
     The series may contain periods of the baseline. These periods help to determine the effects of the weekday
     and of the work. The level of the values may differ between baseline and experiment.
@@ -167,7 +169,7 @@ def difference_effect(
 
     Args:
         treated: periods of the treated group: the baseline, then the deployment.
-        control: the same periods of the control group; None: there is no control group.
+        control: the same periods of the control group; None means that there is no control group.
         level: confidence level of the interval.
     """
     has_expected = treated.expected is not None

@@ -23,7 +23,7 @@ _MIN_DAYS: Final = 7
 def expected_kwh(
     jobs: JobsTable, days: StudyDays, begin_s: float, measured_kwh: Floats | None = None
 ) -> Floats | None:
-    """Return the energy that each period would need without the change; None: the baseline is too small.
+    """Return the energy that each period would need without the change; None if the baseline is too small.
 
     The expected energy of a job is its work times the energy per work of its kind. The kind is the partition
     and the class of the job, or the partition and its name if it has no class. A rare kind is replaced by the

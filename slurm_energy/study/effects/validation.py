@@ -57,8 +57,8 @@ class ValidationOptions:
 
     Attributes:
         seed: seed of the randomisation test and of the placebo checks.
-        washout_hours: hours at the start of each day of a switchback that do not count. None: computed
-            from the run times of jobs in the baseline.
+        washout_hours: hours at the start of each day of a switchback that do not count. None means that it is
+            computed from the run times of jobs in the baseline.
         undo: whether the deployment is undone if a limit is broken.
     """
 
@@ -138,7 +138,7 @@ def effect_periods(
         baseline: the baseline.
         period: the days of the deployment.
         state: the deployment. It must have an assignment.
-        timezone: time zone in which days begin; empty: UTC.
+        timezone: time zone in which days begin; an empty value means UTC.
         washout_hours: see `ValidationOptions`.
     """
     assert state.assignment is not None

@@ -96,7 +96,7 @@ class StudySeason:
 
 @dataclass(frozen=True, slots=True)
 class StudyPrices:
-    """Conversion of energy to cost and emissions, `[prices]`. None: the KPI is unknown."""
+    """Conversion of energy to cost and emissions, `[prices]`. None means that the KPI is unknown."""
 
     currency: str = key("EUR", "Currency of the cost.")
     price_per_kwh: float | None = key(None, "Price of electricity per kWh.", between(0, 1e6), show=0.20)

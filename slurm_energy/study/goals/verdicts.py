@@ -54,7 +54,7 @@ class TargetResult:
     Attributes:
         target: change of a KPI that the objective wants.
         verdict: whether the target is reached.
-        estimate: estimated effect; None: not enough data.
+        estimate: estimated effect; None means not enough data.
         is_certain: whether the whole confidence interval reaches the target.
         baseline: mean of the KPI over the days of the baseline; NaN: unknown.
     """
@@ -72,14 +72,14 @@ class LimitResult:
 
     Attributes:
         limit: bounds of a KPI from the objective.
-        account: Slurm account to which the limit applies; empty: all jobs.
+        account: Slurm account to which the limit applies; an empty value means all jobs.
         verdict: whether the limit is kept.
         reason: reason of the verdict, for people.
         baseline: mean of the KPI over the days of the baseline; NaN: unknown.
         level: value of the KPI while the deployed change is in force; NaN: unknown.
         level_low, level_high: confidence interval of `level`; NaN: unknown.
         minimum, maximum: bounds of the permitted values.
-        estimate: estimated effect; None: not enough data.
+        estimate: estimated effect; None means not enough data.
     """
 
     limit: StudyLimit

@@ -64,7 +64,7 @@ def calibrated_twin(
         period: measured period for the calibration.
         nodes: number of nodes by partition. The number is estimated for missing partitions.
         cached: function that returns the stored score with a name. If no score is stored, the function
-            computes and stores the score. None: nothing is stored.
+            computes and stores the score. None means that nothing is stored.
 
     Raises:
         UsageError: no job of the period has run, or a given partition has no job.

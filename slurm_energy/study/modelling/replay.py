@@ -46,7 +46,7 @@ class ReplayDeviation:
     Attributes:
         kpi: `makespan_s`, `power_pNN_watts` (percentile NN of hourly power), or a KPI of `indicators`.
         measured, simulated: the values; NaN: unknown.
-        bound: permitted relative error; None: no bound.
+        bound: permitted relative error; None means no bound.
     """
 
     kpi: str

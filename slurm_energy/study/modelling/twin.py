@@ -126,13 +126,13 @@ class TwinChange:
     """Changed levers of a simulation. The defaults replay the present site.
 
     Attributes:
-        ranking: scheduling policy; empty: the present policy of the site.
+        ranking: scheduling policy; an empty value means the present policy of the site.
         weights: weights of the scheduling policy.
-        budget_watts: power budget of the cluster; None: no budget.
+        budget_watts: power budget of the cluster; None means no budget.
         powers_down: whether idle nodes are powered down.
-        deferral: deferral of jobs with slack; None: no deferral.
-        time_ratio, power_ratio: run time and power of each job relative to the untuned job, shape (n,); None:
-            jobs are not tuned.
+        deferral: deferral of jobs with slack; None means no deferral.
+        time_ratio, power_ratio: run time and power of each job relative to the untuned job, shape (n,); None
+            means that jobs are not tuned.
         caps: operating points to which a power budget can limit jobs, by class of the jobs. A point is the
             time and the power relative to the untuned job. Jobs of other classes run at full power or wait.
     """
@@ -172,7 +172,7 @@ def simulate(
         jobs: jobs to simulate. Jobs without a known submission, start or end are left out. Run times and
             energies must be those of untuned jobs.
         settings: calibrated settings of the twin.
-        change: changed levers; None: the present site is replayed.
+        change: changed levers; None means that the present site is replayed.
         seed: seed of the simulator's random numbers.
 
     Raises:

@@ -57,8 +57,8 @@ def conclusion(validation: Mapping[str, Any] | None, choice: Mapping[str, Any] |
     """Return the conclusion of the study: one sentence per target, and one per broken limit.
 
     Args:
-        validation: result of the step `validate`; None: the step has not run.
-        choice: result of the step `choose`; None: the step has not run.
+        validation: result of the step `validate`; None means that the step has not run.
+        choice: result of the step `choose`; None means that the step has not run.
     """
     if validation is None:
         name = choice.get("recommended") if choice else None

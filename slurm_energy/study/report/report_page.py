@@ -23,7 +23,7 @@ def study_page(report: Mapping[str, Any], now: datetime | None = None) -> str:
 
     Args:
         report: object of `report_document`.
-        now: time to print in the footer; None: no time is printed.
+        now: time to print in the footer; None means that no time is printed.
     """
     results = report["results"]
     validation = results.get("validate")

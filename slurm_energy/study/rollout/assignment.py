@@ -122,7 +122,7 @@ def draw_switchback(
         first_day: first day of the switchback.
         days: length of the switchback. A remainder shorter than a period is left out.
         seed: seed of the random numbers.
-        timezone: time zone in which days begin; empty: UTC.
+        timezone: time zone in which days begin; an empty value means UTC.
         period_days: length of a period in days.
 
     Raises:

@@ -31,14 +31,15 @@ class StageRequest:
     Attributes:
         stage: requested stage.
         configuration: energy.toml of the site.
-        alternative: name of an alternative of the step `choose`; empty: the recommended alternative.
-        design: design that divides jobs between the arms. None: the chosen partitions are treated, or
-            there are no arms.
+        alternative: name of an alternative of the step `choose`; an empty value means the recommended
+            alternative.
+        design: design that divides jobs between the arms. None means that the chosen partitions are treated,
+            or there are no arms.
         partitions: partitions of the stage `partition`.
-        first_day: first day of a switchback; None: tomorrow.
+        first_day: first day of a switchback; None means tomorrow.
         days: length of a switchback.
         period_days: days of a period of a switchback.
-        seed: seed of the assignment; None: a random seed.
+        seed: seed of the assignment; None means a random seed.
         skip_stages: whether earlier stages may be skipped.
         apply_command: program that brings the configuration into force, see `DeploymentState`.
     """
@@ -72,7 +73,7 @@ def planned_state(
         request: stage and options that the administrator requests.
         choice: result of the step `choose`.
         objective: objective of the study. Its scope and time zone are used.
-        before: present state of the deployment; None: nothing was deployed.
+        before: present state of the deployment; None means that nothing was deployed.
         now_s: Unix time.
 
     Raises:

@@ -38,8 +38,8 @@ def apply_configuration(command: Sequence[str]) -> list[str]:
     """Bring a changed configuration into force, and return the steps that the administrator must take.
 
     Args:
-        command: program of the site that distributes the file and reloads the daemons; empty: the active
-            systemd units of this host are reloaded.
+        command: program of the site that distributes the file and reloads the daemons; an empty value means
+            that the active systemd units of this host are reloaded.
 
     Raises:
         UnavailableError: the program or a reload failed.
@@ -167,7 +167,7 @@ class Deployment:
             command: command line of the step, which the manifest records.
 
         Returns:
-            State of the deployment; None: nothing was deployed.
+            State of the deployment; None means that nothing was deployed.
         """
         with self._study.locked("deploy --undo"):
             state = self.state()

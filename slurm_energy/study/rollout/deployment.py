@@ -22,7 +22,8 @@ class ConfigurationSwitch:
 
     Attributes:
         time_s: Unix time from which the change is in force.
-        stage: stage of the deployment that this change puts in force; empty: the deployment was undone.
+        stage: stage of the deployment that this change puts in force; an empty value means that the
+            deployment was undone.
         is_treated: whether the alternative is in force for the treated part of the cluster.
         sha256: SHA-256 of energy.toml after the change.
         reason: why the configuration was changed, for the log.
@@ -43,13 +44,13 @@ class DeploymentState:
         alternative: deployed alternative, a combination of levers that save energy.
         configuration: path of the site's energy.toml.
         stage: stage that was last put in force.
-        assignment: assignment of the arms; None: the stage has no arms.
+        assignment: assignment of the arms; None means that the stage has no arms.
         partitions, other_partitions: partitions that the deployment covers, and all other partitions.
         power_share: share of the cluster's power that the covered partitions draw.
-        apply_command: program that brings the configuration into force, with its arguments; empty: the
-            systemd units of this host are reloaded.
+        apply_command: program that brings the configuration into force, with its arguments; an empty value
+            means that the systemd units of this host are reloaded.
         switches: all changes of the configuration in the order of time.
-        stopped: reason why the deployment was undone; empty: it was not undone.
+        stopped: reason why the deployment was undone; an empty value means that it was not undone.
     """
 
     alternative: StudyAlternative

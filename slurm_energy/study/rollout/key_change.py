@@ -70,7 +70,7 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
     Args:
         text: text of the TOML file.
         changes: changes of keys. A key that already has the new value is left alone.
-        remark: comment at the end of each written line; empty: no comment.
+        remark: comment at the end of each written line; an empty value means no comment.
 
     Raises:
         ConfigError: the text is not TOML, or its form does not permit the change of a key. The message

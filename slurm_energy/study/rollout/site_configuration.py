@@ -31,8 +31,8 @@ class ConfigurationStep:
 
     Attributes:
         present: present contents of the file.
-        own: contents without changes by the study; None: the site had no file.
-        data: contents in the new stage; None: the file is deleted.
+        own: contents without changes by the study; None means that the site had no file.
+        data: contents in the new stage; None means that the file is deleted.
         remarks: remarks about keys of the previous stage that the site has changed in the meantime. These
             keys keep their values.
     """
@@ -75,7 +75,7 @@ class SiteConfiguration:
         The planned file is the site's configuration with changed keys.
 
         Args:
-            changes: changes of keys; empty: the site's own configuration is planned.
+            changes: changes of keys; an empty value means that the site's own configuration is planned.
 
         Raises:
             ConfigError: a change is impossible, or the configuration would be invalid.
@@ -101,7 +101,7 @@ class SiteConfiguration:
         the change.
 
         Args:
-            changes: changes of keys; empty: the site's own configuration is restored.
+            changes: changes of keys; an empty value means that the site's own configuration is restored.
 
         Returns:
             Remarks about keys that the site has changed in the meantime. These keys keep their values.

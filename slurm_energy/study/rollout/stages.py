@@ -39,9 +39,9 @@ class DeploymentTarget:
     """Scope of a stage.
 
     Attributes:
-        partitions: treated partitions; empty: all.
+        partitions: treated partitions; an empty value means all.
         other_partitions: partitions of the site that are not treated.
-        users: treated users; empty: all. Only tuning can be restricted to users.
+        users: treated users; an empty value means all. Only tuning can be restricted to users.
         power_share: share of the cluster's power that the treated partitions draw. Budgets are multiplied by
             this share.
     """
@@ -203,7 +203,7 @@ def check_order(before: DeploymentStage | None, stage: DeploymentStage, *, skip:
     """Refuse a stage if an earlier stage was skipped.
 
     Args:
-        before: stage in force; None: no stage is in force.
+        before: stage in force; None means that no stage is in force.
         stage: requested stage.
         skip: whether stages may be skipped.
 

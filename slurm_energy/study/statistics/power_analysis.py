@@ -81,9 +81,9 @@ class PowerAnalysis:
         detectable_switchback: minimum relative change that a switchback over equally many days detects.
         days: number of days of the baseline.
         needed_days: number of days that the baseline and the later comparison each need for the wanted
-            effect. None: more than ten years, or unknown.
-        needed_switchback_days: number of days that a switchback needs for the wanted effect. None: more than
-            ten years, or unknown.
+            effect. None means more than ten years, or unknown.
+        needed_switchback_days: number of days that a switchback needs for the wanted effect. None means more
+            than ten years, or unknown.
         deviation: relative standard deviation of daily values on which the figures are based; NaN: unknown.
         adjusted_for: factors for which the comparison adjusts.
     """
@@ -141,7 +141,7 @@ def power_analysis(
         wanted: wanted relative change, positive.
         confidence: confidence level of the interval in the validation.
         power: probability with which the validation should detect the effect.
-        switchback: variation of days in a switchback; None: the same as `comparison`.
+        switchback: variation of days in a switchback; None means the same as `comparison`.
 
     Source: Cohen 1988, Statistical Power Analysis, section 2 (with Student's t for few days).
     """

@@ -86,11 +86,11 @@ class _Member:
 
     Attributes:
         polled_s: time of the last poll.
-        epoch: number of the last change that the node has applied; -1: unknown.
+        epoch: number of the last change that the node has applied; -1 means unknown.
         switch_at_s: time of the next change that the agent has stored.
-        offer: operating points that the node can have; None: not received yet.
-        window: measurement window at the current point that has not been merged yet; None: no such window
-            has arrived.
+        offer: operating points that the node can have; None means not received yet.
+        window: measurement window at the current point that has not been merged yet; None means that no such
+            window has arrived.
     """
 
     polled_s: float

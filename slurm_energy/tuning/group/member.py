@@ -33,8 +33,8 @@ class GroupMember:
     the change. In both cases, the coordinator makes the other nodes undo the change too.
 
     Attributes:
-        epoch: number of the last change that the node has applied; -1: unknown.
-        point: operating point in force; None: unknown.
+        epoch: number of the last change that the node has applied; -1 means unknown.
+        point: operating point in force; None means unknown.
         phase: current phase of the group's search.
         summary: result of the search, in the form of the job record's key `tuning`.
         needs_offer: whether the next poll must contain the node's offer.

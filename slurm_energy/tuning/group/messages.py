@@ -36,7 +36,7 @@ class NodeOffer:
         candidates: operating points from which a search may choose, without the untuned point.
         gpu: the job's GPUs on the node; None without GPUs whose power limit can be lowered.
         cpu: the job's processors on the node; None if the frequency of processors is not tuned.
-        start: operating point to try first; None: the search chooses the first point.
+        start: operating point to try first; None means that the search chooses the first point.
         pinned: whether the job stays at `start`.
     """
 
@@ -134,8 +134,8 @@ class GroupDecision:
         time_s: time of the decision on the controller's clock.
         epoch: number of the change in force. An agent that has not applied this change applies it at once.
         point: operating point of `epoch`.
-        next_point: operating point of the next change; None: no change is planned.
-        switch_at_s: time of the next change, which the agent stores; None: no change is planned.
+        next_point: operating point of the next change; None means that no change is planned.
+        switch_at_s: time of the next change, which the agent stores; None means that no change is planned.
         go: whether the next change takes place. If not, the agent keeps `point` at `switch_at_s`.
         phase: current phase of the search, for example `reference`, `probe` or `hold`.
         poll_s: seconds until the agent polls again.

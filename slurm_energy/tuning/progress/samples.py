@@ -19,7 +19,7 @@ _BLOCKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Readings of a job at one time. None: unknown.
+    """Readings of a job at one time. None means unknown.
 
     Attributes:
         time_s: seconds of a monotonic clock.

@@ -132,7 +132,7 @@ class ProgressTracker:
         instructions: float | None = None,
         activity: Mapping[str, float] | None = None,
     ) -> None:
-        """Store readings of the job's hardware. None: unknown.
+        """Store readings of the job's hardware. None means unknown.
 
         Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow the detection to
         exclude periods that are shorter than the sampling interval. In regular times no period is accepted.

@@ -50,8 +50,8 @@ class Factor:
 
     Attributes:
         name: one of NAMES, `env.NAME` for an environment variable, or `sbatch.OPTION` for an sbatch option.
-        values: values in the order of the sweep, without duplicates. Watts and MHz are plain numbers.
-            None: the knob keeps its present setting.
+        values: values in the order of the sweep, without duplicates. Watts and MHz are plain numbers. None
+            means that the knob keeps its present setting.
     """
 
     name: str

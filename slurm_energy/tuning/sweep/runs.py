@@ -45,7 +45,7 @@ class SweepRun:
         quality: worst quality mark of the energy figures; None if not measured.
         unmeasured: types of components without an energy figure, such as `other`. `energy_joules` does
             not include them.
-        note: reason of a failure; empty: the run has not failed.
+        note: reason of a failure; an empty value means that the run has not failed.
     """
 
     point: int
@@ -164,7 +164,7 @@ def point_summaries(
     Args:
         runs: all runs so far.
         points: number of points.
-        last_repetition: last repetition that counts; None: all repetitions count.
+        last_repetition: last repetition that counts; None means that all repetitions count.
     """
     measured: list[list[RunMeasurement]] = [[] for _ in range(points)]
     for run in runs:
