@@ -213,12 +213,7 @@ def test_a_checkpoint_keeps_the_energy_of_steps_also_that_of_an_earlier_release(
     assert joules(node, STEP) == 200
     (session,) = node.manager._sessions.values()
     old, new = (json.loads(json.dumps({**session.dump(), "trace": None})) for _ in range(2))
-    del (
-        old["divided_uj"],
-        old["steps"]["0"]["cpu_time"],
-        old["steps"]["0"]["cpu_ticks"],
-        old["steps"]["0"]["energy_uj"],
-    )
+    del old["divided_uj"], old["steps"]["0"]["cpu_time"], old["steps"]["0"]["energy_uj"]
     for data in (new, old):
         loaded = Session.load(data)
         assert loaded.steps["0"].energy_uj["cpu"] == 200_000_000

@@ -58,8 +58,13 @@ class JobStep:
         return is_container(self.name)
 
     def dump(self) -> dict[str, Any]:
-        """Return the step as a dict that JSON can hold."""
-        return {**flat_fields(self), "meter_at_start": self.meter_at_start.dump(), "cpu_time": None}
+        """Return the step as a dict that JSON can hold, without `cpu_ticks`.
+
+        Release 0.1 refuses a step with an unknown key, so the state directory stores `cpu_ticks` apart.
+        """
+        data = {**flat_fields(self), "meter_at_start": self.meter_at_start.dump(), "cpu_time": None}
+        del data["cpu_ticks"]
+        return data
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> JobStep:

@@ -87,7 +87,9 @@ class StateDirectory:
         Raises:
             OSError: the file was not written; the previous file is unchanged.
         """
+        cpu_ticks = {name: step.cpu_ticks for name, step in session.steps.items()}
         data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
+        data["step_cpu_ticks"] = cpu_ticks
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
         atomic_file.write(path, encode(data), sync=False)
         return path
@@ -229,7 +231,10 @@ class StateDirectory:
 def _read(path: Path) -> tuple[Session, dict[str, Any]]:
     data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
     check_version(str(path), data["version"], _VERSION)
-    return Session.load(data["session"]), data["checkpoint"]
+    session = Session.load(data["session"])
+    for name, step in session.steps.items():
+        step.cpu_ticks = int(data.get("step_cpu_ticks", {}).get(name, 0))
+    return session, data["checkpoint"]
 
 
 def lock_file(path: Path) -> int:
