@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class NewerStateError(UnavailableError):
-    """A newer release wrote a file of the daemon's state in a format that this release cannot read."""
+    """Error: a newer release wrote a state file of the daemon in a format that this release cannot read."""
 
 
 def build_from(cls: type[_T], data: Mapping[str, Any]) -> _T:
@@ -56,7 +56,7 @@ def check_version(name: str, version: object, newest: int) -> None:
 
 
 def parameter_names(cls: type[Any]) -> frozenset[str]:
-    """Return the names of the parameters of the constructor of a class."""
+    """Return the names of the parameters that the constructor of a class has."""
     names = _PARAMETER_NAMES.get(cls)
     if names is None:
         names = _PARAMETER_NAMES[cls] = frozenset(inspect.signature(cls).parameters)

@@ -64,7 +64,7 @@ class PeriodEnergy:
 
 @dataclass(frozen=True, slots=True)
 class PeriodJob:
-    """Energy of one run of a job on the node in a period.
+    """Energy of one run of a job on the node during a period.
 
     Attributes:
         job_id: Slurm's job id.
@@ -116,7 +116,10 @@ class NodePeriod:
         return self.period_id
 
     def to_json(self) -> dict[str, Any]:
-        """Return the period as a dict for JSON, with schema version and unknown keys of a newer release."""
+        """Return the period as a dict for JSON, with the schema version.
+
+        Keys that only a newer release knows are kept.
+        """
         data = {key: getattr(self, key) for key in _SIMPLE_KEYS}
         data["components"] = {name: dataclasses.asdict(energy) for name, energy in self.components.items()}
         data["jobs"] = [{**dataclasses.asdict(job), "energy_uj": dict(job.energy_uj)} for job in self.jobs]

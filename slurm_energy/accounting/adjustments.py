@@ -283,7 +283,10 @@ def recent_runs(
 
 
 def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
-    """Return the row ids of the records of one run of a user's job, including step records."""
+    """Return the row ids of all records of one run of a user's job.
+
+    The records of the steps of the job are included.
+    """
     columns = _records.c
     query = select(columns.id).where(
         columns.cluster == run.cluster,

@@ -98,7 +98,7 @@ class Backend(abc.ABC):
         """Return whether a statement was aborted because of its time limit."""
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
-        """Return the server's estimate of the number of rows of a table; None if there is no estimate."""
+        """Return how many rows the server estimates a table to have; None if there is no estimate."""
         return None
 
     def problem(self, connection: Connection) -> str:
@@ -254,7 +254,7 @@ class MariadbBackend(Backend):
         return int(connection.execute(text(sql)).scalar_one())
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
-        """Return the server's estimate of the number of rows of a table."""
+        """Return how many rows the server estimates a table to have."""
         same = "table_schema = database() AND table_name = :name"
         sql = text(f"SELECT table_rows FROM information_schema.tables WHERE {same}")
         rows = connection.execute(sql, {"name": table}).scalar()
@@ -346,7 +346,7 @@ class PostgresqlBackend(Backend):
         return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
-        """Return the server's estimate of the number of rows of a table."""
+        """Return how many rows the server estimates a table to have."""
         sql = text("SELECT reltuples FROM pg_class WHERE oid = CAST(:name AS regclass)")
         rows = connection.execute(sql, {"name": table}).scalar_one()
         return int(rows) if rows >= 0 else None  # -1: never analysed

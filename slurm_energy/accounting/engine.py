@@ -57,7 +57,9 @@ class Database:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """Context manager that takes a connection from the pool and returns it at the end of the block.
+        """Context manager that takes a connection from the pool.
+
+        At the end of the block, the connection returns to the pool.
 
         No transaction is begun; use `transaction` for that.
 
@@ -96,14 +98,16 @@ def connect(location: Location, *, read_only: bool = False) -> Iterator[Connecti
 
 @contextmanager
 def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[None]:
-    """Run the `with` block in a transaction that is committed at its end, or rolled back on any exception.
+    """Run the `with` block in a transaction.
+
+    The transaction is committed at the end of the block, or rolled back on any exception.
 
     Transactions cannot be nested; use `savepoint` inside of one.
 
     Args:
         connection: connection to the database.
-        snapshot: True: the transaction only reads and sees the state of one moment. Writers do not wait for
-            such a transaction.
+        snapshot: True: the transaction only reads and sees the state of one moment. Writers do not wait for a
+            transaction of this kind.
     """
     if connection.info.get(_IN_TRANSACTION):
         raise RuntimeError("a transaction inside of a transaction")

@@ -1,4 +1,4 @@
-"""SQL expressions for fields of JSON text in a column, for each kind of database."""
+"""SQL expressions that read a field of JSON text in a column, for each kind of database."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from sqlalchemy.engine import ExceptionContext
 def end_lost_streams(engine: Engine) -> Engine:
     """Configure a PyMySQL engine so that a lost connection ends a streamed result. Return the engine.
 
-    Otherwise PyMySQL would try to read the rest of such a result when its cursor is closed, and would fail
-    with a traceback.
+    Without this setting, PyMySQL would try to read the rest of the streamed result when its cursor is closed,
+    and would fail with a traceback.
     """
     event.listen(engine, "handle_error", _end_lost_stream)
     return engine

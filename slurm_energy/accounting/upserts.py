@@ -1,4 +1,7 @@
-"""Insertion of rows whose keys may exist already, and deletion of many rows, on every kind of database."""
+"""Insertion of rows whose keys may exist already, and deletion of many rows.
+
+The functions work on every kind of database.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Client that asks the controller for adjusted values of jobs, for example the number of loader processes.
+"""Client that asks the controller for the adjusted values of jobs.
+
+An example is the number of loader processes.
 
 No hook waits for a response.
 """

@@ -1,4 +1,6 @@
-"""Client that reports the power of the node and the energy of its running jobs to the controller.
+"""Client that sends live reports to the controller.
+
+A live report states the power of the node and the energy of its running jobs.
 
 Nothing waits for a report. A failed report is not sent again, because the next report replaces it.
 """

@@ -152,7 +152,9 @@ def _restore(config: Config) -> int:
 
 
 def _lower_to_safe_limits(config: Config) -> int:
-    """Lower the ceilings of a power budget to the safe limits of the last decision and return the exit code.
+    """Lower the ceilings of a power budget to the safe limits of the last decision.
+
+    Return the exit code.
 
     The systemd unit calls this whenever senergyd has ended, also after a crash or kill -9.
     """

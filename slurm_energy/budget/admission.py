@@ -49,7 +49,7 @@ def headroom_watts(
 
 
 def added_watts(pending: PowerGroups, idle_watts: Floats, *, limits: GroupLimits | None = None) -> Floats:
-    """Return the power that the start of each group of devices adds above idle, shape (n,); at least 0.
+    """Return the power above idle that each group of devices adds when it starts, shape (n,); at least 0.
 
     The admission uses the sum over all groups of a job. The job starts at its economic limit or above.
 

@@ -242,7 +242,7 @@ class CeilingCommitment:
         self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
-        """Count a node at nameplate from now on, because the node is told that no budget applies to it."""
+        """Count a node at nameplate from now on. The node has been told that no budget applies to it."""
         state = self._nodes.get(node)
         rows = [] if state is None else list(state.rows.values())
         if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):

@@ -71,7 +71,7 @@ class DecisionExplainer:
         return f"{budgets} {verb} the job its expected power (limits: {limits})"
 
     def _budgets(self, rows: Sequence[int], singular: str, plural: str) -> tuple[str, str]:
-        """Return the names of the budgets that limit the groups, and the verb in singular or plural."""
+        """Return the names of the budgets that limit the groups, and the verb in the matching number."""
         bindings = {int(self._shares.binding[row]) for row in rows}
         names = sorted(self._names[binding] for binding in bindings if binding >= 0)
         listed = " and ".join(f"'{name}'" for name in names)

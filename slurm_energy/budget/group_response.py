@@ -86,7 +86,7 @@ def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
 
 
 def power_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
-    """Return the power of a device at the given limits as a ratio to the power without a limit, (n, m).
+    """Return the power at the given limits divided by the power without a limit, shape (n, m).
 
     Args:
         groups: n groups of devices.

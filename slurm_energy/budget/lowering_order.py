@@ -113,7 +113,10 @@ def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
 
 
 def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1 that fall linearly with the ratio of the limit to a reference power."""
+    """Return prices that fall linearly from 1 to 0.
+
+    The price depends on the limit divided by a reference power.
+    """
     price = 1 - np.clip(grid / np.maximum(reference_watts, 1e-9)[:, None], 0.0, 1.0)
     return price[:, :-1], price[:, 1:]
 

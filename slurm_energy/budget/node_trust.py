@@ -75,7 +75,7 @@ class NodeTrust:
 
 
 def _contradictions(poll: NodePoll) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield for each contradiction in a poll a key, a reason, and its minimum duration in seconds."""
+    """Yield each contradiction in a poll as a key, a reason, and the minimum duration in seconds."""
     for device in poll.devices:
         yield from _device_contradictions(device)
     measured = [device.watts for device in poll.devices if device.watts is not None]

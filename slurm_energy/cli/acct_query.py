@@ -142,7 +142,9 @@ def _selected_running(
 def read_energy(
     args: argparse.Namespace, client: ControllerClient, cells: Sequence[Mapping[str, str]]
 ) -> tuple[list[JobUsage], VisibleJobs]:
-    """Return the energy records of all runs of the jobs in the rows, and the jobs that the caller may see.
+    """Return the energy records of all runs of the jobs in the rows.
+
+    Also return the jobs that the caller may see.
 
     Args:
         args: parsed options.

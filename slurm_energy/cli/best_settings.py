@@ -162,7 +162,7 @@ def best_settings(
 
 
 def cap_advice(curve: ResponseCurve, gpu_cap_watts: float) -> str | None:
-    """Return a warning if a GPU cap is predicted to raise the energy-delay product of a job, else None."""
+    """Return a warning if a GPU cap is predicted to raise a job's energy-delay product, else None."""
     ratios = ratios_at_gpu_limit(curve, gpu_cap_watts)
     if ratios is None or ratios[0] ** 2 * ratios[1] < _HARMFUL_EDP:
         return None

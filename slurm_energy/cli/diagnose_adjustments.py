@@ -179,7 +179,7 @@ def _submission_values(trial: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _options(values: dict[str, int]) -> list[str]:
-    """Return sbatch options for the given value of each kind of adjustment, after a check of each value."""
+    """Return sbatch options for the given values of adjustments, after a check of each value."""
     from slurm_energy.adjustment import Adjustment
 
     items = (Adjustment.from_json({"kind": kind, "new": new}) for kind, new in sorted(values.items()))

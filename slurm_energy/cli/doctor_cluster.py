@@ -85,7 +85,7 @@ def _wait(client: ControllerClient, url: str, only: Collection[str], wait_s: flo
 
 
 def _is_complete(findings: ClusterFindings) -> bool:
-    """Return whether Slurm answers and every node that it expects to be up has an agent that reports."""
+    """Return whether Slurm answers and all nodes that Slurm expects to be up have a reporting agent."""
     return not findings.slurm_error and not findings.awaited
 
 

@@ -107,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the records of runs before the time window that belong to requeued jobs in the window.
+    """Return earlier records of jobs that were requeued and have a run in the time window.
+
+    These records are of runs before the window.
 
     The energy of all runs of a job counts.
 

@@ -173,7 +173,7 @@ def _print_labels(
 
 
 def _explained(args: argparse.Namespace, job_id: str, error: NotFoundError) -> NotFoundError:
-    """Return a copy of the error that also states the state of the job in Slurm and under power budgets.
+    """Return a copy of the error with the job's state in Slurm and under the power budgets.
 
     If Slurm does not answer, the error is returned unchanged.
     """

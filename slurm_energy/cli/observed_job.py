@@ -121,7 +121,9 @@ def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = Fals
 
 
 def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobUsage, list[Any]]:
-    """Return a running job with its power trace so far, and the observation of the job on this node as JSON.
+    """Return a running job with its power trace so far, and a list with the job's observation on this node.
+
+    The observation is JSON.
 
     The senergyd of this node supplies both. If this node does not run the job, the job is returned unchanged
     and the list is empty.

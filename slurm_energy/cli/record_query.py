@@ -1,4 +1,7 @@
-"""Selection of energy records by options that have the names of sacct's, and the request for them."""
+"""Selection of energy records, and the request for them.
+
+The options that select have the same names as the options of sacct.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def write_pages(
 def _largest_jobs(
     client: ControllerClient, asked: UsageRequest, clusters: Collection[str], names: Mapping[str, str]
 ) -> list[JobUsage]:
-    """Return the jobs with the most energy in the window, of some clusters and the named account or user."""
+    """Return the jobs with the most energy in the window, for the given clusters and account or user."""
     from slurm_energy.reports.largest_jobs import LargestJobs
     from slurm_energy.reports.usage import AccountedRecord, summarise
 

@@ -1,4 +1,7 @@
-"""`senergy study`: an energy study of a cluster in six steps, from an objective to a validated saving."""
+"""`senergy study`: an energy study of a cluster in six steps.
+
+A study begins with an objective and ends with a validated saving.
+"""
 
 from __future__ import annotations
 

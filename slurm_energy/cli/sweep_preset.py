@@ -35,7 +35,7 @@ class SweepDesign:
 
     @property
     def replaced_options(self) -> tuple[str, ...]:
-        """The sbatch options that the preset sets in place of those in the script."""
+        """Options of sbatch that the preset sets instead of the options in the script."""
         settings = self.preset.settings if self.preset else {}
         return tuple(name.removeprefix("sbatch.") for name in settings if name.startswith("sbatch."))
 

@@ -94,7 +94,9 @@ def _load(path: Path) -> SavedSweep | None:
 
 
 def sweep_values(sweep: SavedSweep, objective: Objective, template: Template) -> dict[str, str]:
-    """Return values by variable of a template from the best sweep point, and print the source of the values.
+    """Return the value of each template variable at the best sweep point.
+
+    Print the source of the values.
 
     Args:
         sweep: saved sweep of the program.

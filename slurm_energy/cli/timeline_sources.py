@@ -193,7 +193,7 @@ def _observed_end_s(sources: CollectedSources) -> float:
 
 
 def note_skipped(sources: CollectedSources, limit: int) -> None:
-    """Print a note for each unreadable file, up to a limit, and one note about files of other jobs."""
+    """Print a note for each unreadable file up to a limit, and one note about the files of other jobs."""
     for source in sources.skipped[:limit]:
         note(f"{source.path}: left out: {source.reason}")
     if len(sources.skipped) > limit:

@@ -1,4 +1,7 @@
-"""Handling of an interrupt, a closed pipe or a full disk at the end of a program, without a traceback."""
+"""Handling of an interrupt, a closed pipe or a full disk when a program ends.
+
+No traceback is printed.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def apply(
     current: Mapping[str, str] | None = None,
     arbiter: Arbiter = _ALL_CLAIMS,
 ) -> list[SettingOutcome]:
-    """Claim settings for a job and write the values that result from the claims of all jobs.
+    """Claim settings for a job. Write the values that follow from the claims of all jobs.
 
     Args:
         devices: devices of the node.

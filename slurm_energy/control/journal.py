@@ -79,7 +79,7 @@ class JournalEntry:
         return JournalEntry(self.key, self.original, self.claims, self.target, self.written, ceiling)
 
     def with_target(self, target: str | None) -> JournalEntry:
-        """Return a copy of this entry in which a write of `target` is in progress."""
+        """Return a copy of this entry that says that a write of `target` is in progress."""
         return JournalEntry(self.key, self.original, self.claims, target, None, self.ceiling)
 
     def with_written(self, written: str | None) -> JournalEntry:

@@ -37,7 +37,9 @@ def restore(
     keys: Iterable[str] | None = None,
     arbiter: Arbiter = _ALL_CLAIMS,
 ) -> list[RestoreResult]:
-    """Withdraw the claims of a job and write the originals, or the values that the remaining claims yield.
+    """Withdraw the claims of a job, and write the values that apply without them.
+
+    These are the originals, or the values that the remaining claims yield.
 
     The knob that was written last is restored first, and each value is verified. If a restore fails, the
     journal entry of the knob stays for another attempt. If another program has changed a knob since the agent
@@ -93,7 +95,9 @@ def restore(
 
 
 def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str | None) -> None:
-    """Remove a job's claim on a knob that has other claims or a ceiling, and request the resulting value.
+    """Remove a job's claim on a knob that keeps other claims or a ceiling.
+
+    Request the value that results without the claim.
 
     Args:
         transaction: transaction to which the write is added.
@@ -187,7 +191,9 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 
 
 def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
-    """Write the originals of knobs in reverse order of their stages, then repeat failed and undone writes.
+    """Write the originals of knobs in reverse order of their stages.
+
+    Then repeat the writes that failed or were undone.
 
     The second pass covers knobs whose write was refused, or was undone by a later write to another knob. For
     example, an energy preference cannot be written before the governor is restored.

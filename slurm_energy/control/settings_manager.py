@@ -55,8 +55,8 @@ class SettingsManager:
     ) -> list[SettingOutcome]:
         """Apply the settings of a job as far as the claims of the other jobs permit.
 
-        Call this method for jobs without settings too. If such a job shares a knob, a setting that another
-        job requested for this knob may have to be withdrawn.
+        Call this method for jobs without settings too. If a job without settings shares a knob, another job's
+        setting of that knob may have to be withdrawn.
 
         Args:
             owner: job that requests the settings, as `JOBID.RESTART`.
@@ -125,7 +125,7 @@ class SettingsManager:
     def value_without_ceiling(self, key: str) -> str | None:
         """Return the value that a knob would have without its ceiling; None if the journal has no entry.
 
-        This is the value that the claims of the running jobs yield, or the original if there are no claims.
+        The value follows from the claims of the running jobs. Without claims, it is the original.
         """
         entry = self.journal.entries.get(key)
         if entry is None:

@@ -44,7 +44,7 @@ class SettingOutcome:
 
 @dataclass(slots=True)
 class SettingsTransaction:
-    """A set of writes to knobs, derived from the claims of all jobs and from the ceilings.
+    """Set of writes to knobs. The writes follow from the claims of all jobs and from the ceilings.
 
     Attributes:
         devices: devices of the node.
@@ -76,7 +76,7 @@ class SettingsTransaction:
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
-        """Return the value that results from the claims on a knob and from the knob's ceiling.
+        """Return the value that follows from the claims on a knob and from its ceiling.
 
         Return None if no running job requests a value and there is no ceiling.
         """
@@ -139,8 +139,8 @@ class SettingsTransaction:
     def request_dependents(self, keys: Iterable[str]) -> None:
         """Schedule a rewrite of every knob that a write to `keys` may alter as a side effect.
 
-        A dependent knob for which no job requests a value is not rewritten. The journal entry of such a knob
-        is only marked, so that the knob's new value is not taken for a change by another program.
+        A dependent knob for which no job requests a value is not rewritten. Its journal entry is only marked,
+        so that the knob's new value is not taken for a change by another program.
         """
         for key in keys:
             for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):

@@ -108,7 +108,7 @@ def arrival_demand(
 
 
 def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats:
-    """Return, for each age, the sum of the weights of the jobs that run longer than this age."""
+    """Return, for each age, the total weight of the jobs that run longer than this age."""
     order = np.argsort(time_s)
     below = np.concatenate([[0.0], np.cumsum(weight[order])])
     longer: Floats = below[-1] - below[np.searchsorted(time_s[order], age_s, side="right")]
@@ -116,7 +116,7 @@ def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats
 
 
 def _relative_rate(submit_s: Floats, since_s: float, now_s: float, step_s: float, slots: int) -> Floats:
-    """Return the rate of arrivals in each slot from now on, divided by the mean rate."""
+    """Return the arrival rate in each slot, divided by the mean rate. The first slot begins now."""
     observed_s = now_s - since_s
     if observed_s < _DAYS_FOR_PROFILE * _DAY_S:
         return np.ones(slots)

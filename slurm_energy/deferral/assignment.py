@@ -1,4 +1,7 @@
-"""Joint assignment of jobs to slots at minimum total score, by integer programming or a heuristic."""
+"""Assignment of all jobs to slots together, so that the total score is minimum.
+
+The assignment uses integer programming or a heuristic.
+"""
 
 from __future__ import annotations
 

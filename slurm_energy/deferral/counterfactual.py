@@ -1,4 +1,4 @@
-"""Saving of deferred jobs relative to starting them at once, with the uncertainty of the saving."""
+"""Saving from deferring jobs instead of starting them at once, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class CounterfactualCosts:
     def saving_deviation(self) -> float:
         """Return the standard deviation of `saving`.
 
-        The errors of different jobs are assumed to be fully correlated, because jobs of the same time wait in
-        the same queue.
+        The errors of all jobs are assumed to be fully correlated, because jobs of the same time wait in the
+        same queue.
         """
         return float(np.sum(self.deviation[self.known]))
 

@@ -14,7 +14,9 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Resumptions:
-    """Running jobs that are to be suspended, in the order in which they get resources; shape (n,).
+    """Running jobs that are to be suspended; shape (n,).
+
+    They are in the order in which they get resources when they resume.
 
     Attributes:
         end_s: predicted end of the run if the job is not suspended.
@@ -71,7 +73,7 @@ def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s
 
 
 def _span(starts_s: Floats, start_s: float, time_s: float) -> tuple[int, int]:
-    """Return the first slot of a job that starts at `start_s`, and the slot after the job's last slot."""
+    """Return the first slot of a job that starts at `start_s`, and the slot after its last slot."""
     first = max(0, int(np.searchsorted(starts_s, start_s, side="right")) - 1)
     after = int(np.searchsorted(starts_s, start_s + time_s, side="left"))
     return first, max(after, first + 1)

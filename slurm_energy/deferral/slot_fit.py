@@ -42,7 +42,10 @@ class SlotFit:
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
-        """Return each job's first slot and the slot after its last one, if jobs start in the slots `rows`."""
+        """Return the first slot of each job, and the slot after its last slot.
+
+        Job i starts in the slot `rows[i]`.
+        """
         after = np.searchsorted(self._starts_s, self._starts_s[rows] + time_s - _SLACK, side="left")
         return rows, np.maximum(after, rows + 1)
 
@@ -73,7 +76,7 @@ class SlotFit:
         return not self.has_watts or bool(self.free[-1, row:after].min() + _SLACK >= watts)
 
     def take(self, row: int, after: int, kind: int, units: float, watts: float) -> None:
-        """Take the resources of a job in the slots from `row` up to, not including, `after`."""
+        """Take the resources of a job in the slots from `row` to `after`, without `after` itself."""
         self.free[kind, row:after] -= units
         if self.has_watts:
             self.free[-1, row:after] -= watts

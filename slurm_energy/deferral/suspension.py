@@ -63,7 +63,9 @@ class SuspensionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SlotChoice:
-    """Minimum cost per watt of completing the work in time, by slot and remaining slots of work.
+    """Minimum cost per watt of completing the work in time.
+
+    The cost depends on the slot and on the remaining slots of work.
 
     Attributes:
         running: minimum cost if the job was running just before the slot, shape (h + 1, r + 1) for h slots
@@ -183,7 +185,7 @@ def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tupl
 
 
 def _slot_costs(curve: CostCurve, now_s: float, slots: int, options: DeferralOptions) -> Floats:
-    """Return the cost of drawing one watt in each slot from now on, with the penalty for uncertainty."""
+    """Return the cost of one watt in each slot from now on, with the penalty for uncertainty."""
     starts = now_s + options.slot_s * np.arange(slots)
     ends = starts + options.slot_s
     return curve.cost(starts, ends) + options.uncertainty_weight * curve.spread(starts, ends)

@@ -73,8 +73,8 @@ class DeferralOptions:
 
     Attributes:
         slot_s: length of a slot in seconds. Planned starts are multiples of this length.
-        best_share: a fraction from 0 to 1. A job starts at once if the cost of starting now is among this
-            lowest fraction of the costs of all starts within the job's slack.
+        best_share: a fraction from 0 to 1. The possible starts within the job's slack are ordered by cost. A
+            job starts at once if a start now belongs to this fraction with the lowest costs.
         uncertainty_weight: number of standard deviations of the forecast that are added to the cost of later
             starts, so that an uncertain advantage does not defer a job.
         min_saving: minimum expected saving for which a job is deferred, as a fraction of the cost of starting

@@ -95,7 +95,7 @@ def candidate_starts(now_s: float, latest_s: float, slot_s: float) -> Floats:
 
 
 def start_costs(curve: CostCurve, starts_s: Floats, time_s: Floats, watts: Floats) -> tuple[Floats, Floats]:
-    """Return the expected cost of each job at each start, and the standard deviation of this cost.
+    """Return the expected cost of each job at each possible start, and the standard deviation of that cost.
 
     The costs and the standard deviations each have the shape (n, starts).
 

@@ -193,7 +193,7 @@ class Knob(ABC):
 
 
 class ThrottleSensor(ABC):
-    """Sensor of the time in which a component ran slower than requested because of heat or a power limit.
+    """Sensor of the time for which heat or a power limit slowed a component down.
 
     Attributes:
         component: component of an energy record: `cpu` or `gpu[INDEX]`.

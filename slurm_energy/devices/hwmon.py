@@ -73,7 +73,7 @@ class HwmonChip:
 
 
 def find_chips(root: Path, *names: str) -> list[HwmonChip]:
-    """Return the hwmon chips with one of the given names, ordered by the path of their device.
+    """Return the hwmon chips that have one of the given names, ordered by the path of their device.
 
     Args:
         root: directory that contains /sys.

@@ -1,4 +1,6 @@
-"""Sensors that report power instead of energy, and the integration of their readings to energy.
+"""Sensors that report power instead of energy.
+
+Their readings are integrated to energy.
 
 Each hardware interface implements its sensor class in a module of its own.
 """

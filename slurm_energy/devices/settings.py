@@ -35,7 +35,7 @@ def epp_setting(policy: str, name: str) -> Setting:
 
 
 def frequency_range_setting(policy: str, low_khz: int, high_khz: int) -> Setting:
-    """Return the setting of the lower and upper frequency bound of the cpufreq policy `policy`, in kHz."""
+    """Return the setting for the lower and upper frequency bound of a cpufreq policy, in kHz."""
     return Setting(f"cpufreq.frequency[{policy}]", f"{low_khz}-{high_khz}")
 
 
@@ -96,7 +96,7 @@ def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tup
 
 
 def gpu_clocks_setting(index: int, low_mhz: int, high_mhz: int) -> Setting:
-    """Return the setting that locks the graphics clock of an NVIDIA GPU to a range in MHz."""
+    """Return the setting that locks the graphics clock of an NVIDIA GPU to a range of MHz."""
     return Setting(f"nvml.locked_clocks[gpu{index}]", f"{low_mhz}-{high_mhz}")
 
 

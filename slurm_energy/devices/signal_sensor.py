@@ -1,4 +1,6 @@
-"""Base class of sensors that sample the signals of jobs, and a meter for rates between two readings.
+"""Base class of the sensors for the signals of jobs.
+
+The module also has a meter for rates between two readings.
 
 A signal is a share of time, a rate or a size that describes how a part of the node is used. The registry
 `diagnosis/signals.py` defines names and units. A sensor omits values that its interface does not provide or

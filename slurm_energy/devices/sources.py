@@ -29,8 +29,8 @@ class NodePowerOptions:
     """The site's options for the power of the whole node.
 
     Attributes:
-        source: name of a source in `source_priority.NODE_SOURCES`; `none`: record no energy of the node; None
-            means to use the best available source.
+        source: name of a source in `source_priority.NODE_SOURCES`; `none` means to record no energy of the
+            node; None means to use the best available source.
         excludes: parts of the node whose power is not included in the readings of `source`.
         sensor: sensor of a BMC that is reached over the network. None means that the BMC is read from inside
             the node, or the node has no BMC.

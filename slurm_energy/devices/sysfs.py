@@ -76,7 +76,10 @@ def error_reason(error: OSError) -> str:
 
 
 def read_error(path: Path, error: OSError) -> DeviceError:
-    """Return DeviceGoneError if the device of a file is gone, else DeviceError with the reason of `error`."""
+    """Return the exception for a failed read of a file.
+
+    It is DeviceGoneError if the device of the file is gone, else DeviceError with the reason of `error`.
+    """
     kind = DeviceGoneError if error.errno in _GONE else DeviceError
     return kind(str(path), error_reason(error))
 

@@ -1,4 +1,7 @@
-"""Time in which a job waits for CPUs because of its own tasks or because of other work on its nodes."""
+"""Time in which a job waits for CPUs.
+
+The causes are its own tasks, or other work on its nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from slurm_energy.diagnosis.series_means import between, mean_of
 
 
 def ready_tasks_per_cpu(view: JobView) -> float | None:
-    """Return the mean number of tasks that run or wait for a CPU, per CPU of the job; None if unknown."""
+    """Return how many tasks run or wait for a CPU on average, per CPU of the job; None if unknown."""
     waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
     allocated = view.mean("cpu_allocated_cores")
     return None if waiting is None or busy is None or not allocated else (waiting + busy) / allocated
 
 
 def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> float | None:
-    """Return the percentage of a period in which tasks waited for CPUs because of other work on the node.
+    """Return the share of a period, in percent, in which other work on the node made tasks wait for CPUs.
 
     Args:
         view: facts about the job.
@@ -55,7 +58,7 @@ def served_share(view: JobView) -> float:
 
 
 def is_crowded(view: JobView) -> bool:
-    """Return whether other work takes CPUs from the job on all of the job's nodes while the job is active."""
+    """Return whether other work takes CPUs from the job on every node while the job is active."""
     window, nodes = view.active_window, view.observation.nodes
     if window is None or not nodes:
         return False
@@ -64,7 +67,7 @@ def is_crowded(view: JobView) -> bool:
 
 
 def contended_s(view: JobView) -> float | None:
-    """Return the seconds by which other work on its nodes delayed a job without GPUs; None if unknown.
+    """Return how many seconds other work on the nodes delayed a job without GPUs; None if unknown.
 
     While at least one task of the job is ready to run, the job makes progress in proportion to the fraction
     of the ready tasks that have a CPU. Waits that arise because the job has more tasks than CPUs do not

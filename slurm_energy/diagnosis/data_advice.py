@@ -93,7 +93,10 @@ def _persistent_workers(view: JobView, finding: JobFinding) -> Iterator[FindingA
 
 
 def _workers_for_serial_loader(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to add loader workers on idle CPUs if one process prepares the data of each GPU."""
+    """Yield the advice to add loader workers on idle CPUs.
+
+    The advice is given if one process prepares the data of each GPU.
+    """
     fact, cpus = finding.evidence[0], view.mean("cpu_allocated_cores")
     use, gpus_per_node = view.cpu_use, len(view.busy_gpus) / max(1, len(view.observation.nodes))
     if fact.threshold is not None or cpus is None or use is None or not gpus_per_node:
@@ -121,7 +124,9 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
 
 
 def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
-    """Return the mean wait for data and the mean time of a step, both without the starts of the loader.
+    """Return the mean wait for data and the mean time of a step.
+
+    The starts of the loader count in neither of them.
 
     The wait does not contain the time to receive batches that are ready.
     """
@@ -143,7 +148,7 @@ def _workers(view: JobView) -> int | None:
 
 
 def staged_data(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to copy the data set to fast storage of the node, or to the memory of the node."""
+    """Yield the advice to copy the data set to the node's fast storage or to its memory."""
     if finding.seconds_lost is None:
         return
     yield FindingAdvice(

@@ -13,7 +13,7 @@ from slurm_energy.diagnosis.steps import PhaseStatistics
 
 
 class Stability(StrEnum):
-    """Class of a distribution by its coefficient of variation, from stable to strongly varying values."""
+    """Classes of distributions by their coefficient of variation, from stable to strongly varying values."""
 
     STABLE = "stable"
     VARIABLE = "variable"
@@ -64,7 +64,7 @@ def distribution_of(values: Iterable[float]) -> ValueDistribution | None:
 
 
 def phase_distribution(phase: PhaseStatistics) -> ValueDistribution | None:
-    """Return the distribution of the durations of a phase in seconds; None if the phase has no durations."""
+    """Return the distribution of a phase's durations in seconds; None if the phase has no durations."""
     mean, deviation = phase.mean_s, phase.deviation_s
     percentiles = [phase.percentile_s(percent) for percent in (50, 90, 99)]
     if mean is None or deviation is None:

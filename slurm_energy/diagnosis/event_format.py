@@ -1,9 +1,9 @@
-"""Binary format of event files: the timed phases of one process, in records of fixed size.
+"""Binary format of event files: each contains the timed phases of one process.
 
 A file consists of a header of `HEADER_BYTES` and of at most `capacity` records of `RECORD_BYTES`. All
 integers are little-endian. When the file is full, the next record replaces the oldest one: record number n is
 stored in slot n modulo `capacity`. Each record contains its lap: the number of times, counted from 1, that
-the writer has started at the first slot. By the laps a reader finds the last complete record of a process
+the writer has started at the first slot. A reader uses the laps to find the last complete record of a process
 that was killed. Empty slots contain zeros.
 
 Times are nanoseconds of CLOCK_MONOTONIC of the node. `unix_offset_ns` of the header converts them to Unix
@@ -56,7 +56,7 @@ _NO_NUMBER: Final = -1
 
 
 class EventFormatError(ValueError):
-    """The data is not an event file, or has a format version that this release cannot read."""
+    """Error: the data is not an event file, or has a format version that this release cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def slot_ranges(first: int, count: int, capacity: int) -> list[tuple[int, int]]:
 
 
 def read_header(stream: BinaryIO) -> EventFileHeader:
-    """Return the header of an event file, with the actual number of records in the file.
+    """Return the header of an event file. Its number of records is the actual one in the file.
 
     Raises:
         EventFormatError: see `decode_header`.
@@ -249,7 +249,7 @@ def read_header(stream: BinaryIO) -> EventFileHeader:
 
 
 def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
-    """Yield the records of an event file from the oldest to the newest one, as `read_blocks` reads them.
+    """Yield the records of an event file as `read_blocks` reads them, oldest first.
 
     Args:
         stream: the event file, opened for reading.
@@ -263,7 +263,7 @@ def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
 
 
 def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawEvent]]:
-    """Yield the records of an event file in lists of limited length, from the oldest to the newest one.
+    """Yield lists of limited length with the records of an event file, oldest first.
 
     Left out are records that do not belong to their slot, records of an unknown kind, and records with an
     impossible value. The file may grow while it is read.

@@ -65,7 +65,7 @@ class GpuView:
         return mean_of(self.values(signal))
 
     def working_mean(self, signal: str, min_busy: float) -> float | None:
-        """Return the mean of a signal in the intervals in which the GPU was busy; None if unknown.
+        """Return the mean of a signal over the intervals in which the GPU was busy; None if unknown.
 
         Args:
             signal: name of a signal that is sampled together with `gpu_busy_percent`.
@@ -95,7 +95,7 @@ class GpuView:
 
 
 def active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, int] | None:
-    """Return the first interval in which a GPU was active, and the interval after the last one.
+    """Return the first interval in which a GPU was active, and the interval after the last active one.
 
     Return None if the GPU was never active or its activity is unknown.
 

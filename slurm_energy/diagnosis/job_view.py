@@ -87,7 +87,10 @@ class JobView:
 
     @cached_property
     def gpu_busy(self) -> float | None:
-        """Mean percentage of time in which the active GPUs were busy, from first to last activity."""
+        """Mean percentage of time in which the active GPUs were busy.
+
+        The time is from the first to the last GPU activity.
+        """
         return self.gpu_mean("gpu_busy_percent")
 
     def gpu_mean(self, signal: str) -> float | None:
@@ -159,12 +162,18 @@ class JobView:
         return max(numbers, default=None)
 
     def mean(self, signal: str) -> float | None:
-        """Return the mean of a signal over all nodes and parts, from the first to the last GPU activity."""
+        """Return the mean of a signal over all nodes and parts.
+
+        The mean covers the time from the first to the last GPU activity.
+        """
         means = map(self.window_mean, self.observation.series(signal))
         return mean_of([mean for mean in means if mean is not None])
 
     def median(self, signal: str) -> float | None:
-        """Return the mean, over all nodes and parts, of the medians of a signal while the job was active."""
+        """Return the mean of the medians of a signal over all nodes and parts.
+
+        Each median covers the time in which the job was active.
+        """
         medians = (median(self._active(series)) for series in self.observation.series(signal))
         return mean_of([value for value in medians if value is not None])
 
@@ -178,7 +187,9 @@ class JobView:
 
     @cached_property
     def active_window(self) -> tuple[float, float] | None:
-        """Time from the first to the last step, or without steps from the first to the last GPU activity.
+        """Time from the first to the last step.
+
+        If there are no steps, the time is from the first to the last GPU activity.
 
         None for jobs that have neither steps nor GPU activity.
         """
@@ -200,7 +211,7 @@ class JobView:
         return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s
 
     def node_series(self, node: NodeObservation, signal: str) -> ObservedSeries | None:
-        """Return a node's series of a signal that describes the node or the job, not a GPU or CPU.
+        """Return the series of a signal of a node. The signal describes the node or job, not a GPU or CPU.
 
         Return None if the series has no known value.
         """

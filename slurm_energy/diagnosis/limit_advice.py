@@ -46,7 +46,7 @@ class _PowerModel:
         return min(1.0, self.ratio * math.sqrt(self.constant_watts / self.dynamic_watts))
 
     def energy_ratio(self, ratio: float) -> float:
-        """Return the energy per unit of work at another clock, relative to that at the present clock.
+        """Return the energy per unit of work at another clock, divided by the energy at the present clock.
 
         The other clock is `ratio` times the highest clock.
         """

@@ -1,4 +1,7 @@
-"""Findings of a running job on one node in compact form for live reports, and their merging over nodes."""
+"""Findings of a running job on one node, in compact form for live reports.
+
+The module also merges the findings of all nodes.
+"""
 
 from __future__ import annotations
 

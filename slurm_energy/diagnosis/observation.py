@@ -1,4 +1,7 @@
-"""Observations of a job on one node, and of the whole job with its energy and allocation."""
+"""Observations of a job on one node, and of the whole job.
+
+The observations of the whole job include its energy and allocation.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ class ObservedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """Observations of a job on all of its nodes, with the job's allocation, result and energy.
+    """Observations of a job on all its nodes, with the allocation, the result and the energy of the job.
 
     Attributes:
         context: allocation, result and energy.
@@ -99,7 +102,7 @@ class JobObservation:
     nodes: tuple[NodeObservation, ...] = ()
 
     def series(self, name: str) -> Iterator[ObservedSeries]:
-        """Yield the series of a signal of all nodes and parts that have at least one known value."""
+        """Yield those series of a signal that have at least one known value, of all nodes and parts."""
         for node in self.nodes:
             for series in node.series:
                 if series.name == name and any(value == value for value in series.values):

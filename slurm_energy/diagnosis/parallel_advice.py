@@ -35,7 +35,10 @@ def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[Findin
 
 
 def balanced_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a division of the work in proportion to the ranks' speed, so that no rank waits for another."""
+    """Yield the advice to divide the work in proportion to the speed of the ranks.
+
+    In this way no rank waits for another.
+    """
     count = len(view.ranks) or len(view.busy_gpus)
     is_partial = finding.kind is not FindingKind.THERMAL_THROTTLING or len(finding.where) < count
     if finding.seconds_lost is None or count < 2 or not is_partial:

@@ -116,7 +116,9 @@ An observation also keeps series of unknown names, which a newer release may hav
 
 @dataclass(frozen=True, slots=True)
 class ObservedSeries:
-    """Mean values of one signal for one part of a node, over consecutive intervals of equal length.
+    """Mean values of one signal in consecutive intervals of equal length.
+
+    The signal describes one part of a node.
 
     Attributes:
         name: name of the signal, a key of `SIGNALS` or of a newer release.

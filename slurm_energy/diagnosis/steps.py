@@ -49,7 +49,9 @@ def bin_seconds(number: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PhaseStatistics:
-    """Statistics of the durations of one phase in one process, or in several processes after merging.
+    """Statistics of the durations of one phase.
+
+    They cover one process, or several processes after merging.
 
     Attributes:
         count: number of durations.

@@ -69,7 +69,7 @@ class SignalSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """Figures of a job. None means unknown.
+    """Figures of a job; None if unknown.
 
     Attributes:
         elapsed_s: duration.

@@ -19,7 +19,7 @@ _ORDER: Final = (CheckState.FAILED, CheckState.DEGRADED, CheckState.ABSENT, Chec
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck:
-    """Result of a check that holds for a group of nodes, or for the cluster.
+    """Result of a check of a group of nodes, or of the cluster.
 
     Attributes:
         name: name of the check.

@@ -17,7 +17,7 @@ def counted(count: int, what: str) -> str:
 
 
 def spool_check(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Return the check of the records that wait on a node for delivery, and of the space for records.
+    """Return the check of the records that wait on a node for delivery, and of the space for them.
 
     Args:
         findings: findings on the host.

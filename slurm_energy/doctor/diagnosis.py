@@ -30,7 +30,7 @@ NOT_HERE = "not on this node"
 
 
 def diagnose(findings: HostFindings) -> list[CheckResult]:
-    """Return the results of all checks that apply to the host, in the order of the report."""
+    """Return the results of all checks that apply to the host, ordered as in the report."""
     checks = [_role(findings)]
     if _is_measured(findings):
         checks += [*_energy(findings), *_interfaces(findings), *_knobs(findings)]

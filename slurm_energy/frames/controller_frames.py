@@ -110,9 +110,9 @@ def jobs(
         users: login names of jobs' owners; None means all users whose jobs the caller may see.
         accounts: names of Slurm accounts; None means any.
         partitions: names of partitions; None means any.
-        nodes: names of nodes; a job is returned if it ran on at least one of these nodes. None means any.
-        start: return only jobs that ran after this time: a text as for `senergy acct` (`now-7days`), Unix
-            seconds, or a datetime. None means no limit.
+        nodes: names of nodes. A job is returned if it ran on at least one of these nodes. None means any.
+        start: return only jobs that ran after this time. It is a text as for `senergy acct` (`now-7days`),
+            Unix seconds, or a datetime. None means no limit.
         end: return only jobs that ran before this time, in one of the forms of `start`. None means no limit.
         duplicates: also return earlier runs of requeued jobs.
         controller: client of the senergyctld to query; None means the configured controller.

@@ -41,7 +41,7 @@ def report(
     clusters: Names = None,
     controller: ControllerClient | None = None,
 ) -> Any:
-    """Return the energy used in a time range, summed by the dimensions in `by` and by interval.
+    """Return the energy used in a time range, summed by interval and by the dimensions in `by`.
 
     Energy counts in the interval in which it was used. Operators also get rows of the kinds `idle` and
     `unattributed`. All rows then add up to the measured energy.

@@ -18,7 +18,7 @@ _MAX_TIME_S: Final = 253402300799.0  # end of the year 9999
 
 
 class UnitError(UsageError):
-    """The CSV header of a series names a unit that does not fit the quantity (carbon intensity or price)."""
+    """Error: the CSV header of a series names a unit that does not fit the carbon intensity or price."""
 
 
 def read_csv(

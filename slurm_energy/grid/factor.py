@@ -115,7 +115,9 @@ class GridFactor:
         return tuple(part.source for part in (self.series, self.fallback) if part is not None)
 
     def basis(self, amount: GridAmount) -> str:
-        """Return one line that names the origin and time resolution of an amount, and the fallback's share.
+        """Return one line that states the basis of an amount.
+
+        It names the origin, the time resolution and the share of the fallback.
 
         Args:
             amount: result of `amount` of this factor.

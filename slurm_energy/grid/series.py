@@ -157,7 +157,10 @@ class GridSeries:
                     yield begin, until, self._values[sample]
 
     def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
-        """Return integral and known time from the first sample to a time in or after the sample `row`."""
+        """Return integral and known time from the first sample to `time_s`.
+
+        `time_s` is in the sample `row` or after it.
+        """
         known_s = min(time_s, self._ends[row]) - self._starts[row]
         return (
             self._integral_before[row] + self._values[row] * known_s,

@@ -22,7 +22,7 @@ RECORD_TIMEOUT_S: Final = 120.0
 
 
 class EnergyJob:
-    """A job in Slurm, with methods to wait for it, cancel it, and read its energy data.
+    """A job in Slurm, with methods that wait for the job, cancel it and read its energy data.
 
     Args:
         job_id: Slurm's job id.

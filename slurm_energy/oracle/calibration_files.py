@@ -60,7 +60,9 @@ def shipped_calibration(hardware: str) -> Calibration:
 
 @functools.cache
 def shipped_prior(hardware: str) -> Transfer:
-    """Return the knowledge about one kind of device from the shipped calibrations of all other kinds.
+    """Return the prior knowledge about one kind of device.
+
+    It comes from the shipped calibrations of all other kinds.
 
     Args:
         hardware: name of the hardware file.
@@ -145,7 +147,10 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _numbers(values: Any) -> str:
-    """Return the TOML text of a list of numbers, or of nested lists with one inner list per line."""
+    """Return the TOML text of a list of numbers.
+
+    The list may be nested. Then each inner list has its own line.
+    """
     if not isinstance(values[0], (int, float)):
         return "[\n" + "".join(f"    {_numbers(row)},\n" for row in values) + "]"
     return "[" + ", ".join(f"{value:.6g}" for value in values) + "]"

@@ -144,7 +144,7 @@ def _best(
     reference: TrainingPredictions,
     k: float,
 ) -> dict[str, int]:
-    """Return the index of the alternative to select for each objective, by the objective's name.
+    """Return the index of the best alternative for each objective, by the name of the objective.
 
     Time is selected by its predicted value, the other objectives by their expected value under uncertain
     predictions. Alternatives that do not fit the memory are excluded, unless none fits.
@@ -202,9 +202,9 @@ def _near_usual_cap(
 
     The result is an index.
 
-    The result differs from `best` only in the power limit. This function is used for jobs whose response to
-    power limits is known only from other kinds of device, or corrected by few measurements. The fewer the
-    measurements, the closer the result is to the limit that is best on average on other kinds.
+    The result differs from `best` only in the power limit. The function is used for jobs whose response to
+    power limits is known only from other kinds of device, with or without a correction by a few measurements.
+    The fewer the measurements, the closer the result is to the limit that is best on average on other kinds.
 
     Args:
         oracle: oracle of training jobs.

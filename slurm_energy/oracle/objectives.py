@@ -61,7 +61,7 @@ def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
 
 
 def first_minimum(values: Array, tolerance: float = 0.0) -> int:
-    """Return the index of the first value that exceeds the minimum by at most a relative tolerance.
+    """Return the index of the first value that exceeds the minimum by no more than a relative tolerance.
 
     Args:
         values: positive values, at least one.

@@ -47,7 +47,10 @@ class Estimate:
 
     @classmethod
     def within(cls, mean: float, share: float) -> Estimate:
-        """Return an estimate with the range `mean` * (1 - share), at least 0, to `mean` * (1 + share)."""
+        """Return an estimate whose range is from `mean` * (1 - share) to `mean` * (1 + share).
+
+        The lower end is at least 0.
+        """
         return cls(mean, mean * max(0.0, 1 - share), mean * (1 + share))
 
     def to_json(self) -> dict[str, float]:

@@ -61,7 +61,7 @@ def expected_objective(values: Sequence[Array], probabilities: Sequence[float] =
 
 
 def measurement_weight(rows: float) -> float:
-    """Return the weight, 0 to 1, of predictions that use measurements on the same kind of device.
+    """Return the weight, from 0 to 1, of predictions that use measurements of the same kind of device.
 
     The remaining weight belongs to predictions that use only other kinds of device. The weight is quadratic
     in the number of measurements, which keeps the weight of a few measurements small. The errors of few

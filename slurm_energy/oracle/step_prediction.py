@@ -1,4 +1,6 @@
-"""Predictions of a workload's training steps on one kind of device, for many configurations at once.
+"""Predictions of a workload's training steps on one kind of device.
+
+Many configurations are predicted at once.
 
 A prediction includes time, watts and their ranges. A workload with its own fitted factors is predicted by the
 calibrated model, multiplied by the measured deviations from the model (residuals). Any other workload is
@@ -36,7 +38,9 @@ Deviation = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Configurations:
-    """Settings of n training steps of one workload on one kind of device, as arrays of shape (n,).
+    """Settings of n training steps, as arrays of shape (n,).
+
+    All steps are of one workload on one kind of device.
 
     The n steps are those rows of `TrainingAlternatives` that have the same profile, kind of device and
     precision.
@@ -75,7 +79,7 @@ class StepPredictions:
 
 
 class StepPredictor:
-    """Predictor of training steps from the calibration of the kind of device.
+    """Predictor of training steps. It uses the calibration of the kind of device.
 
     Args:
         calibration_of: function from the name of a kind of device to its calibration.

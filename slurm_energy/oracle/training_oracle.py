@@ -228,7 +228,7 @@ class TrainingOracle:
         return support
 
     def usual_caps(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the power limits in watts that are best on average on other kinds of device, shape (n,)."""
+        """Return the power limits in watts that are best on average for other kinds of device, shape (n,)."""
         caps_watts = np.full(len(alternatives), np.inf)
         for rows in alternatives.groups():
             _, kind, _ = alternatives.names(rows[0])
@@ -332,7 +332,10 @@ class TrainingOracle:
 
 
 def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
-    """Return a note if the workload has no own factors on this kind of device, else an empty list."""
+    """Return a note in a list if the workload has no own factors on this kind of device, else nothing.
+
+    Otherwise the list is empty.
+    """
     if profile.name in calibration.workloads:
         return []
     count = 0 if calibration.evidence is None else calibration.evidence.count(profile.name)

@@ -60,7 +60,10 @@ class PolicyInfo:
 
     @property
     def objective(self) -> str | None:
-        """Objective to which a job with this policy is tuned: `edp`, `ed2p` or `energy`; None: no tuning."""
+        """Objective to which a job with this policy is tuned: `edp`, `ed2p` or `energy`.
+
+        It is None if the job is not tuned.
+        """
         return self.base if self.base in OBJECTIVES else None
 
     @property

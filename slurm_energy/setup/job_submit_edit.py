@@ -105,7 +105,7 @@ def new_script(library: Path) -> str:
 
 
 def _local_function(tokens: list[LuaToken]) -> str:
-    """Return the name of a Slurm function that the script declares as a local name; empty: there is none."""
+    """Return the name of a Slurm function that the script declares as a local name, or an empty text."""
     for number, token in enumerate(tokens):
         if token.text != "local" or not token.is_name or token.depth:
             continue

@@ -75,7 +75,10 @@ class PowerSavingSettings:
         return min(limit_s, _PROLOG_SHARE * self.prolog_timeout_s)
 
     def problems(self) -> list[str]:
-        """Return the reasons why Slurm would not power nodes down or up, with remedies; empty: none."""
+        """Return the reasons why Slurm would not power nodes down or up, with remedies.
+
+        The result is empty if there are no such reasons.
+        """
         lines = []
         if not self.suspend_program:
             lines.append("SuspendProgram is not set: add the program that powers nodes down to slurm.conf")

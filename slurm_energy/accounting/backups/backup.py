@@ -35,7 +35,9 @@ _DAMAGED_TODO: Final = "restore the newest good backup, see docs/accounting.md"
 def write_portable(
     database: Database, target: Path, progress: Progress, *, replace: bool = False
 ) -> dict[str, int]:
-    """Write all rows of a database to a portable backup file and return the number of rows by table.
+    """Write all rows of a database to a portable backup file.
+
+    Return the number of written rows by table.
 
     Args:
         database: the database; it is not changed.

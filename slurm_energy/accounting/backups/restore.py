@@ -41,7 +41,7 @@ _TableRows = Iterator[tuple[Table, Sequence[str], Iterator[Sequence[Any]]]]
 
 
 def restore(source: Path, database: Database, progress: Progress, *, replace: bool = False) -> dict[str, int]:
-    """Replace the contents of a database by a backup, and return the number of rows by table.
+    """Replace the contents of a database by a backup. Return the number of rows by table.
 
     The contents of a backup with an older schema are first upgraded in a temporary SQLite file. The backup
     itself is not changed.

@@ -1,4 +1,7 @@
-"""Runs of finished deferred jobs, and waiting times of jobs that were not deferred, from stored facts."""
+"""Runs of finished deferred jobs, and waiting times of jobs that were not deferred.
+
+Both are computed from the stored facts of jobs.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,9 @@ def read_deferred_runs(
     visible: Visibility | None,
     names: Sequence[Sequence[str]] = ((), (), ()),
 ) -> list[DeferredRun]:
-    """Return the runs of deferred jobs that ended in a time window, in order of job and start.
+    """Return the runs of deferred jobs that ended in a time window.
+
+    The runs are in the order of job id and start.
 
     At most `MAX_JOBS` rows of energy records are read, the newest first.
 

@@ -1,4 +1,7 @@
-"""Starts and durations of jobs on nodes, from stored records, to forecast the demand for nodes."""
+"""Starts and durations of jobs on nodes, read from stored records.
+
+They serve to forecast the demand for nodes.
+"""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ class FinishedRun(NamedTuple):
     Attributes:
         end: end of the run in Unix seconds.
         duration_s: run time in seconds.
-        state: job state, as Slurm writes it. `CONTINUED`: the last run of a job that was suspended. This run
-            did only a part of the job's work.
+        state: job state, as Slurm writes it. `CONTINUED` marks the last run of a job that was suspended,
+            which did only a part of the job's work.
         energy_joules: energy of the run on all nodes.
         gpu_joules: energy of all GPUs.
         predicted_s: run time in seconds that was predicted when the run started.
@@ -243,7 +243,10 @@ def _kind(run: FinishedRun) -> bytes:
 
 
 def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> FinishedRun:
-    """Return the run of the job with the row id `key` from its facts and the records of its nodes."""
+    """Return the run of the job whose row id is `key`.
+
+    The run is computed from the job's facts and from the records of its nodes.
+    """
     job = connection.execute(_JOB, {"key": key}).one()
     records = _JobRecords()
     for row in connection.execute(_RECORDS_OF_JOB, {"key": key}):
@@ -328,7 +331,7 @@ def _continues_a_suspended_run(connection: Connection, job: Row[Any]) -> bool:
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return a run's measured duration in seconds, limited to within 1 s of the duration in Slurm.
+    """Return the measured duration of a run in seconds, corrected to be within 1 s of Slurm's duration.
 
     Args:
         start: Unix seconds from Slurm's accounting; None means unknown.

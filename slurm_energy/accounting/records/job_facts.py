@@ -87,7 +87,7 @@ def store(
     jobs: Sequence[JobLookup],
     now: float,
 ) -> StoredFacts:
-    """Store the facts of jobs, and link the records of these jobs to the facts, in one transaction.
+    """Store the facts of jobs, and link the jobs' records to these facts, in one transaction.
 
     Args:
         connection: connection of the writing thread.

@@ -25,7 +25,7 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class JobSelector:
-    """A job or step as users write it: `12`, `12_3`, `14+0`, `12.batch`.
+    """A job or step in the form in which users write it: `12`, `12_3`, `14+0`, `12.batch`.
 
     `12` selects job 12, all tasks of job array 12, or all components of heterogeneous job 12.
 
@@ -78,14 +78,14 @@ class RecordSelection:
         jobs: jobs and steps to select.
         users, uids: user names as in the records, and numeric user ids. A record matches if either matches.
         accounts, partitions: Slurm accounts and partitions.
-        nodes: jobs that ran on one of these nodes match, with their records of all nodes.
+        nodes: jobs that ran on at least one of these nodes are selected, with their records of all nodes.
         start, end: Unix seconds; jobs that ran at any time between `start` and `end` match.
         steps: whether to include records of Slurm steps. A job selector with a step selects the records of
             this step in any case.
         duplicates: whether to include earlier runs of requeued jobs, and earlier jobs whose id was reused.
         visible: limits the records to those that the caller may see; None means no limit.
-        omit_others: True: leave out selected jobs that the caller may not see. False: refuse the request if
-            it selects such a job.
+        omit_others: True means that selected jobs which the caller may not see are left out. False means that
+            the request is refused if it selects one of them.
     """
 
     jobs: tuple[JobSelector, ...] = ()

@@ -272,7 +272,7 @@ def _insert_attachments(
 
 
 def _note_nodes(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
-    """Store, for each node, the end of its newest record and the time of the latest arrival."""
+    """Store the end of the newest record and the time of the latest arrival, for each node."""
     newest: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.record.cluster, item.record.node)

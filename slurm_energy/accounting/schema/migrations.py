@@ -101,7 +101,7 @@ def _step_14(connection: Connection) -> None:
 
 
 def _count_hours(connection: Connection) -> None:
-    """Add the energy of each hour by day, for emissions and cost that vary with time."""
+    """Add the energy of each hour by day, for emissions and cost factors that vary with time."""
     table, sums = usage_tables.usage_day_hours, usage_tables.usage_sums.c
     create_tables(connection, table)
     connection.execute(table.delete())
@@ -215,7 +215,7 @@ def schema_version(connection: Connection, name: str) -> int:
 def _is_newer(connection: Connection, names: set[str]) -> bool:
     """Return whether a newer release of slurm-energy wrote a database on a server.
 
-    Such a database may have tables that this release does not know.
+    The newer release may have created tables that the installed release does not know.
     """
     if not names >= {tables.schema_version.name, tables.records.name, tables.jobs.name}:
         return False

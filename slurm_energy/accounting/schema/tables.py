@@ -43,7 +43,7 @@ metadata: Final = MetaData()
 
 
 def name_text(length: int = MAX_NAME) -> TypeEngine[str]:
-    """Return the column type of text with at most `length` characters, which may be part of a key."""
+    """Return the column type of text with at most `length` characters. The column may be part of a key."""
     return (
         String(length)
         .with_variant(postgresql.VARCHAR(length, collation="C"), "postgresql")

@@ -94,7 +94,7 @@ class GroupedRun:
 
 
 def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: int) -> GroupedRun | None:
-    """Return the run to which a job's energy in a period belongs; None if no such run is known.
+    """Return the run to which the energy of a job in a period belongs; None if no such run is known.
 
     Slurm may reuse a job id after its ids have restarted, so the times must agree.
 

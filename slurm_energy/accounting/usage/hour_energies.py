@@ -47,7 +47,10 @@ def hour_energies(connection: Connection, start: int, end: int) -> Iterator[Hour
 
 
 def _parts(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Divide a span of whole hours at UTC midnights into part of a day, whole days, and part of a day."""
+    """Divide a span of whole hours into the whole days in it and the parts of days around them.
+
+    Days begin at midnight UTC. The result is a part of a day, whole days, and a part of a day.
+    """
     if first >= last:
         return
     morning, midnight = -(-first // DAY_S) * DAY_S, last // DAY_S * DAY_S

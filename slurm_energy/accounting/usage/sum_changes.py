@@ -1,4 +1,4 @@
-"""Changes of the sums of energy, CPU time and GPU time, and functions that write them to the tables."""
+"""Changes of the sums of energy, CPU time and GPU time, and functions that store the changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class SumChanges:
             total[name] = total.get(name, 0) + value
 
     def apply(self, connection: Connection) -> None:
-        """Apply the changes to the tables of sums by period and by day, and of energy by day and hour."""
+        """Apply the changes to the three tables of sums.
+
+        They hold sums by period, sums by day, and the energy by day and hour.
+        """
         _apply(connection, usage_tables.usage_sums, self._by_key)
         by_day = SumChanges()
         by_hour: dict[SumKey, Sums] = {}
@@ -97,6 +100,6 @@ def _present_sums(connection: Connection, table: Table, wanted: Iterable[SumKey]
 
 
 def _columns(table: Table) -> tuple[list[str], list[str]]:
-    """Return the names of the key columns of a table of sums, and of its other columns."""
+    """Return the names of the key columns and the names of the other columns of a table of sums."""
     keys = [column.name for column in table.primary_key]
     return keys, [column.name for column in table.c if column.name not in keys]

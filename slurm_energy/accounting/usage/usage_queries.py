@@ -1,4 +1,4 @@
-"""Sums of energy, time and jobs in a time window, by group, for `senergy report`.
+"""Sums of energy, time and jobs by group in a time window, for `senergy report`.
 
 Sums of periods inside the window are exact. A period that reaches beyond an edge of the window contributes in
 proportion to its time inside. The contributions are rounded so that adjacent windows add up to the whole

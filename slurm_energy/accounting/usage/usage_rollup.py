@@ -1,4 +1,6 @@
-"""Sums of energy, CPU time and GPU time by period and group, from which `senergy report` is computed.
+"""Sums of energy, CPU time and GPU time by period and group.
+
+`senergy report` is computed from these sums.
 
 A group consists of the job runs with the same account, user, partition and similar attributes (`groups`). The
 sums are integers. They always equal the sums over the rows that have been counted, in whatever order periods,

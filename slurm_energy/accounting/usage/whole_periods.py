@@ -65,7 +65,7 @@ def _add_days(connection: Connection, interval: IntervalUsage, first: int, last:
 def _subtract_outside(
     connection: Connection, interval: IntervalUsage, first: int, last: int, longest_s: int
 ) -> None:
-    """Subtract the periods that are in the sums of the first and the last day but not in the interval."""
+    """Subtract periods that the sums of the first and the last day contain but the interval does not."""
     start, end = interval.start, interval.end
     outside: list[tuple[ColumnElement[bool], ...]] = []
     if first < start:

@@ -89,7 +89,9 @@ class DeviceCeilings:
 def lower_to_safe_limits(
     devices: NodeDevices, settings: SettingsManager, folder: Path, config: Config
 ) -> Mapping[str, float]:
-    """Lower the ceilings of a node to the safe limits of the last decision, after the agent has stopped.
+    """Lower the ceilings of a node to the safe limits of the last decision.
+
+    Call this function after the agent has stopped.
 
     Without this call the hardware would keep the ceilings of that decision, even when the limit of the budget
     falls. The stored lease and the decision number remain, so that the next agent continues from them.

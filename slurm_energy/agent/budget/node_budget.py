@@ -297,7 +297,7 @@ class NodeBudget:
         return any(entry.ceiling is not None for entry in self._settings.journal.entries.values())
 
     def _users(self) -> dict[str, set[str]]:
-        """Return the names of the jobs that use each device, by name of the device."""
+        """Return the names of the jobs on each device, by the device's name."""
         hardware = self._devices.hardware
         jobs = {session.owner: planner.allocation(session, hardware) for session in self._sessions()}
         return {

@@ -61,7 +61,9 @@ class AcctGatherQueries:
         return self._clock.boottime()
 
     def answer(self, pid: int, arrived: float) -> dict[str, Any]:
-        """Return the cumulative energy of the step that a slurmstepd runs, or of the node for slurmd.
+        """Return the cumulative energy that the caller asks for.
+
+        A slurmstepd gets the energy of its step, slurmd gets the energy of the node.
 
         With PrologFlags=Contain, Slurm takes the energy of a job from the job's extern step alone.
 

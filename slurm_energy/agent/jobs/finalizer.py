@@ -38,7 +38,7 @@ class JobFinalizer:
         self._checkpoints = checkpoints
 
     def restore_settings(self, session: Session) -> None:
-        """Restore the settings that a job changed, and store the results in the job's session."""
+        """Restore the settings that a job changed. Store the results in the job's session."""
         results = self._settings.restore(session.owner)
         by_key = {result.key: result for result in (*session.restored, *results)}
         # Entries may have been closed before, by senergyd --restore or just before a crash.

@@ -299,7 +299,7 @@ class JobManager:
         return self.queries.energy(job_id, reader, fresh=fresh)
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
-        """Return the public state of this agent, and the energy and power of the jobs of `reader`.
+        """Return the public state of this agent, with the energy and power of the jobs of `reader`.
 
         Args:
             reader: uid of the requesting user; None for a user who may read everything.

@@ -175,7 +175,7 @@ def _throttled_s(meter: JobMeter, elapsed_s: float) -> float | None:
 
 
 def _common_fields(session: Session) -> dict[str, Any]:
-    """Return the record fields that are the same in the records of a job and of its Slurm steps."""
+    """Return the fields that a job's record and the records of its Slurm steps have in common."""
     return {
         "cluster": session.cluster,
         "node": session.node,

@@ -53,7 +53,7 @@ class JobStep:
     def is_container(self) -> bool:
         """Whether the step is the batch, extern or interactive step.
 
-        Such a step lasts as long as the job, and other steps run beside it.
+        A step of these kinds lasts until the job ends, and other steps run beside it.
         """
         return is_container(self.name)
 

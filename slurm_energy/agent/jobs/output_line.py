@@ -1,4 +1,6 @@
-"""Line of text about a job's energy, which the batch step writes at the end of the job's output.
+"""Line of text about a job's energy.
+
+The batch step writes the line at the end of the job's output.
 
 senergyd returns the line in its response to the end of the batch step. energy.so, which runs in slurmstepd,
 writes it to the job's standard error.

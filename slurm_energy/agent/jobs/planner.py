@@ -1,4 +1,4 @@
-"""Creation of a job's session and of its settings plan from the environment of the job's prolog."""
+"""Creation of a job's session and settings plan from the environment of the job's prolog."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def plan(
 
 
 def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
-    """Return the hardware with the limits that were in force before any job, and these limits by knob."""
+    """Return the hardware with the limits from before any job, and these limits by knob."""
     keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
     values = devices.read(key for key in keys if key not in originals)

@@ -122,7 +122,7 @@ class ProgressReports:
         return {"units": report.units, "remaining_s": remaining_s, "interval_s": interval_s}
 
     def collect(self, key: tuple[int, int]) -> list[ProgressReport]:
-        """Return the reports of a job that arrived since the last call, in the order of arrival.
+        """Return the reports of a job that arrived since the last call, ordered by arrival.
 
         Args:
             key: job id and restart count.
@@ -156,7 +156,7 @@ class ProgressReports:
     def _time_of(self, message: ProgressMessage) -> float:
         """Return the time at which the last unit was completed, in seconds since boot.
 
-        This is the time in the message if that time is recent, otherwise the present time.
+        The result is the time in the message if that time is recent, otherwise the present time.
 
         The time in the message may be wrong, because a sender in a container may have another clock.
         """

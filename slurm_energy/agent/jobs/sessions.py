@@ -242,7 +242,7 @@ class Session:
         return True
 
     def is_last_step(self, name: str) -> bool:
-        """Return whether a step lasts as long as the job, and no other step runs."""
+        """Return whether a step lasts until the job ends and is the only step that still runs."""
         return list(self.steps) == [name] and self.steps[name].is_container
 
     def note(self, text: str) -> None:

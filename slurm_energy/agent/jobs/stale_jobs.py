@@ -1,4 +1,7 @@
-"""Detection of jobs that ended without an epilog, from the end of their batch or extern step."""
+"""Detection of jobs that ended without an epilog.
+
+A job of this kind is recognised by the end of its batch or extern step.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NONE = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class JobResourceTime:
-    """The resources that were allocated to one job in an interval, and the CPU time that the job used.
+    """Resources allocated to one job in an interval, and the CPU time that the job used.
 
     Attributes:
         job: unique name of the job.
@@ -273,10 +273,10 @@ def _monitored_weights(
 
     The result is None if the total is unknown, or if no use can be determined.
 
-    The unknown use of a job is assumed. The known use of jobs is subtracted from the total. The rest of the
-    total is divided, in proportion to CPU time, among the jobs with unknown use and the processes outside
+    If the use of some jobs is unknown, it is estimated. The known use of jobs is subtracted from the total.
+    The rest is divided, in proportion to CPU time, among the jobs with unknown use and the processes outside
     jobs. If the total does not include the use of a job, this job is assumed to use as much per second of CPU
-    time as all counted processes on average.
+    time as the counted processes do on average.
     """
     total = interval.monitored.get(quantity)
     if total is None:
@@ -312,9 +312,9 @@ def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _W
 def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
     """Return the CPU time that each job used, and that all other processes used, in nanoseconds.
 
-    The unknown CPU time of a job is assumed. The busy time that remains after the known jobs is divided among
-    the jobs with unknown CPU time in proportion to their allocated CPU time. No such job gets more than its
-    allocated CPU time.
+    If the CPU time of some jobs is unknown, it is estimated. The busy time that remains after subtracting the
+    known jobs is divided among the jobs with unknown CPU time, in proportion to their allocated CPU time. A
+    job gets at most its allocated CPU time.
     """
     known_ns = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
     unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
@@ -333,7 +333,7 @@ def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> li
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the allocated share of a GPU for each job, and the share that is allocated to no job."""
+    """Return the share of a GPU allocated to each job, and the share allocated to no job."""
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):
         return _Weights([0] * len(shares), 1)

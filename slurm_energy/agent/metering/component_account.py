@@ -82,7 +82,9 @@ class ComponentAccount:
         return not self.late_since
 
     def mark_uncertain(self, start: float, end: float) -> None:
-        """Record a span in which energy may be missing, from `start` to `end` in seconds since boot.
+        """Record a time span in which energy may be missing.
+
+        `start` and `end` are in seconds since boot.
 
         A span that begins where the last recorded span ends extends that span.
         """

@@ -1,4 +1,6 @@
-"""Changes of the counts of monitoring groups between two readings, by job and for all processes.
+"""Changes of the counts of monitoring groups between two readings.
+
+The changes are given for each job and for all processes.
 
 The groups are those of the kernel's file system resctrl. A resctrl control group contains monitoring groups.
 The agent creates monitoring groups for the jobs. A control group of resctrl is not a cgroup.
@@ -48,7 +50,7 @@ class _QuantityCounts:
 
 
 class CountsBetweenReadings:
-    """Keeps the last reading of the counts of resctrl groups, and returns the use since that reading.
+    """Keeper of the last reading of resctrl counts. Returns the use since that reading.
 
     Args:
         quantities: quantities that the processor counts, for example memory traffic.
@@ -164,7 +166,10 @@ class CountsBetweenReadings:
 
 
 def _counts(quantity: str, readings: GroupReadings) -> _QuantityCounts:
-    """Return the counts of one quantity in a reading of control groups and the agent's monitoring groups."""
+    """Return the counts of one quantity in a reading.
+
+    The reading covers control groups and the monitoring groups of the agent.
+    """
     counts = _QuantityCounts()
     below: dict[str, dict[int, int]] = {}
     for group, by_quantity in readings.items():

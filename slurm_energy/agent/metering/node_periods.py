@@ -1,4 +1,4 @@
-"""The energy of the node in periods of time, which end at fixed times of the day.
+"""The energy of the node in periods. Periods end at fixed times of the day.
 
 The energy of a period is the difference between two states of the energy accounts and of the jobs' meters. A
 sample therefore needs no extra work, and all energy that is charged between the two states is in exactly one
@@ -41,7 +41,7 @@ _SLACK_S: Final = 1e-6
 
 @dataclass(slots=True)
 class OpenPeriod:
-    """The state of the energy accounts and of the jobs at the start of the current period.
+    """State of the energy accounts and jobs at the start of the current period.
 
     Attributes:
         start: start in Unix seconds.

@@ -1,4 +1,7 @@
-"""Time intervals. Each interval states which resources each job was allocated, and which of them it used."""
+"""Time intervals with the resources of jobs.
+
+Each interval states which resources were allocated to each job, and which of them the job used.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +188,7 @@ class OccupancyInterval:
         )
 
     def without(self, job: str) -> OccupancyInterval:
-        """Return a copy of this interval in which the resources of `job` are listed under the name GONE.
+        """Return a copy of this interval that lists the resources of `job` under the name GONE.
 
         Call this method if the job finishes before the energy of the interval is charged. The name GONE
         stands for all jobs that finish so early. Their share of the energy becomes unattributed energy.
@@ -231,7 +234,7 @@ class OccupancyInterval:
         }
 
     def holders(self, gpu: int) -> set[str]:
-        """Return the names of the jobs to which a share of the GPU with index `gpu` was allocated."""
+        """Return the names of the jobs that have a share of the GPU with index `gpu`."""
         return {job for job, held in self.gpu_ns.items() if held.get(gpu)}
 
     def _gpu_shares(self, job: str) -> dict[int, Fraction]:

@@ -39,8 +39,8 @@ class SampleInterval:
     Do not modify an instance. The dataclass is not frozen because freezing costs time in every sample.
 
     A counter that is neither in `deltas` nor in `unknown` was not due to be read. The next delta of this
-    counter covers this interval too. A later delta of a counter in `unknown` may also cover this interval, if
-    the same device returns; such a delta is marked uncertain.
+    counter covers this interval too. If a device in `unknown` returns, the next delta of its counter may also
+    cover this interval. That delta is marked uncertain.
 
     Attributes:
         start, end: times in seconds since boot.
@@ -209,7 +209,7 @@ class Sampler:
         }
 
     def since(self, earlier: Mapping[str, Any]) -> SampleInterval | None:
-        """Return the interval from the last readings of an earlier agent run to the last sample of this run.
+        """Return the interval from an earlier agent's last readings to the last sample of this agent run.
 
         Args:
             earlier: the output of `readings` in the earlier run.

@@ -59,14 +59,14 @@ class SignalSampling:
 
     @property
     def has_new_job(self) -> bool:
-        """Whether a job to be sampled, or the first Slurm step of such a job, has begun since the last pass.
+        """Whether a sampled job, or the first Slurm step of one, has begun since the last pass.
 
         The control groups of a job exist only after its first step has begun.
         """
         return any(_with_step(session) not in self._seen for session, _ in self._sampled())
 
     def jobs(self) -> tuple[list[SampledJob], str]:
-        """Return the jobs for the next pass, and Slurm's name of this node according to these jobs."""
+        """Return the jobs for the next pass, and the name that Slurm gives this node in these jobs."""
         users = Counter(index for session in self._sessions.values() for index in session.gpus)
         sampled = [session for session, _ in self._sampled()]
         running = {session.key for session in sampled}

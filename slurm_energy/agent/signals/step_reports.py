@@ -67,7 +67,7 @@ class StepReports:
         self.is_saved = False
 
     def ranks(self, node: str) -> tuple[list[RankSteps], int]:
-        """Return the valid reports in the order of their ranks, and the number of malformed reports.
+        """Return the valid reports ordered by rank, and the number of malformed reports.
 
         Args:
             node: Slurm's name of the node.

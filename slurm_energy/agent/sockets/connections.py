@@ -1,4 +1,6 @@
-"""Connections to the agent's sockets, with limits on their number, on message size and on time.
+"""Connections to the agent's sockets.
+
+The number of connections, the message size and the time are limited.
 
 The module does not depend on the content of messages. The connections of a user cost the agent a limited
 amount of memory and time, and never use a connection that is reserved for root.
@@ -54,12 +56,12 @@ def privileged(uid: int) -> bool:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end of a connection, as reported by the kernel."""
+    """Return the uid of the process at the other end of a connection. The kernel reports it."""
     return _peer(connection)[1]
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the process id and the uid of the process at the other end of a connection."""
+    """Return process id and uid of the process at the other end of a connection."""
     pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, uid
 

@@ -92,7 +92,7 @@ def _job(session: Session, reader: int | None, tuning: str | None) -> dict[str, 
 
 
 def settings_summary(response: Mapping[str, Any]) -> str:
-    """Return the numbers of applied and failed settings in a response to `begin` as text for the log."""
+    """Return a log text with the numbers of applied and failed settings in a response to `begin`."""
     return f"{response['applied']} settings, {response['failed']} failed"
 
 

@@ -1,4 +1,7 @@
-"""Checkpoints of running jobs and of the energy ledger, and writing of energy records to the spool."""
+"""Checkpoints of running jobs and of the energy ledger.
+
+The module also writes energy records to the spool.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +193,7 @@ class CheckpointWriter:
             self.notify_written()
 
     def unsynced(self) -> UnsyncedFiles:
-        """Write the sessions passed to `save_later`, and return all files that may not be synced to disk yet.
+        """Write the sessions passed to `save_later`. Return all files that may not be synced to disk yet.
 
         Call `synced` or `not_synced` after the attempt to sync these files.
         """

@@ -46,7 +46,9 @@ _REQUEST_INTERVAL_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRoute:
-    """HTTP route of the controller for one kind of spooled items: records of jobs, or periods of the node.
+    """HTTP route of the controller for one kind of spooled items.
+
+    The items are either records of jobs or periods of the node.
 
     Attributes:
         path: path of the route.
@@ -124,7 +126,7 @@ def _strings(value: Any) -> list[str]:
 
 
 def _reasons(items: Sequence[SpooledRecord], response: Mapping[str, Any], key: str) -> dict[int, str]:
-    """Return the reasons in the list `key` of the response, by index of the record in the request.
+    """Return the reasons listed under `key` in the response, by the record's index in the request.
 
     An entry of the list names its record by index or by record id.
     """
@@ -262,7 +264,9 @@ class RecordDelivery:
     async def _deliver_one_by_one(
         self, client: ControllerClient, items: list[SpooledRecord], error: EnergyError
     ) -> None:
-        """Deliver the records of a failed request one by one, so that a bad record delays no other record.
+        """Deliver the records of a failed request one by one.
+
+        In this way a bad record delays no other record.
 
         A record that the controller refuses for its size or form is rejected. A record for which the
         controller reports another error is retried later.

@@ -177,7 +177,7 @@ class Spool:
 
     @property
     def oldest_end(self) -> float | None:
-        """End of the oldest record in the spool in Unix seconds; None if the spool is empty."""
+        """Unix time at which the oldest record in the spool ended; None if the spool is empty."""
         names = (name for name in self._sizes if _RECORD.fullmatch(name))
         oldest = min(names, default=None)
         return None if oldest is None else float(oldest.partition("-")[0])

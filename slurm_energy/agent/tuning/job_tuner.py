@@ -43,7 +43,7 @@ SourceFactory = Callable[["JobTuner", MeasuredInterval], PointSource | None]
 
 
 class JobTuner:
-    """Tuning of one job on this node, from the warm-up of the job to its end.
+    """Tuning of one job on this node, from its warm-up to its end.
 
     The job starts untuned. After the warm-up the tuner measures the untuned reference and creates the source
     of operating points. The tuner then applies each requested point and measures windows at it. All methods
@@ -231,7 +231,9 @@ class JobTuner:
         self._source = source
 
     def change_group_point(self, now_s: float) -> bool:
-        """Change to the operating point of the job's group if this is due now, and return whether it was due.
+        """Change to the operating point of the job's group if the change is due now.
+
+        Return whether it was due.
 
         Args:
             now_s: time in seconds since boot.

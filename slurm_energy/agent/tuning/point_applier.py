@@ -93,7 +93,7 @@ class PointApplier:
         return False
 
     def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
-        """Return the hardware that tuning may change for a job, with the limits of the untuned job.
+        """Return the hardware that tuning may change for a job, with the limits that hold without tuning.
 
         These are the limits that were in force before any job, lowered to the fixed settings of the job's
         plan.
@@ -202,7 +202,7 @@ class PointApplier:
         )
 
     def _is_bounded(self, key: str, requested: str, actual: str) -> bool:
-        """Return whether a knob holds the lower of the requested value and the ceiling of the knob."""
+        """Return whether a knob has the lower of two values: the requested value and its ceiling."""
         entry = self._settings.journal.entries.get(key)
         if entry is None or entry.ceiling is None:
             return False

@@ -1,4 +1,4 @@
-"""The hardware that tuning may change for a job, and the operating points that are possible on it."""
+"""The hardware that tuning may change for a job, and the operating points that this hardware permits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TunableHardware:
 
     @property
     def gpu(self) -> GpuHardware | None:
-        """The range of power limits and the highest clock that all GPUs of the job have in common.
+        """Range of power limits and highest clock that are common to all GPUs of the job.
 
         The value is None if the job has no GPU whose power limit can be lowered.
         """

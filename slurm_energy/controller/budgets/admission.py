@@ -217,7 +217,7 @@ class BudgetAdmission:
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
     ) -> tuple[Ints, list[bool], Floats]:
-        """Return for each job its added power, whether measured runs predict this power, and a minimum power.
+        """Return the added power of each job, whether measured runs predict it, and a minimum power.
 
         The minimum is the power below which the job does not start.
         """

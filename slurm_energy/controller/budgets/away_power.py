@@ -136,7 +136,7 @@ class AwayPower:
         return self._kinds.setdefault(kind, KindPower())
 
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
-        """Return power while off, and power and duration of boot and shutdown, for a kind of nodes.
+        """Return the power of a kind of nodes while off, and power and duration of their boot and shutdown.
 
         Quantities that have not been measured yet have their configured value.
 

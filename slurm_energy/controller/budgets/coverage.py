@@ -1,4 +1,7 @@
-"""Assignment of nodes, jobs and devices to power budgets, and sums of node or device values by budget."""
+"""Assignment of nodes, jobs and devices to power budgets.
+
+The module also sums values of nodes or devices by budget.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class JobCover:
         self._index_of_ids: dict[tuple[int, ...], int] = {}
 
     def of_sets(self, sets: Iterable[tuple[int, ...]]) -> Bools:
-        """Return for each budget and each given set of jobs whether the budget counts any job of the set.
+        """Return whether each budget counts at least one job of each given set of jobs.
 
         The shape is (b, number of sets).
         """
@@ -75,7 +78,7 @@ class JobCover:
         return np.ascontiguousarray(self._table()[indices].T)
 
     def counts(self, sets: Sequence[Collection[int]]) -> Ints:
-        """Return for each set of jobs and each budget how many jobs of the set the budget counts.
+        """Return how many jobs of each given set each budget counts.
 
         The shape is (number of sets, b).
         """
@@ -118,7 +121,7 @@ class JobCover:
 
 
 def _covers_owner(scope: BudgetScope, owner: _Owner | None) -> bool:
-    """Return whether a budget of jobs counts the jobs of a combination of account, user and QOS."""
+    """Return whether a budget of jobs counts the jobs with a given account, user and QOS."""
     return owner is not None and scope.kind in _OWNER_KINDS and owner[_OWNER_KINDS[scope.kind]] in scope.names
 
 

@@ -1,4 +1,7 @@
-"""Time and power of groups of devices at power limits, from response curves or the physical model."""
+"""Time and power of groups of devices under power limits.
+
+They come from response curves or from the physical model.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def time_and_power(
 
 @functools.cache
 def _physical(like_gpus: bool) -> tuple[Floats, Floats]:
-    """Return mean time and power ratios of the physical model at `_SHARES` of a device's unlimited power."""
+    """Return the mean time and power ratios of the physical model.
+
+    The limits are `_SHARES` of a device's power without a limit.
+    """
     response = DeviceResponse(np.random.default_rng(13), _SAMPLES, like_gpus)
     log_time, log_power = response.at_limit(np.tile(_SHARES, (_SAMPLES, 1)))
     return np.exp(log_time.mean(axis=0)), np.exp(log_power.mean(axis=0))

@@ -206,7 +206,7 @@ def _needs_no_limit(
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return, by budget, the sum of the minimum limits of idle devices that count at their ceilings.
+    """Return, by budget, the sum of the minimum limits of those idle devices that count at their ceilings.
 
     The shape is (b,).
     """

@@ -145,7 +145,7 @@ class BudgetEngine:
 
     @property
     def device_kinds(self) -> dict[int, frozenset[str]]:
-        """Kinds of devices on which each job runs according to its nodes, by job id."""
+        """Kinds of devices on which each job runs, by job id. The job's nodes report the kinds."""
         kinds: dict[int, set[str]] = {}
         for node in self._nodes.values():
             for device in node.devices.values():

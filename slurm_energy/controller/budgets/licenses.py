@@ -97,7 +97,9 @@ def feasible_licenses(
     cluster: BudgetHeadroom | None,
     held: Mapping[int, int],
 ) -> Ints:
-    """Return the licenses of all jobs, reduced for pending jobs that need more than the budget can ever free.
+    """Return the number of licenses of each job.
+
+    A pending job that needs more power than the budget can ever free gets a reduced number.
 
     `feasible_watts` computes the reduced number.
 
@@ -171,7 +173,7 @@ def waiting_sentences(
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> dict[int, str]:
-    """Return, by job id, a sentence for each job that Slurm does not start for lack of licenses."""
+    """Return a sentence for each job that waits in Slurm because licenses are missing, by job id."""
     waiting: dict[int, str] = {}
     for row, reason in enumerate(queue.reason):
         if queue.state[row] != PENDING or reason != "Licenses":

@@ -1,4 +1,7 @@
-"""State of nodes and devices in the budget engine, as known from the polls of the nodes."""
+"""State of nodes and devices in the budget engine.
+
+The state comes from the polls of the nodes.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +213,7 @@ class BudgetNode:
             self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
 
     def job_range(self) -> JobRange:
-        """Return the power that jobs can add above idle on the node, and the idle power of its devices."""
+        """Return the power above idle that jobs can add on the node, and the idle power of its devices."""
         packages, gpu, packages_idle, gpu_idle = 0.0, 0.0, 0.0, 0.0
         for device in self.devices.values():
             idle = device.draw.idle.value or 0.0

@@ -28,10 +28,11 @@ _KEPT: Final = 0.999  # weight of earlier polls, per poll
 class OtherPower:
     """Power of a node's parts other than its devices, learned from readings of this node.
 
-    `value` is the maximum of recent readings; `device_watts` is the power of the devices at the same time. If
-    the devices may draw more than `device_watts`, `slope` watts are added for each further watt. If they may
-    draw less, half of `slope` is subtracted for each watt. The slope is fitted by least squares. The slope is
-    not applied to a power restored from storage, nor to a node without a sensor of the whole node.
+    `value` is the maximum of recent readings. `device_watts` is the power of the devices at the time of that
+    reading. If the devices may draw more than `device_watts`, `slope` watts are added to `value` for each
+    further watt. If they may draw less, half of `slope` is subtracted for each watt less. The slope is fitted
+    by least squares. The slope is not applied to a power restored from storage, nor to a node without a
+    sensor of the whole node.
 
     Attributes:
         value: maximum of recent readings of the other parts' power in watts; None means unknown.
@@ -50,7 +51,7 @@ class OtherPower:
 
     @property
     def slope(self) -> float:
-        """Increase of the other parts' power in watts per watt of the devices, 0 to `MAX_SLOPE`."""
+        """Watts by which the power of the other parts rises per watt of the devices, 0 to `MAX_SLOPE`."""
         _, mean, _, xx, xy = self._sums
         prior = _PRIOR_POLLS * (_PRIOR_SPREAD * max(mean, 1.0)) ** 2
         return min(MAX_SLOPE, max(0.0, (xy + UNKNOWN_SLOPE * prior) / (xx + prior)))

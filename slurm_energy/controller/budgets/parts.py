@@ -80,8 +80,8 @@ class BudgetParts:
             earlier: parts before a reload, whose state the new parts take over; None means that no earlier
                 parts exist.
             history: history of measured runs.
-            shared: objects that earlier and new parts share: database, running jobs, runner of Slurm's
-                commands, log of failures, source of response curves of models.
+            shared: objects that the earlier and the new parts share, namely database, running jobs, runner of
+                Slurm's commands, log of failures, source of response curves of models.
             begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay
                 jobs; None means that no other part delays jobs.
 

@@ -1,4 +1,7 @@
-"""Collection of power samples of the budgets for the database, and of events for the audit trail."""
+"""Collection of power samples of the budgets and of events.
+
+The samples are for the database, the events for the audit trail.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> 
 
 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
-    """Return the power at which each node of Slurm that has never reported counts, by name of the node.
+    """Return the power at which each node of Slurm counts that has never reported, by name of the node.
 
     A node counts at its nameplate power. If this power is unknown, the node counts at the power of the
     largest node that reports.
@@ -136,7 +136,9 @@ def _absent_watts(node: BudgetedNode, largest: float) -> float:
 
 
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return, for each budget of jobs, the power of parts without a power limit on the jobs' nodes.
+    """Return the power that each budget of jobs counts for parts without a power limit.
+
+    These parts belong to the nodes on which the jobs run.
 
     The jobs on a node share this power of the node equally. The shape is (b,).
     """

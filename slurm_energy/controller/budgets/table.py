@@ -1,4 +1,7 @@
-"""The devices with a power limit as columns of a budget decision, and the power at which they count."""
+"""The devices with a power limit, as columns of a budget decision.
+
+The columns also give the power at which each device counts.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +156,10 @@ def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Fl
 
 
 def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
-    """Return the expected power of a device, at most the limit that the device's job requests for itself."""
+    """Return the expected power of a device.
+
+    It is at most the limit that the job on the device requests for itself.
+    """
     if not device.report.job_ids:
         return device.min_watts
     predicted: float | None = None

@@ -1,1 +1,4 @@
-"""Choice of a cluster for a job, from the states of this cluster and of other clusters."""
+"""Choice of a cluster for a job.
+
+The choice compares the states of this cluster and of other clusters.
+"""

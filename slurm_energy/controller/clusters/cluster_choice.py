@@ -1,4 +1,7 @@
-"""Choice of a cluster for a job, from the states of all clusters. The module needs numpy and does no I/O."""
+"""Choice of a cluster for a job from the states of all clusters.
+
+The module needs numpy and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class ExpectedLoads:
         self._loads: dict[tuple[str, bool], tuple[ClusterState, ExpectedLoad]] = {}
 
     def load(self, state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
-        """Return a copy of the expected load of a cluster, in GPUs or in CPUs, from `now_s` on."""
+        """Return a copy of the load that is expected on a cluster from `now_s` on, in GPUs or in CPUs."""
         key = state.cluster, by_gpus
         known = self._loads.get(key)
         if known is None or known[0] is not state:
@@ -160,7 +163,10 @@ def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, 
 
 
 def _is_comparable(config: Config, state: ClusterState) -> bool:
-    """Return whether a cluster has no price, or states its price in the currency of this cluster."""
+    """Return whether a cluster's costs can be compared with those of this cluster.
+
+    They can if the cluster has no price, or states its price in the currency of this cluster.
+    """
     return SignalName.PRICE not in state.signals or state.currency == config.price.currency
 
 

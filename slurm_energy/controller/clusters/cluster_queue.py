@@ -109,10 +109,12 @@ def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:
 
 
 def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
-    """Return CPUs, GPUs and run time of the first pending jobs, and of one job that represents all others.
+    """Return CPUs, GPUs and run time of the first pending jobs and of one representative job.
 
-    The representing job has the largest number of CPUs and of GPUs among the others. Its run time follows
-    from their total CPU time.
+    The representative job stands for all further jobs.
+
+    The representative job has the largest number of CPUs and the largest number of GPUs of any further job.
+    Its run time follows from the total CPU time of the further jobs.
 
     Args:
         pending: rows of CPUs, GPUs and run time, shape (n, 3).

@@ -1,4 +1,6 @@
-"""State of this cluster, and states of the clusters in `[clusters.NAME]` as reported by their senergyctld.
+"""State of this cluster, and states of the clusters in `[clusters.NAME]`.
+
+The senergyctld of each cluster reports its state.
 
 Each of the other clusters is queried once per `placement.refresh_s`. Each query has a time limit and a thread
 of its own, so that a slow cluster delays nothing else. A cluster whose senergyctld does not answer is left

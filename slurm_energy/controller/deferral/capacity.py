@@ -46,7 +46,7 @@ class ResourceKinds:
     def row(self, partition: str, gpus: int, gpu_kind: str) -> int:
         """Return the number of the kind of resource that a job needs.
 
-        A job in several partitions counts in the pool of the first of these partitions.
+        A job that lists several partitions counts in the pool of the first of them.
         """
         name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
         pool = self.pools.get(partition.partition(",")[0], 0)
@@ -76,7 +76,7 @@ def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
 
 
 def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Floats]:
-    """Return for each job the kind of resource that it needs, and the number of its GPUs.
+    """Return the kind of resource that each job needs, and the number of GPUs of each job.
 
     For a job without GPUs, return the number of its CPUs.
     """
@@ -158,7 +158,7 @@ def expected_demand(
 
 
 def total_units(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
-    """Return the number of CPUs or GPUs of each kind on nodes that are up or powered down."""
+    """Return the number of CPUs or GPUs of each kind. Nodes count if they are up or powered down."""
     total = np.zeros(kinds.count)
     for node in nodes:
         if not (node.usable or node.is_off):

@@ -1,4 +1,6 @@
-"""Planning of the starts of deferrable jobs, and holding of these jobs by their begin time. Uses numpy.
+"""Planning of the starts of deferrable jobs.
+
+The jobs are held until their planned starts by their begin times. The module uses numpy.
 
 The deferral policies in `slurm_energy.deferral` decide. This module gives them the queue and the free
 resources, and carries out the plan that they return. Calls wait for Slurm's commands: make them in one
@@ -264,8 +266,8 @@ class DeferralPlanner:
     def _eligible_s(self, queue: QueueColumns, group: Ints, row: int) -> float:
         """Return the time at which the job could have started without deferral.
 
-        This is the submission time or the begin time that the user requested. The job_submit module delays
-        each job a little, so that the first plan can be made; this delay does not count.
+        The time is the submission time, or the begin time that the user requested. The job_submit module
+        delays each job a little, so that the first plan can be made. That delay does not count.
         """
         job_id, submit_s = int(group[row]), float(queue.submit_s[row])
         job = self.jobs.get(job_id)

@@ -1,4 +1,4 @@
-"""Savings by deferring jobs instead of running them at once, by account and user. Uses numpy."""
+"""Savings from deferring jobs instead of starting them at once, by account and user. Uses numpy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ Wait = tuple[str, float, float]
 def savings_rows(
     runs: Sequence[DeferredRun], waits: Sequence[Wait], series: Mapping[str, GridSeries]
 ) -> list[dict[str, Any]]:
-    """Return the actual costs of deferred jobs, and their costs if they had run at once, by account and user.
+    """Return the actual costs of deferred jobs and the costs of starting them at once.
+
+    The costs are summed by account and user.
 
     Args:
         runs: runs of deferred jobs.
@@ -41,8 +43,9 @@ def savings_rows(
 
     Returns:
         One dict for each account and user, with number of jobs, energy and mean delay of the starts. The
-        values of its keys `cost` and `co2e_g` are dicts (None: the signal has no source) with `actual`,
-        `at_once`, `deviation` and `jobs`, the number of jobs with known amounts.
+        values of its keys `cost` and `co2e_g` are dicts, or None if the signal has no source. Each of these
+        dicts has the keys `actual`, `at_once`, `deviation` and `jobs`. `jobs` is the number of jobs with
+        known amounts.
     """
     if not runs:
         return []
@@ -85,7 +88,7 @@ def _merged(
 
 
 def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wait]) -> tuple[Floats, Floats]:
-    """Return for each job the usual wait in the job's partition at the time when the job became eligible.
+    """Return the usual wait in the partition of each job at the time when the job became eligible.
 
     The result contains the mean and the standard deviation of the waits of other jobs; NaN: unknown.
     """

@@ -20,7 +20,7 @@ def configured_files(settings: SignalsConfig) -> dict[SignalName, Path]:
 
 
 class SignalFiles:
-    """Cache of the time series of signals in CSV files. All calls are made from one thread."""
+    """Cache of the signals' time series in CSV files. All calls are made from one thread."""
 
     def __init__(self) -> None:
         self._files: ChangedFiles[SignalSeries] = ChangedFiles()

@@ -27,7 +27,9 @@ def signal_columns(
     now_s: float,
     files: Mapping[SignalName, SignalSeries] | None = None,
 ) -> SignalColumns:
-    """Return the forecasts of all signals from the current time slot on, in the form of `grid_columns`.
+    """Return the forecasts of all signals in the form of `grid_columns`.
+
+    The forecasts begin with the current time slot.
 
     Args:
         config: configuration with the length of a time slot, the maximum slack and the days of history.

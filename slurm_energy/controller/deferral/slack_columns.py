@@ -1,4 +1,4 @@
-"""Columns of the durations in energy flags of jobs, such as the flag for the slack.
+"""Columns with the durations in the energy flags of jobs, such as the slack.
 
 The module needs numpy.
 """

@@ -86,7 +86,10 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 
 
 def own_values(trial: AdjustmentTrial) -> dict[str, int]:
-    """Return the new values of a trial by kind of adjustment, without the values of earlier trials."""
+    """Return the new values of a trial by kind of adjustment.
+
+    Values of earlier trials are not included.
+    """
     return {one.kind.value: one.new for one in trial.proposal.adjustments}
 
 

@@ -143,7 +143,9 @@ class AdjustmentRoutes:
         }
 
     async def apply(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Start a trial of the best permitted adjustments for the program of one of the caller's jobs.
+        """Start a trial for the program of one of the caller's jobs.
+
+        The trial uses the best permitted adjustments.
 
         Raises:
             NotFoundError: the caller has no such job, or the advice about it contains no permitted
@@ -184,7 +186,9 @@ class AdjustmentRoutes:
         return {"permissions": permissions.text, "within_site_limits": limited.text}
 
     async def undo(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Undo the pending and the kept adjustments of the program of one of the caller's jobs.
+        """Undo the adjustments of a program, both pending and kept ones.
+
+        The caller names the program by one of its own jobs.
 
         Raises:
             NotFoundError: the caller has no such job, or no adjustment of its program is in force.
@@ -252,7 +256,10 @@ class AdjustmentRoutes:
         self._submissions[uid] += 1
 
     async def _observed(self, job: str, rights: Rights) -> tuple[AdjustedProgram, JobRun, DiagnosableRun]:
-        """Return the last run of one of the caller's jobs, with its program and the data for a diagnosis."""
+        """Return the last run of one of the caller's jobs.
+
+        The result includes the program of the job and the data for a diagnosis.
+        """
         run = await self._own_run(job, rights)
         observed = await self._trials.observed(run, rights.uid)
         return self._program_of(run, observed), run, observed

@@ -42,7 +42,7 @@ class TimeSlots:
 
     @property
     def edges_s(self) -> Floats:
-        """Starts of all slots and the end of the last slot in Unix time, shape (count + 1,)."""
+        """Unix times at which the slots start, and at which the last slot ends, shape (count + 1,)."""
         edges: Floats = self.start_s + self.step_s * np.arange(self.count + 1, dtype=np.float64)
         return edges
 

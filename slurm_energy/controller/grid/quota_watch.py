@@ -1,4 +1,6 @@
-"""Periodic computation of the use of quotas, and application of its effects to the queue.
+"""Periodic computation of how much of each quota is used.
+
+The module applies the effects of the use to the queue.
 
 Missing data never block a job: a quota whose use is unknown has no effect.
 """

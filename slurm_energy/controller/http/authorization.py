@@ -154,7 +154,9 @@ class RoleCache:
 
 
 class RightsResolver:
-    """Lookup of the rights of users, with at most one query of the directory service per minute and user.
+    """Lookup of the rights of users.
+
+    The directory service is queried at most once per minute and user.
 
     Args:
         access: returns the configured privileged users and groups.

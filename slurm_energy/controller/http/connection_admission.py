@@ -341,8 +341,8 @@ def address_key(peer: Any) -> str:
     """Return the key under which connections of an address are counted: the address, or one key for loopback.
 
     All loopback addresses have one key, because a user of this host can connect from any of them. Other
-    addresses are not combined by network: all nodes of a cluster may be in one IPv6 network, and a user of
-    one node cannot use the addresses of the others.
+    addresses each have their own key. They are not combined by network, because all nodes of a cluster may be
+    in one IPv6 network, and a user of one node cannot use the addresses of other nodes.
     """
     try:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])

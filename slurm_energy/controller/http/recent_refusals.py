@@ -1,4 +1,7 @@
-"""The last reason for which live reports of a node were refused, in memory and for a limited time."""
+"""The last reason for which a live report of a node was refused.
+
+The reasons are kept in memory for a limited time.
+"""
 
 from __future__ import annotations
 

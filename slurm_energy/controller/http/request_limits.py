@@ -13,8 +13,8 @@ class RequestLimits:
     """One limiter per kind of request.
 
     Attributes:
-        costly: inquiries that read many rows or need much computation. Together, such requests of ordinary
-            users occupy only a part of the threads for requests and for reading.
+        costly: inquiries that read many rows or need much computation. All costly inquiries of ordinary users
+            together occupy only a part of the threads for requests and of the threads for reading.
         light: inquiries that are answered from memory, and changes.
         ingest: deliveries of records and periods. Many deliveries wait for one database transaction;
             `ByteBudget` limits the memory for waiting deliveries.

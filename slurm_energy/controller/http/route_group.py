@@ -17,7 +17,7 @@ Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """HTTP handlers by path, in groups by the cost and the effect of a request.
+    """HTTP handlers by path, grouped by the cost and the effect of their requests.
 
     Attributes:
         light: inquiries that cost little.

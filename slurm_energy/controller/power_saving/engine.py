@@ -103,7 +103,7 @@ class PowerSavingEngine:
 
     @property
     def boot_wait_s(self) -> float | None:
-        """Maximum time in seconds for which PrologSlurmctld may wait for a boot; None means not read yet."""
+        """Maximum seconds for which PrologSlurmctld may wait for a boot; None if it was not read yet."""
         return None if self._settings is None else self._settings[1].boot_wait_s
 
     def learn(self, arrivals: Sequence[NodeArrival], since: float, until: float) -> None:

@@ -112,7 +112,7 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.cycle_s)
 
     async def _measure(self) -> None:
-        """Read the power of nodes that are off, booting or shutting down, and learn from the readings."""
+        """Read the power of nodes that are off, booting or shutting down. Learn from the readings."""
         while True:
             settings = self._config().power_saving
             if settings.mode != "off":

@@ -128,7 +128,7 @@ class NodeBoots:
             return all(phase in (PowerPhase.READY, PowerPhase.DOWN) for phase in phases)
 
     def away(self) -> dict[str, tuple[PowerPhase, str]]:
-        """Return the power state and the kind of each node that is off, booting or shutting down, by name."""
+        """Return the power state and the kind of nodes that are off, booting or shutting down, by name."""
         with self._lock:
             away = (PowerPhase.STOPPING, PowerPhase.OFF, PowerPhase.BOOTING)
             return {name: state for name, state in self._states.items() if state[0] in away}

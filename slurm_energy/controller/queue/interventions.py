@@ -101,7 +101,10 @@ class Interventions:
         self._nodes, self._nodes_read = None, False
 
     def nodes(self) -> list[NodeResources] | None:
-        """Return the resources of the nodes, read at most once per cycle; None: slurmctld did not answer."""
+        """Return the resources of the nodes, read at most once per cycle.
+
+        The result is None if slurmctld did not answer.
+        """
         if not self._nodes_read:
             self._nodes_read = True
             try:
@@ -294,7 +297,9 @@ class Interventions:
                 state.being_served[plan.job_id] = now + _LEFT_QUEUE_S
 
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
-        """Return whether the urgent job is still pending in slurmctld and may use all nodes of the plan.
+        """Return whether preemption still helps the urgent job.
+
+        It does if the job is still pending in slurmctld and may use all nodes of the plan.
 
         The urgent job may have started, although the file `queue.table` does not show its start yet.
         """

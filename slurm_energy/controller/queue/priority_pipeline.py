@@ -215,7 +215,10 @@ def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
 
 
 def _bounds_source(history: HistoryCache | None) -> BoundsSource | None:
-    """Return a function that reads lower bounds of run times from the history; None: there is no history."""
+    """Return a function that reads lower bounds of run times from the history.
+
+    The result is None if there is no history.
+    """
     if history is None:
         return None
 

@@ -61,7 +61,10 @@ class QuerySchedule:
 
 
 class Enrichment:
-    """Periodic task that adds accounting data to records, with at most one query to Slurm per cycle."""
+    """Periodic task that adds accounting data to records.
+
+    It queries Slurm at most once per cycle.
+    """
 
     def __init__(
         self, store: Store, run: CommandRunner, failures: RepeatedFailureLog, interval_s: float

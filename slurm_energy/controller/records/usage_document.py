@@ -59,7 +59,7 @@ class GridRates:
     def footprint(
         self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
     ) -> tuple[float | None, float | None]:
-        """Return emissions in grams and cost of energy used in an interval; None means unknown.
+        """Return the emissions in grams and the cost of energy used in an interval; None if unknown.
 
         `energy_uj` is the energy of `groups`; a group has one combination of user, account and other
         dimensions.

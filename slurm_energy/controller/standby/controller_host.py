@@ -86,7 +86,10 @@ class ControllerHost:
         self.beside = self._follower.is_beside_slurmctld()
 
     def successor(self, state: LeaseState) -> str | None:
-        """Return the controller that should become active instead of this one; None: no change is needed."""
+        """Return the controller that should become active instead of this one.
+
+        The result is None if no change is needed.
+        """
         return self._follower.successor(state, self.name, self.beside)
 
     def write_policies(self, lines: Sequence[str]) -> None:

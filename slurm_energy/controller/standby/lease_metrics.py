@@ -1,4 +1,7 @@
-"""State of the lease and of a cluster's controllers, as metrics for Prometheus and for the status page."""
+"""State of the lease and of a cluster's controllers, as metrics.
+
+Prometheus and the status page show these metrics.
+"""
 
 from __future__ import annotations
 

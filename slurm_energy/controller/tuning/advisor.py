@@ -132,7 +132,9 @@ class TuningAdvisor:
         }
 
     async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
-        """Return the run of a job after checking that the job runs on the node of the requesting agent.
+        """Return the run of a job.
+
+        Check first that the job runs on the node of the agent that sent the request.
 
         Args:
             node: Slurm's name of the node.
@@ -162,7 +164,9 @@ class TuningAdvisor:
         return job is not None and job.uid == uid
 
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
-        """Return the fingerprint of a job from Slurm, or else the fingerprint that a node of it has reported.
+        """Return the fingerprint of a job.
+
+        It comes from Slurm, or else from a node of the job that has reported it.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
         advice later.
@@ -265,7 +269,10 @@ def _load(
 async def _recommend(
     run: JobRun, known: _Knowledge, request: AdviceRequest, objective: Objective
 ) -> RecurringStart | None:
-    """Return the starting point that the earlier runs recommend for a job; None: no point is recommended."""
+    """Return the starting point that the earlier runs recommend for a job.
+
+    The result is None if they recommend no point.
+    """
     return await asyncio.to_thread(
         recurring_start,
         known.runs,

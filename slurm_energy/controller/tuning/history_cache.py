@@ -168,7 +168,10 @@ class HistoryCache:
         return [None if prediction is None else prediction.to_json() for prediction in predictions]
 
     def _with_caps(self, request: PredictionRequest) -> PredictionRequest:
-        """Return a copy of the request, completed with the power caps of the energy policy of the job."""
+        """Return a copy of the request with power caps.
+
+        Missing caps are taken from the energy policy of the job.
+        """
         cap, gpu_cap = self.policy_caps.get(request.policy or "", (None, None))
         return dataclasses.replace(
             request,

@@ -1,4 +1,7 @@
-"""Periodic task that learns the response curves of programs from the records of finished runs."""
+"""Periodic task that learns response curves of programs.
+
+It learns from the records of finished runs.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class TuningRoutes:
         return {"scope": "all" if rights.everything else "own", "programs": programs}
 
     async def forget(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Delete the stored runs of a program, or of all programs of a user on a kind of hardware.
+        """Delete the stored runs of one program, or of all programs of a user on a kind of hardware.
 
         Raises:
             ForbiddenError: the program belongs to another user.

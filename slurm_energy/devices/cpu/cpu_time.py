@@ -1,4 +1,6 @@
-"""CPU time of each job on this node, from the job's cgroup, or else from its processes.
+"""CPU time of each job on this node.
+
+It is read from the job's cgroup, or else from the job's processes.
 
 Cgroups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html): v1
 cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds v2

@@ -42,7 +42,9 @@ def group_sensor(groups: JobGroups) -> GroupSensor | None:
 
 
 class GroupSensor(SignalSensor):
-    """Base class of the sensors for cgroup v1 and v2, with the readings common to both versions.
+    """Base class of the sensors for cgroup v1 and v2.
+
+    It contains the readings that both versions share.
 
     Args:
         source: name of the interface from which the signals are read.

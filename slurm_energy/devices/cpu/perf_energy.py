@@ -84,7 +84,9 @@ def energy_events(root: Path) -> list[tuple[str, int, Fraction]]:
 
 
 def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
-    """Open the energy events of processors and memory on each CPU of the PMU's `cpumask`.
+    """Open the energy events of processors and memory.
+
+    The events are opened on each CPU in the PMU's `cpumask`.
 
     Returns:
         (counters, notes on events that the kernel refused).

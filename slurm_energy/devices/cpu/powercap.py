@@ -109,7 +109,7 @@ class RaplPowerLimit(_NumberKnob):
     stage = WriteStage.RAPL_LIMIT
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether two limits in microwatts differ by at most the unit of the hardware register."""
+        """Return whether two limits in microwatts are equal up to one unit of the hardware register."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:

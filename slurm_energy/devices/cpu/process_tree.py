@@ -211,7 +211,9 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
 
 
 def _is_of_slurmd_user(path: str) -> bool:
-    """Return whether a process was started by root, or in a lab by the user that runs this agent.
+    """Return whether root started a process.
+
+    In a lab, the user that runs this agent counts as root.
 
     Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is the
     uid of its caller. Programs such as sudo change the real uid, too, but keep the real gid.

@@ -25,7 +25,7 @@ _SCHEDSTAT_BYTES: Final = 128
 
 
 class RunDelaySensor(SignalSensor):
-    """Mean number of tasks of a job that are ready to run and wait for a CPU.
+    """Mean number of a job's tasks that are ready to run but wait for a CPU.
 
     Args:
         root: directory that contains /proc.

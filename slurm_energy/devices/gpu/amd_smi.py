@@ -147,7 +147,7 @@ class AmdSmiPowerLimit(Knob):
 
 
 class AmdSmiThrottleSensor(ThrottleSensor):
-    """Sensor of the time in which a GPU was throttled by its power limit or by heat (MI300 and newer).
+    """Sensor of the time for which heat or the power limit throttled a GPU (MI300 and newer).
 
     The firmware samples the state of the GPU. It counts all samples, and for each throttling reason the
     samples in which this reason applied.

@@ -1,4 +1,7 @@
-"""Data class for the GPUs that a vendor's library finds on a node, with their counters, knobs and sensors."""
+"""Data class for the GPUs of a node with their counters, knobs and sensors.
+
+A vendor's library finds the GPUs.
+"""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class NvmlPowerLimit(_GpuKnob):
         self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._index, int(value))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether two limits in milliwatts agree within the driver's rounding of a tenth of a watt."""
+        """Return whether two limits in milliwatts are equal, apart from the driver's rounding to 0.1 W."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_MW
 
     def format_value(self, value: str) -> str:

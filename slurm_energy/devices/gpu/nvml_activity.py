@@ -54,7 +54,7 @@ class NvmlActivitySensor(ActivitySensor):
         return Activity(utilisation, self._work(self._gpm) if self._gpm else {})
 
     def _work(self, gpm: GpmSampler) -> dict[str, float]:
-        """Return the activity in percent times the clock in MHz, by kind of work.
+        """Return the activity in percent multiplied by the clock in MHz, by kind of work.
 
         The result is empty at the first call.
         """

@@ -30,7 +30,9 @@ _MEMINFO_BYTES = 512
 
 
 def module_watts(size_bytes: int) -> float:
-    """Return the base power in watts of a memory module (DIMM), from the next larger size in the table.
+    """Return the base power in watts of a memory module (DIMM).
+
+    It is the value in the table for the next larger size.
 
     A module above the largest size in the table counts as several modules of the largest size.
     """
@@ -43,7 +45,7 @@ def module_watts(size_bytes: int) -> float:
 
 
 def usage_factor(used_share: float) -> float:
-    """Return the factor by which the base power of memory is multiplied at a given share of memory in use.
+    """Return the factor for the base power of memory when a given share of the memory is in use.
 
     Args:
         used_share: share of memory in use, 0 to 1.

@@ -1,8 +1,8 @@
 """Traffic of the node's network interfaces and InfiniBand ports.
 
 Sources: man 5 proc (/proc/net/dev); Linux, Documentation/ABI/stable/sysfs-class-infiniband. The data counters
-of InfiniBand ports are in units of four bytes. Only hardware interfaces are read, because a bond, bridge or
-tunnel counts the traffic of its hardware interfaces again.
+of InfiniBand ports are in units of four bytes. Only hardware interfaces are read. A bond, bridge or tunnel
+would count the traffic of its hardware interfaces a second time.
 """
 
 from __future__ import annotations

@@ -172,7 +172,9 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 
 
 def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
-    """Return the number of CPUs in use, from the use of each CPU of the job; None if a CPU's use is unknown.
+    """Return the number of a job's CPUs that are in use.
+
+    It follows from the use of each CPU. The result is None if the use of a CPU is unknown.
 
     A job without processes on the node has no cgroup whose CPU time could be read.
     """
@@ -237,7 +239,7 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 
 
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
-    """Return a node's CPUs in use, and the limit below which the job does not use the node.
+    """Return a node's CPUs in use, and a limit. Below the limit, the job does not use the node.
 
     Return None if the CPUs in use are unknown.
 

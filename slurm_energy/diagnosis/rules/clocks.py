@@ -146,7 +146,7 @@ def _clock_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
 
 
 def slow_cpus(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the CPUs of a node run at a much lower clock than the CPUs of other nodes."""
+    """Yield the finding that a node's CPUs run at a much lower clock than those of other nodes."""
     nodes, clocks = [], []
     for node in view.observation.nodes:
         series = view.node_series(node, "cpu_mhz")

@@ -56,7 +56,9 @@ def contention(view: JobView) -> Iterator[JobFinding]:
 
 
 def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
-    """Yield the finding of contention for CPUs, detected by the number of tasks that run or wait for a CPU.
+    """Yield the finding that tasks contend for CPUs.
+
+    The sign is the number of tasks that run or wait for a CPU.
 
     If tasks wait although the job has a CPU for each of its tasks, other work is the cause.
     """

@@ -269,7 +269,7 @@ def _computing_cores(ranks: Sequence[RankView], seconds: float) -> float | None:
 
 
 def _computing_threads(view: JobView, ranks: Sequence[RankView], limit: float | None) -> tuple[float, float]:
-    """Return the minimum and maximum of the number of threads that the ranks use for the computation.
+    """Return the minimum and maximum number of threads that the ranks use for the computation.
 
     A rank that computes on a GPU has one thread. A rank that computes on CPUs has the number that it reports,
     else at most one per CPU.

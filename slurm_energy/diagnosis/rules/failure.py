@@ -51,7 +51,7 @@ def _end_fact(view: JobView, threshold: str | None = None) -> FindingEvidence:
 
 
 def _step_facts(view: JobView) -> Iterator[FindingEvidence]:
-    """Yield the exit status of the step that failed, if it differs from that of the job."""
+    """Yield the exit status of the step that failed, if the job has another exit status."""
     status = view.context.step_exit_status
     if status is not None and not status.is_success and status != view.context.exit_status:
         yield view.fact("step_exit_status", None, f"A step of srun ended with {status}.")
@@ -61,8 +61,9 @@ def unfinished_work(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that a job ended before its work was completed, and that the work was not saved.
 
     A job with checkpoints loses, on average, half of the time between two checkpoints. A job that reports no
-    checkpoints may nevertheless write files; it counts only if it wrote almost nothing. Services also run
-    until their time limit, so that a job without reported steps counts only if it was busy all the time.
+    checkpoints may have saved its work in other files. It counts only if it wrote almost nothing. A service
+    also runs until its time limit. A job without reported steps may be a service and counts only if it was
+    busy all the time.
     """
     context = view.context
     is_late = context.state in _FAILED and view.elapsed_s > view.threshold("early_failure")

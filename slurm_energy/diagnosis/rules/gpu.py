@@ -120,7 +120,7 @@ def _low_activity(view: JobView) -> FindingEvidence | None:
 
 
 def underused(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that GPUs are underused even in the 10 % of the time with the highest use.
+    """Yield the finding that GPUs are underused, even in the 10 % of the time with their highest use.
 
     Programs whose use varies, such as services, are busy in some intervals and get no finding.
     """

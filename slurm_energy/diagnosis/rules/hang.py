@@ -1,4 +1,7 @@
-"""Rule about jobs that hang: up to the end of the job, all GPUs wait in compute kernels for communication."""
+"""Rule about jobs that hang.
+
+In such jobs all GPUs wait in compute kernels for communication, until the job ends.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _USUAL_PERCENTILE = 90.0
 
 
 def hang(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that all GPUs are busy up to the end, but compute nothing.
+    """Yield the finding that all GPUs are busy until the job ends but compute nothing.
 
     A compute kernel that waits for another rank keeps its GPU busy, but few of the GPU's compute units are
     active, and the GPU draws little power. This lasts until the end of the job, because the other rank has
@@ -53,9 +56,9 @@ def hang_s(view: JobView) -> float:
 
 
 def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
-    """Return when the inactivity of a busy GPU at the job's end begins, and the GPU's activity from then on.
+    """Return the time at which a busy GPU becomes inactive until the job ends, and its activity after that.
 
-    The activity is relative to the activity before that time.
+    The activity after that time is relative to the activity before it.
 
     Return None if the GPU is active or idle in the last interval, or if its activity is unknown.
     """

@@ -66,7 +66,7 @@ def _write_stalls(view: JobView) -> Iterator[JobFinding]:
 
 
 def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | None, int]:
-    """Return the percentage of time with writes and idle GPUs, and the number of periods of such time."""
+    """Return the percentage of time with writes and idle GPUs, and the number of periods of this kind."""
     gpus = [gpu.series["gpu_busy_percent"] for gpu in view.busy_gpus if gpu.node == node.node]
     writes = [series for series in node.series if series.name in _WRITES]
     window = view.active_window
@@ -138,7 +138,9 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
 
 
 def _own_excess_s(view: JobView, rank: RankView) -> float:
-    """Return by how many seconds a rank's outliers exceed their expected time, without delays by other work.
+    """Return by how many seconds the outliers of a rank exceed their expected times.
+
+    Delays by other work are left out.
 
     If other work on the node takes CPUs, an iteration takes longer without a cause in the job. The fraction
     of the excess that is due to other work is known for the listed outliers and assumed to be the same for

@@ -75,7 +75,7 @@ def _use(view: JobView, used: ObservedSeries, limit: float, where: str, what: st
 
 
 def _grows(values: Sequence[float]) -> bool:
-    """Return whether values grow from the second to the third and to the fourth quarter of the time."""
+    """Return whether values grow steadily over the last three quarters of the time."""
     quarter = len(values) // 4
     if quarter < 2:
         return False

@@ -58,7 +58,7 @@ class ProfileHead:
 
     @property
     def unix_span_s(self) -> tuple[float, float] | None:
-        """Unix time in seconds of the first and of the last examined event; None if the clock is unknown."""
+        """Unix times in seconds of the first and the last examined event; None if the clock is unknown."""
         base_ns = self.unix_base_ns
         if base_ns is None or self.first_us is None:
             return None

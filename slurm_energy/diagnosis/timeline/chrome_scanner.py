@@ -62,7 +62,9 @@ class ScannedValue:
 
 
 def decompressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the content of a file that may be compressed by gzip, in pieces of bounded size.
+    """Yield the content of a file in pieces of bounded size.
+
+    The file may be compressed by gzip.
 
     Raises:
         TraceFileError: the compressed data is damaged or cut off, or the content is too long.
@@ -115,7 +117,7 @@ def _check_length(done: int) -> None:
 
 
 def scan(pieces: Iterable[bytes]) -> Iterator[ScannedEvent | ScannedValue]:
-    """Yield the events and the other values of a Chrome trace in the order of the file.
+    """Yield the events and the other values of a Chrome trace, in their order in the file.
 
     Args:
         pieces: content of the file, decompressed.

@@ -1,4 +1,6 @@
-"""Overview on the page of a timeline: time of processes by phase in a fixed number of columns.
+"""Overview on the page of a timeline.
+
+The overview shows the time of processes by phase, in a fixed number of columns.
 
 The fixed number limits the size of the page.
 """
@@ -61,7 +63,7 @@ class Overview:
         self.rows: list[OverviewRow] = []
 
     def rows_for(self, names: Sequence[str]) -> list[tuple[OverviewRow, OverviewRow]]:
-        """Return two rows for each process: its own events, and the events of its GPU.
+        """Return two rows for each process: one for its own events and one for the events of its GPU.
 
         Neighbouring processes share rows if there are more than `MAX_ROWS` processes.
 

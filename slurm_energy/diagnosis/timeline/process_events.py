@@ -1,4 +1,7 @@
-"""Events of one process from its event file, as lanes of a Chrome trace and as a row of the overview."""
+"""Events of one process from its event file.
+
+They become lanes of a Chrome trace and a row of the overview.
+"""
 
 from __future__ import annotations
 

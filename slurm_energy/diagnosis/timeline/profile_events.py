@@ -1,4 +1,7 @@
-"""Events of an imported Chrome trace as lanes of the written trace and as a row of the overview."""
+"""Events of an imported Chrome trace.
+
+They become lanes of the written trace and a row of the overview.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,10 @@ class ProfileEvents:
         return ""
 
     def _draw(self, key: _Key, name: str, event: Mapping[str, Any], start_us: float, end_us: float) -> None:
-        """Add an event to the overview if it ran on the GPU or is an outermost event of the first thread."""
+        """Add an event to the overview if it is shown there.
+
+        Events on the GPU are shown, and the outermost events of the first thread.
+        """
         if self._drawing is None or is_gpu_event(event) is not self._has_gpu:
             return
         overview, row = self._drawing

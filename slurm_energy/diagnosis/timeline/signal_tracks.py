@@ -76,8 +76,8 @@ def counter_points(
 ) -> tuple[list[tuple[float, float]], list[Gap]]:
     """Return the points of a counter track, and the gaps without value, both within the time window.
 
-    Before the first and after the last interval, times without value are no gaps if they last at most 1.5
-    intervals, because the samples of a series do not begin and end exactly with the job.
+    The samples of a series do not begin and end exactly with the job. Therefore a time without value before
+    the first or after the last interval is no gap if it lasts at most 1.5 intervals.
 
     Args:
         series_start_s: start of the first interval, Unix seconds.
@@ -128,7 +128,9 @@ def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
 
 
 class _CounterGroup:
-    """Writer of the counter tracks of one group, and of the lanes that mark intervals without value.
+    """Writer of the counter tracks of one group.
+
+    It also writes the lanes that mark intervals without value.
 
     Args:
         writer: Chrome trace.

@@ -1,4 +1,7 @@
-"""Time window of a timeline within the time of a job, and counts of events by their use."""
+"""Time window of a timeline within the time of a job.
+
+The module also counts events by their use.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,9 @@ def _step_s(series: XmlElement) -> float:
 
 
 def _steps(series: XmlElement, value_name: str, step_s: float) -> Iterator[tuple[float, float]]:
-    """Yield starts and values of a series in steps of `step_s`, so that all types have equal times.
+    """Yield the start and the value of each step of a series.
+
+    All steps have the length `step_s`, so that all types have equal times.
 
     Raises:
         ProviderResponseError: there are too many steps.

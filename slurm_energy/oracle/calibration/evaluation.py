@@ -85,7 +85,7 @@ def transferred(
 
 
 def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:
-    """Return the fraction of each of n training steps in which the device waits for its host, shape (n,).
+    """Return the fraction of each training step in which the device waits for its host, shape (n,).
 
     The fractions are computed for steps without a power limit.
     """

@@ -331,7 +331,9 @@ def leave_out(
     forget_workload: bool = False,
     progress: Progress = lambda done, planned, loss: None,
 ) -> HeldOutPredictions:
-    """Predict each fold of the measurements by a calibration fitted to all other folds (cross-validation).
+    """Predict each fold of the measurements by a calibration that was fitted to all other folds.
+
+    This is a cross-validation.
 
     Args:
         hardware: the kind of device.

@@ -24,7 +24,7 @@ _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz")
 
 
 def hardware_names() -> dict[str, str]:
-    """Map every name and alias of a kind of device to the name of the kind.
+    """Map every name and every alias of a kind of device to the name of that kind.
 
     The kinds of the package and of the site are included.
     """

@@ -11,7 +11,9 @@ MAX_INTERVALS: Final = 16
 
 
 class BusyTime:
-    """Sum of the run times of a group of runs, in which at most `depth` simultaneous runs count.
+    """Sum of the run times of a group of runs.
+
+    If more than `depth` runs are simultaneous, only `depth` of them count.
 
     Only `MAX_INTERVALS` intervals are stored. Beyond this number, the shortest gap between two intervals
     counts as busy. A run that is added later in such a gap adds too little time, never too much. Therefore

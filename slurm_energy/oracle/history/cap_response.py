@@ -90,7 +90,7 @@ def caps_of(
 
 
 def time_factor(power_share: float, response: CapResponse = RESPONSE) -> float:
-    """Return the time of a capped run divided by the time of the uncapped run, at least 1.
+    """Return the time of a capped run divided by its time without a cap, at least 1.
 
     Args:
         power_share: watts of the capped run divided by the watts of the uncapped run, 0 to 1.
@@ -108,7 +108,7 @@ def convert_part(
     tdp_watts: float = math.inf,
     response: CapResponse = RESPONSE,
 ) -> tuple[float, float]:
-    """Return a component's mean watts under another cap, and the ratio of the new time to the old time.
+    """Return a component's mean watts under another cap, and the new time divided by the old time.
 
     If both caps are equal, the time ratio is 1 and the result is `watts`, limited to the cap. A higher cap
     `after` never lowers the watts and never increases the time.
@@ -116,7 +116,7 @@ def convert_part(
     Args:
         watts: mean watts under the cap `before`.
         before: cap of the measured run in watts; infinity: none.
-        after: cap to predict for in watts; infinity: none.
+        after: cap for the prediction in watts; infinity means no cap.
         tdp_watts: design power of the component. A higher cap does not raise the watts above it.
         response: constants of the model.
     """
@@ -134,7 +134,7 @@ def convert_part(
 def convert_run(
     watts: float, gpu_watts: float, before: Caps, after: Caps, tdp_watts: float = math.inf
 ) -> tuple[float, float]:
-    """Return a run's mean watts per unit under other caps, and the ratio of the new time to the old time.
+    """Return a run's mean watts per unit under other caps, and the new time divided by the old time.
 
     Args:
         watts: mean watts per unit of all measured components.

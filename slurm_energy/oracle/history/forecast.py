@@ -24,7 +24,9 @@ _MAX_UNIT_WATTS: Final = 1e9  # per unit; higher values are implausible
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """Forecast of the next run, from the runs of one similarity key and of the more general keys.
+    """Forecast of the next run.
+
+    It uses the runs with one similarity key and with the more general keys.
 
     Attributes:
         level: index of the key's similarity level in `LEVELS`.
@@ -155,7 +157,7 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Return a run's mean watts per unit under `caps`, and the ratio of its new time to its old time.
+    """Return a run's mean watts per unit under `caps`, and its new time divided by its old time.
 
     If the watts are unknown, the result is (None, 1.0).
     """

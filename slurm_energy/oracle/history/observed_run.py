@@ -1,4 +1,7 @@
-"""A finished run of a job with the attributes that predictions need, and the ways in which runs end."""
+"""A finished run of a job with the attributes that predictions need.
+
+The module also defines the ways in which runs end.
+"""
 
 from __future__ import annotations
 

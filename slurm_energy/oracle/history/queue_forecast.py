@@ -73,7 +73,7 @@ def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueFo
 def predict_power_quantile(
     history: History, jobs: Mapping[str, Sequence[Any]], quantile: float
 ) -> tuple[Numbers, NDArray[np.int64]]:
-    """Return a quantile of the time-averaged watts of many jobs, and the similarity level of each forecast.
+    """Return a quantile of the time-averaged watts of each job, and the similarity level of each forecast.
 
     Args:
         history: runs in memory.

@@ -15,7 +15,9 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """Distribution of the ratio between a run's value and the value of the preceding run of the same key.
+    """Distribution of ratios of run values.
+
+    A ratio is a run's value divided by the value of the preceding run of the same key.
 
     A value is the seconds or the watts of a run. The distribution is learned from the newest `_MAX_RATIOS`
     ratios of all keys of one similarity level.

@@ -172,7 +172,7 @@ class ProgramRecord(ResourceUse):
 
     @property
     def measured_part(self) -> float:
-        """Weight of the runs with known energy divided by the weight of all runs, 0 to 1."""
+        """Weight of the runs with known energy divided by the weight of all runs, from 0 to 1."""
         return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
@@ -215,7 +215,7 @@ class UserRecord(ResourceUse):
 
     @property
     def fraction(self) -> float | None:
-        """Weighted mean of the fraction of the time limit that the runs used, 0 to 1; None without runs."""
+        """Mean fraction of the time limit that the runs used, weighted, from 0 to 1; None without runs."""
         return self.fraction_sum / self.limit_sum if self.limit_sum > 0 else None
 
     def overruns_at(self, now: float) -> tuple[float, float]:

@@ -19,7 +19,9 @@ GROUPED_TENSORS = 64.0
 
 @dataclass(frozen=True, slots=True)
 class StepDemand:
-    """Demand of one forward and backward pass of one micro-batch, and of one optimizer step, on one device.
+    """Demand of a training step on one device.
+
+    The step has a forward and backward pass of one micro-batch, and one optimizer step.
 
     The values are numbers or arrays over the batch sizes.
 

@@ -1,4 +1,4 @@
-"""Selection of the sets of factors that predict a workload: the workload's own set, or all sets.
+"""Selection of the sets of factors that predict a workload: these are the workload's own set, or all sets.
 
 A set of factors (`Scalars`) describes how one workload deviates from the model on one kind of device. Pure
 functions.

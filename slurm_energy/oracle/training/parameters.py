@@ -89,7 +89,9 @@ class Theta:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Factors by which a workload deviates from the model on one kind of device (S in the thesis).
+    """Factors that describe how a workload deviates from the model on one kind of device.
+
+    They are S in the thesis.
 
     The defaults are neutral; they apply to a workload that was never measured. Source: thesis, 4.3.5.2 and
     Table 4.2 (ALBERT); the other factors are additions to the thesis.
@@ -142,7 +144,9 @@ UNMEASURED = Spread(0.3, 3.0, 0.6, 1.6)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Parameters of the training model fitted for one kind of device, and statistics of the model's errors.
+    """Parameters of the training model for one kind of device, and statistics of the model's errors.
+
+    The parameters are fitted to measurements.
 
     Attributes:
         hardware: name of the hardware file.

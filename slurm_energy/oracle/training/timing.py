@@ -14,7 +14,7 @@ from slurm_energy.oracle.training.saturation import Saturation
 
 @dataclass(frozen=True, slots=True)
 class DeviceParameters:
-    """Peak rates of a kind of device in one precision, as the equations need them.
+    """Peak rates of a kind of device in one precision, in the form that the equations need.
 
     Attributes:
         matrix_flops_per_s: peak rate of matrix products and convolutions.

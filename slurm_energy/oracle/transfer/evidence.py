@@ -95,7 +95,7 @@ class Evidence:
 
 
 def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> StepPositions:
-    """Return the positions of n training steps in the input space of the Gaussian process.
+    """Return where n training steps lie in the input space of the Gaussian process.
 
     Args:
         prior: knowledge from other kinds of device.
@@ -108,7 +108,7 @@ def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Ar
 
 
 def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
-    """Return the evidence on a kind of device from a prior and from measurements.
+    """Return the evidence on a kind of device. It combines a prior with measurements.
 
     Gauss-Newton iterations of limited and decreasing length approach the most likely latent quantities
     (iterated extended Kalman filter).

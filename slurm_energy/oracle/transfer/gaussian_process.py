@@ -149,7 +149,9 @@ class Posterior:
 
     @cached_property
     def quantiles(self) -> Array:
-        """Half widths of the ranges of time and power in standard deviations, shape (2, 1).
+        """Half widths of the ranges of time and of power, shape (2, 1).
+
+        The unit is the standard deviation.
 
         The degrees of freedom are the number of observations of the quantity (time or power). If the quantity
         was never observed, they are the number of observations of both quantities.
@@ -209,7 +211,9 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
 
 
 def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Array:
-    """Return the score of each observation in `own` when predicted from the other observations in `own`.
+    """Return the score of each observation in `own`.
+
+    The observation is predicted from the other observations in `own`.
 
     A score is an error divided by the predicted standard deviation (`ranges`).
 

@@ -41,7 +41,7 @@ class LatentModel:
     clock: Any = 1.0
 
     def at(self, demand: Any, supply: Any, idle: Any) -> tuple[Array, Array, Array]:
-        """Return the seconds per step, mean watts of a device, and clock as a share of the maximum clock.
+        """Return seconds per step, mean watts of a device, and the clock divided by the maximum clock.
 
         `demand`, `supply` and `idle` are the latent quantities of these names in `prior.LATENTS`. The results
         have the shape of these arguments.
@@ -69,7 +69,9 @@ class LatentModel:
         return np.log(seconds), np.log(watts), -np.log(clock)
 
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """Return the derivatives of the logarithms of time and power, by name of the latent quantity.
+        """Return the derivatives of the logarithms of time and power.
+
+        They are keyed by the name of the latent quantity.
 
         Args:
             latents: values of demand, supply and idle at which the derivatives are taken, shape (n,) each.

@@ -1,4 +1,6 @@
-"""Lookup tables for fast predictions of many alternatives of one workload on one kind of device.
+"""Lookup tables for fast predictions.
+
+A table predicts many alternatives of one workload on one kind of device.
 
 Pure functions.
 """
@@ -39,7 +41,9 @@ _UNCERTAIN_LATENTS: Final = ("demand", "supply")
 
 @dataclass(frozen=True, slots=True)
 class LookupTable:
-    """Table of predictions of a workload on a kind of device, at B batch sizes and C power limits.
+    """Table of predictions at B batch sizes and C power limits.
+
+    It is for one workload on one kind of device.
 
     Attributes:
         batches: logarithms to base 2 of the batch sizes, in rising order, shape (B,).
@@ -77,7 +81,7 @@ class LookupTable:
         return np.clip(demand, *LIMITS["demand"]), np.clip(supply, *LIMITS["supply"]), idle
 
     def offsets_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return the terms added to the model's logarithms of time (row 0) and power (row 1), shape (2, n).
+        """Return the terms added to the model's logarithm of time (row 0) and of power (row 1), shape (2, n).
 
         Args:
             batch: samples per device and pass, shape (n,).
@@ -86,7 +90,7 @@ class LookupTable:
         return self._interpolated(self.offsets, batch, cap_share)
 
     def widths_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return half the width of the 90 % ranges of the logarithms of time and power, shape (2, n).
+        """Return half the width of the 90 % range of the logarithms of time and of power, shape (2, n).
 
         Args:
             batch: samples per device and pass, shape (n,).

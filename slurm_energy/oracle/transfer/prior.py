@@ -1,4 +1,6 @@
-"""Prior means for a kind of device from measurements of other kinds, and the variances between kinds.
+"""Prior means for a kind of device, and the variances between kinds.
+
+Both come from measurements of other kinds.
 
 Plain data.
 """
@@ -93,9 +95,9 @@ class Transfer:
         workloads: offsets by profile name. A workload without an entry is expected to follow the default
             model.
         time_scores: quantiles (`ranges.SCORE_LEVELS`) of the errors of times predicted from other kinds of
-            device, in predicted standard deviations.
-        power_scores: quantiles of the errors of powers predicted from other kinds of device, in predicted
-            standard deviations.
+            device, in units of the predicted standard deviation.
+        power_scores: quantiles of the errors of powers predicted from other kinds of device, in units of the
+            predicted standard deviation.
     """
 
     sources: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Half width of the 90 % range of a prediction, in predicted standard deviations. Pure functions.
+"""Half width of the 90 % range of a prediction, in units of the predicted standard deviation. Pure functions.
 
 A score is the absolute error of the logarithm of a prediction, divided by the predicted standard deviation.
 The half width is the 90 % quantile of the scores that future measurements would have. The half width is

@@ -57,7 +57,7 @@ NO_WORK = OperationCost(forward_kernels=0.0, backward_kernels=0.0)
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over the costs of all operations in one pass, by name of the quantity."""
+    """Sums of the costs of all operations in one pass, by name of the quantity."""
 
     sums: dict[str, float] = field(default_factory=dict)
 

@@ -88,7 +88,9 @@ def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
 
 
 def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
-    """Return the squeue row of the job record that scontrol addresses by `name`; None: there is no such row.
+    """Return the squeue row of the job record that scontrol addresses by `name`.
+
+    The result is None if there is no such row.
 
     squeue shows all records of an array under the array's job id.
     """
