@@ -132,10 +132,9 @@ class EnergyRecord:
     wrapped unnoticed. `fingerprint` is the digest of the batch script and its arguments; the digest is set
     only on the node that ran the script. `peak_watts` is the sum of two powers: the maximum mean power over a
     second or more of the components that are sampled fast, and the mean power of `other`.
-    `budget_capped_seconds` is the time in which a power budget held a device below the limit that the job
-    itself had; None if no budget applied. `tuning` describes how the job was tuned to its objective, see
-    `tuning_record`; None if the job has no objective. `extra` holds keys of a newer release that this release
-    does not know.
+    `budget_capped_seconds` is the time in which a power budget held a device below the job's own limit; None
+    if no budget applied. `tuning` describes how the job was tuned to its objective, see `tuning_record`; None
+    if the job has no objective. `extra` holds keys of a newer release that this release does not know.
     """
 
     cluster: str
@@ -188,7 +187,10 @@ class EnergyRecord:
         return math.fsum(known.values()) if known else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as a dict for JSON, with schema version and unknown keys of a newer release."""
+        """Return the record as a dict for JSON, with the schema version.
+
+        Keys that only a newer release knows are kept.
+        """
         data = _to_object(self)
         for key in ("components", "applied", "devices"):
             data[key] = [_to_object(item) for item in data[key]]
@@ -266,7 +268,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
-    """Split a JSON object into the fields of the data class `cls` and the keys that are not fields."""
+    """Split a JSON object into the fields of the data class `cls` and all other keys."""
     fields = _field_names(cls)
     values = {key: value for key, value in data.items() if key in fields}
     if len(values) == len(data):
@@ -286,7 +288,7 @@ _FIELD_NAMES: Final[dict[type[Any], frozenset[str]]] = {}
 
 
 def _to_object(item: EnergyRecord | ComponentEnergy | AppliedSetting | JobDevice) -> dict[str, Any]:
-    """Return the fields of a record, or of a part of a record, as a dict that includes the unknown keys.
+    """Return a record, or a part of one, as a dict with its fields and its unknown keys.
 
     `dataclasses.asdict` would copy every value. Copying takes most of the time of a conversion.
     """

@@ -1,4 +1,6 @@
-"""Choice of a cluster for each job from predicted quantities, with bounds that keep jobs at home.
+"""Choice of a cluster for each job, based on predicted quantities.
+
+Bounds keep jobs at home.
 
 A job leaves its home only if the saving exceeds both a minimum and the uncertainty of the forecasts, and only
 if the job does not end much later. These bounds prevent moves without a real advantage.

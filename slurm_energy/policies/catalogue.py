@@ -89,7 +89,7 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
 
 
 def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
-    """Return the power cap per node and the power cap per GPU, in watts, of each policy that defines one.
+    """Return the power cap per node and per GPU, in watts, of each policy that defines a cap.
 
     None in place of a cap means that the policy does not define this cap.
     """

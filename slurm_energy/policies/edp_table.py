@@ -1,8 +1,11 @@
-"""Settings with the best known energy-delay product (EDP): published measurements, and the site's entries.
+"""Settings with the best known energy-delay product (EDP).
 
-An entry of PUBLISHED applies only to the program that was measured, named by --energy-model, because its
-settings may increase the EDP of another program: the bound of 2100 MHz was best for one matrix product on a
-Platinum 8358, but another matrix product had a 94 % higher EDP under this bound than without it.
+They come from published measurements and from the site's entries.
+
+An entry of PUBLISHED applies only to the program that was measured, which the job names by --energy-model.
+The settings of the entry may increase the EDP of another program. For example, the bound of 2100 MHz was best
+for one matrix product on a Platinum 8358. Another matrix product had a 94 % higher EDP under this bound than
+without it.
 
 The thesis measured each compute kernel under two frameworks; an entry uses the framework with the larger
 gain. The GPU rows under JAX are not used where the compute kernels drew only about 50-110 W of 400 W (Table

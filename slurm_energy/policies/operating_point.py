@@ -1,4 +1,4 @@
-"""Operating points: the values of the tuned knobs that all nodes and GPUs of a job have in common."""
+"""Operating points: values of the tuned knobs. All nodes and GPUs of a job share one operating point."""
 
 from __future__ import annotations
 

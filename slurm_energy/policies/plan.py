@@ -202,7 +202,7 @@ def _untuned_objective(
     config: Config,
     scope: JobScope,
 ) -> None:
-    """Add the starting point of the devices to the targets of a job that is not tuned."""
+    """Add the starting point of the devices to the targets. The job is not tuned."""
     start = starting_point(info.objective or "", request.model, hardware, scope, config)
     if start is None:
         why = "no setting is known for this program and hardware"
@@ -246,9 +246,9 @@ def _node_cap(targets: Targets, cap_watts: float, scope: JobScope) -> None:
 
     The maximum power of memory is subtracted from the cap first.
 
-    If a job shares a package, only the part of the package that belongs to the job's CPUs takes part in the
-    division. The limit of such a package is then raised so that each CPU of the package gets as much power as
-    a CPU of the job.
+    If the job shares a package with other jobs, only the part of the package that belongs to the job's CPUs
+    takes part in the division. The limit of the shared package is then raised, so that its other CPUs get the
+    same power per CPU as the CPUs of the job.
 
     Args:
         targets: targets to change.

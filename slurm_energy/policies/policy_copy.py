@@ -81,9 +81,9 @@ def update_copy(
 ) -> PolicyCopy:
     """Request the policy file and replace the copy, unless a fresh copy is newer. Return the copy.
 
-    A lock admits one process at a time. If the received text was issued before the text of a fresh copy, it
-    comes from a late response or from a controller that is no longer active. Such a text is not stored while
-    the copy is fresh.
+    A lock admits one process at a time. If the received text is older than the text of a fresh copy, it comes
+    from a late response or from a controller that is no longer active. An older text is not stored while the
+    copy is fresh.
 
     Args:
         path: file of the copy. A missing directory is created.

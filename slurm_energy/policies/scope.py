@@ -1,4 +1,7 @@
-"""The part of a node that is allocated to a job, and the hardware that the job's settings may change."""
+"""The part of a node that is allocated to a job.
+
+The module also determines the hardware that the job's settings may change.
+"""
 
 from __future__ import annotations
 

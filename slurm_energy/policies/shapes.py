@@ -18,7 +18,7 @@ MAX_SHAPES_CHARS: Final = 335
 
 @dataclass(frozen=True, slots=True)
 class GpuShape:
-    """A number of GPUs of one type on each node of a job, as in `--gres`.
+    """Number of GPUs of one type on each node of a job, as in `--gres`.
 
     Attributes:
         gpu_kind: Slurm's type of the GPU, for example `a100`.
@@ -61,7 +61,9 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
 
 
 def expand_ranges(text: str) -> str:
-    """Expand ranges in a list of shapes by doubling the number of GPUs.
+    """Expand the ranges in a list of shapes.
+
+    From the start of a range, the number of GPUs is doubled again and again.
 
     For example, `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`. Parts without a range
     are not changed; `parse_shapes` validates them.

@@ -1,4 +1,7 @@
-"""Suggestion of a permitted name for a misspelt one, by the rules of spank/flags.c and senergy_submit.lua."""
+"""Suggestion of a permitted name for a misspelt one.
+
+The rules are those of spank/flags.c and senergy_submit.lua.
+"""
 
 from __future__ import annotations
 

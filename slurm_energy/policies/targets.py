@@ -129,7 +129,10 @@ class Targets:
             self.limit_gpu(gpu.index, max(cap_watts, gpu.min_limit_watts or 0.0))
 
     def bound_gpu_clocks(self, gpus: Iterable[GpuInfo], max_clock_mhz: float) -> None:
-        """Set the upper bound of the graphics clock of each of the GPUs, within the range of the GPU."""
+        """Set the upper bound of the graphics clock of all GPUs.
+
+        The bound is kept within each GPU's range.
+        """
         for gpu in gpus:
             if gpu.clocks_mhz is None or gpu.interface != "nvml":
                 self.notes.append(f"GPU {gpu.index}: its clock cannot be bounded")

@@ -233,7 +233,7 @@ def _assign(
 
 
 def _free_counts(members: Sequence[PlannedNode]) -> tuple[int, int]:
-    """Return the number of free nodes that are on, and the number of free nodes that are off."""
+    """Return the numbers of free nodes that are on and of free nodes that are off."""
     free = [one.activity for one in members if not one.is_protected]
     return (
         sum(one in (NodeActivity.IDLE, NodeActivity.BOOTING) for one in free),

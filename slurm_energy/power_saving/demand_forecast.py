@@ -57,16 +57,19 @@ class DemandForecast:
     )
 
     def rise(self, known: Floats) -> Floats:
-        """Return the highest additional demand from now until the end of each bin, by scenario, shape (s, h).
+        """Return the largest additional demand from now until the end of each bin, shape (s, h).
+
+        Each row belongs to one scenario.
 
         Args:
-            known: change of the demand in each bin by known jobs, shape (h,); the result of `known_change`.
+            known: change of the demand in each bin that known jobs cause, shape (h,). It is the result of
+                `known_change`.
         """
         rise: Floats = np.maximum.accumulate(self.peaks + known, axis=1)
         return rise
 
     def probability(self, known: Floats, nodes: Floats) -> Floats:
-        """Return the probability that more than the given numbers of nodes are needed by the end of each bin.
+        """Return the probability that more than the given numbers of nodes are needed until a bin ends.
 
         Args:
             known: change of the demand in each bin by known jobs, shape (h,).
@@ -99,12 +102,13 @@ class DemandForecast:
 
 
 def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the highest change of the demand in each bin by known jobs, shape (h,).
+    """Return the largest change of the demand in each bin that known jobs cause, shape (h,).
 
     Args:
         horizon_s: ends of the bins in seconds from now, shape (h,).
-        in_s: time of each change in seconds from now: starts of pending, deferred or reserved jobs, and ends
-            of running jobs. Shape (c,). Changes in the past count as changes at the current time.
+        in_s: time of each change in seconds from now, shape (c,). The changes are starts of pending, deferred
+            or reserved jobs, and ends of running jobs. Changes in the past count as changes at the current
+            time.
         nodes: increase (positive) or decrease (negative) of the number of needed nodes at each change, shape
             (c,).
     """
@@ -125,7 +129,9 @@ def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 
 
 class DemandHistory:
-    """History of the arrivals of jobs in one pool, from which courses of the demand are sampled.
+    """History of the arrivals of jobs in one pool.
+
+    Courses of the demand are sampled from this history.
 
     A course is the demand over time after a sampled moment in the past. A course counts only jobs that
     arrived after this moment, as if each job had started on arrival.

@@ -1,4 +1,4 @@
-"""Expected starts and ends of known jobs, as changes of the number of nodes in use."""
+"""Expected starts and ends of known jobs, as changes of the number of nodes that are in use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class KnownJobs:
 
 
 def expected_changes(jobs: KnownJobs, free_nodes: float) -> tuple[Floats, Floats]:
-    """Return the expected changes of the number of nodes in use: times in seconds from now, and nodes.
+    """Return the expected changes of the number of nodes in use.
+
+    The result contains the times of the changes in seconds from now, and the numbers of nodes.
 
     Pending jobs start in the order of the queue, as soon as enough nodes are free and their earliest start
     has come. Jobs that are larger than the pool never start.

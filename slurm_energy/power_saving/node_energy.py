@@ -1,4 +1,7 @@
-"""Power and energy of nodes in their power states, and the break-even time of powering a node down."""
+"""Power and energy of nodes in their power states.
+
+The module also computes the break-even time of powering a node down.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from slurm_energy.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class NodeEnergy:
-    """Power and duration of the power states of the nodes in a pool.
+    """Power and duration of each power state, for the nodes in one pool.
 
     Attributes:
         idle_watts: power of an idle node that is on.
@@ -52,5 +55,8 @@ class NodeEnergy:
         return max(self.shutdown_s, self.cycle_joules / self.saved_watts)
 
     def saving_joules(self, gap_s: float) -> float:
-        """Return the energy saved by powering down in an idle gap, if the node boots when a job needs it."""
+        """Return the energy saved by powering a node down while it is idle.
+
+        The node boots again when a job needs it.
+        """
         return self.saved_watts * gap_s - self.cycle_joules

@@ -160,7 +160,7 @@ def plan_pool(
             `forecast_points`.
         known: change of the demand by known jobs in each bin; the result of `known_change`.
         rules: parameters of the rule.
-        reserve: warm reserve: number of idle nodes that stay on in addition to the known current demand.
+        reserve: number of idle nodes that stay on in addition to the known current demand (warm reserve).
         max_down: number of nodes that may still be powered down in this cycle; None means the limit of
             `rules`.
         max_up: number of nodes that may still be powered up in this cycle; None means the limit of `rules`.

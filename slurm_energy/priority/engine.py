@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class AgedStarts:
-    """Counter of each user's recent starts of jobs that had waited longer than the bound on waiting.
+    """Counter of recent starts of jobs that had waited longer than the bound on waiting, by user.
 
     The starts are collected from the queue and kept for `wait_bound_s`. After a restart of senergyctld the
     starts of jobs that have already ended are unknown. No Slurm command is run.
@@ -244,7 +244,7 @@ class PriorityEngine:
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the places of all jobs, the site factors of all jobs, and the rows of newly ranked jobs.
+        """Return the places of all jobs, their site factors, and the rows of newly ranked jobs.
 
         A place or site factor of 0 marks a job that is not ranked. As few site factors as possible are
         changed.

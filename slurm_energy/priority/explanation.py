@@ -61,7 +61,9 @@ def display_id(snapshot: Snapshot, row: int) -> str:
 
 
 def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[int]:
-    """Return the queue rows of pending jobs in order of their places. Jobs without a place follow by job id.
+    """Return the queue rows of pending jobs in order of their places.
+
+    Jobs without a place come last, ordered by job id.
 
     Args:
         snapshot: the ranked queue.
@@ -193,7 +195,10 @@ class Explainer:
         return {key: value for key, value in use.to_json().items() if key in keys}
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
-        """Return a table of predictions, and the row of the GPU shape by which the policy ranks the job."""
+        """Return a table of predictions and a row of it.
+
+        The row is the GPU shape by which the policy ranks the job.
+        """
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)

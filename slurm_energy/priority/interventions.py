@@ -120,7 +120,7 @@ class InterventionState:
         return assigned is not None and assigned.shape is None
 
     def expire(self, now_s: float, jobs: Iterable[int]) -> None:
-        """Remove expired entries, and entries of jobs that have been absent from `jobs` for long.
+        """Remove expired entries. Remove also the entries of jobs that have long been absent from `jobs`.
 
         A requeued job is absent from the queue while its previous run completes. Absence therefore counts
         only after `ABSENCE_LIMIT_S`.

@@ -39,7 +39,7 @@ def kinds_of(gpu_kind: str, known: Collection[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BalancedSplit:
-    """Division of a job's work among GPU types such that all types end at the same time.
+    """Division of a job's work among GPU types. All types end at the same time.
 
     Attributes:
         time_s: predicted run time in seconds.
@@ -60,7 +60,7 @@ class BalancedSplit:
 def balanced_split(
     node_shares: Mapping[str, float], time_s: Mapping[str, float], power_watts: Mapping[str, float]
 ) -> BalancedSplit:
-    """Divide a job among nodes of several GPU types such that all nodes end at the same time.
+    """Divide a job among nodes of several GPU types, so that all nodes end at the same time.
 
     The model has no fixed costs. A job whose nodes are all of type k takes the time T_k. A fraction f_k of
     the nodes therefore completes f_k / T_k of the job per second. All nodes compute until the end, so the

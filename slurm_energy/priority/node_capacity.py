@@ -51,7 +51,10 @@ class NodeCapacity:
         return kinds_of(shape.gpu_kind, self._kinds)
 
     def free_of(self, gpu_kind: str) -> int:
-        """Return the number of free GPUs of a type, or of all types of a mixed shape together."""
+        """Return the number of free GPUs of a type.
+
+        For a mixed shape, add up the free GPUs of all its types.
+        """
         return sum(self.gpus_free.get(kind, 0) for kind in kinds_of(gpu_kind, self._kinds))
 
     def node_shares(self, need: JobNeed, shape: GpuShape) -> dict[str, float]:

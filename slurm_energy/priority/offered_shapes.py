@@ -47,7 +47,7 @@ class OfferedShapeTable(ShapeTable):
 
     Attributes:
         shape: GPU shape by row; None means the job's original request.
-        fits: whether the free resources suffice for the job in the GPU shape of each of the m rows.
+        fits: whether the free resources suffice for the job in a GPU shape, for each of the m rows.
         offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
         gpus_free: free GPUs when the table was made, by GPU type in the rows. For a mixed shape, the free
             GPUs of all its types are added up.
@@ -197,7 +197,7 @@ class OfferedShapeProvider:
         shape: list[GpuShape | None],
         space: NodeCapacity,
     ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-        """Return a prediction for each of m rows of a shape table, and the splits of mixed shapes by row.
+        """Return a prediction for each of m rows of a shape table, and the split of each row's mixed shape.
 
         Rows with an offered GPU shape get a new prediction. The other rows keep the prediction of the
         original request. Mixed shapes are predicted for each GPU type alone and then combined.
@@ -250,7 +250,7 @@ def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
     """Return the GPU shapes that a queue row's job offers; empty if the list is missing or invalid.
 
     The result is also empty for a record of several array tasks and for a component of a heterogeneous job,
-    because a change of the request would affect other tasks or components, too. It is also empty for jobs
+    because a change of the request would also affect the other tasks or components. It is also empty for jobs
     that Slurm cannot run for reasons other than resources.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
@@ -270,10 +270,10 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
 def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
     """Choose a shape for each job that offers several. Jobs that start now come first, in queue order.
 
-    A job starts now if it would start when the queue is processed in order with the resources that are free
-    now. Such a job gets the policy's choice among the shapes that fit. Any other job gets the policy's choice
-    among all its shapes, because Slurm may start the job as soon as that shape is free, before the next
-    cycle.
+    A job counts as starting now if it would start when the queue is processed in order with the resources
+    that are free now. A job that starts now gets the policy's choice among the shapes that fit. Any other job
+    gets the policy's choice among all its shapes, because Slurm may start the job as soon as that shape is
+    free, before the next cycle.
 
     Args:
         snapshot: the ranked queue.

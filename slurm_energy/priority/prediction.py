@@ -134,7 +134,9 @@ class QueuePredictor:
         gpus: Ints | None = None,
         gpu_kind: Sequence[str] | None = None,
     ) -> QueuePredictions:
-        """Return predictions for all jobs of a queue, or for given GPU shapes of some jobs.
+        """Return predictions for all jobs of a queue.
+
+        For some jobs, GPU shapes may be given. They are then predicted in these shapes.
 
         Sources in order of precedence: (1) runs of the same program by the same user; (2) the training model,
         if the job names a model and a GPU type; (3) runs of the user's jobs in general and, only without a
@@ -328,7 +330,7 @@ class QueuePredictor:
                 (time_s[row], watts[row]), source[row] = answer, MODEL
 
     def _fill_from_nameplate(self, requests: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
-        """Replace NaN in `time_s` by half the time limit, and in `watts` by a fraction of the TDP."""
+        """Replace unknown values (NaN): `time_s` by half the time limit, `watts` by a fraction of the TDP."""
         rows = np.flatnonzero(np.isnan(time_s) | np.isnan(watts))
         for row, answer in zip(rows.tolist(), self._nameplate_figures(requests, rows), strict=True):
             time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]

@@ -162,9 +162,9 @@ class PredictionGuard:
             requests: columns as in `oracle.history.lower_bounds.bounds_many`.
             time_s: predicted run time in seconds, shape (m,).
             power_watts: predicted watts, shape (m,).
-            no_runs: for each job, whether there are no similar runs. The bounds then replace the job's
-                predictions. Otherwise a user could replace the usual predictions of the partition by lower
-                ones, with decoys (cheap jobs that are run to lower predictions).
+            no_runs: for each job, whether there are no similar runs. If there are none, the bounds replace
+                the job's predictions. If they did not, a user could run decoys (cheap jobs that are run to
+                lower predictions) and so replace the partition's usual predictions by lower ones.
             nameplate_watts: watts of each job according to the nameplate, without a power cap.
             max_watts: maximum watts under each job's power caps; infinity for none.
         """

@@ -74,7 +74,7 @@ class PreemptionRules:
 
 
 def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
-    """Return the indices of ranked jobs that are at risk and wait only for resources, in queue order.
+    """Return the indices of ranked jobs that are at risk and wait for resources only, in queue order.
 
     A job is at risk of missing its deadline if the time `deadline - max(predicted time of the fastest shape,
     time limit) - margin` has passed. The time limit counts because Slurm cancels a pending job that could not
@@ -100,7 +100,7 @@ def plan_preemptions(
     nodes_of: Mapping[int, Collection[str]],
     rules: PreemptionRules,
 ) -> list[PreemptionPlan]:
-    """Return one plan for each job at risk that can start in time with preemption, in queue order.
+    """Return one plan, in queue order, for each job at risk that preemption enables to start in time.
 
     No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
     candidate would not free enough. No job is preempted either if a job past the bound on waiting waits for
@@ -171,7 +171,9 @@ def _free(node: NodeResources) -> dict[str, int]:
 
 
 def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
-    """Yield (GPU type, units per node, number of nodes) for each shape in which a job meets its deadline.
+    """Yield each shape in which a job meets its deadline.
+
+    A shape is yielded as (GPU type, units per node, number of nodes).
 
     Units are GPUs, or CPUs if the GPU type is empty. `index` is the index of the job among the ranked jobs.
     """

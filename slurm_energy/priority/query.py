@@ -77,7 +77,7 @@ class PriorityQuery:
 
 
 def matching_rows(snapshot: Snapshot, query: PriorityQuery) -> list[int]:
-    """Return the queue rows of the pending jobs that match a query, in order of their places.
+    """Return the queue rows of the pending jobs that match a query, ordered by place.
 
     Raises:
         ForbiddenError: a job named by the query belongs to another user.

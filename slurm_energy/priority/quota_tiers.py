@@ -1,4 +1,6 @@
-"""Effect of quotas on the order of the queue: additional tiers behind those of the scheduling policy.
+"""Effect of quotas on the order of the queue.
+
+Quotas add tiers behind the tiers of the scheduling policy.
 
 Jobs over the warning level of a quota go after all other jobs, except that the bound on waiting still holds
 for them. Jobs over the hold level go last, however long they have waited. Within each of these two tiers,
@@ -43,7 +45,8 @@ def demoted(ranking: Ranking, limiting: Mapping[int, QuotaUse]) -> Ranking:
 
     Args:
         ranking: result of the scheduling policy for n jobs.
-        limiting: for each job over a level of a quota, by position of the job, the quota that limits the job.
+        limiting: the quota that limits a job, by position of the job. Only jobs over a level of a quota are
+            listed.
     """
     if not limiting:
         return ranking

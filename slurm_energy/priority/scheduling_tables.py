@@ -131,7 +131,9 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 
 
 def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
-    """Return a copy of the predictions in which the leader of a heterogeneous job represents the whole job.
+    """Return a copy of the predictions for ranking.
+
+    In the copy, the leader of a heterogeneous job stands for the whole job.
 
     The leader's run time becomes the run time of the longest component. The leader's watts become the sum
     over all components.
@@ -167,8 +169,8 @@ def with_waiting_since(queue: QueueColumns, since_s: Mapping[int, float]) -> Que
 def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
     """Return the Unix time since which each job has waited, in seconds, shape (n,).
 
-    As in Slurm's age factor, the wait starts when the job becomes eligible. The wait of a held or dependent
-    job that was never eligible starts at `now_s`, so that such a job gathers no age.
+    As in Slurm's age factor, the wait starts when the job becomes eligible. A held or dependent job that was
+    never eligible gathers no age. Its wait starts at `now_s`.
     """
     never = np.isnan(queue.eligible_s) & (queue.held | queue.dependent)
     since = np.fmax(queue.submit_s, queue.eligible_s)
@@ -189,7 +191,7 @@ def job_table(
     Args:
         queue: all jobs.
         rows: queue rows of the ranked jobs, shape (n,).
-        users: for each ranked job, the row of its user in the table of users, shape (n,).
+        users: for each ranked job, the row in the table of users that belongs to the job's user, shape (n,).
         now_s: Unix seconds.
         aged_starts: by uid, the number of jobs that recently started after waiting past the bound; None means
             no such jobs.

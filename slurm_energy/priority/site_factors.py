@@ -80,13 +80,13 @@ def update_site_factors(old: Ints) -> Ints:
 
 
 def stable_order(old: Ints) -> Ints:
-    """Return an order in which jobs far from the head of the queue keep their relative positions.
+    """Return an order in which jobs far behind the head of the queue keep their relative positions.
 
     The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks. The size
     of a block is the fraction `ORDER_TOLERANCE` of the place at which the block begins. Within a block, jobs
-    stay in the order of their current factors. The purpose is to save requests to slurmctld: the ageing of
-    jobs, and medians over the queue on which scores depend, constantly move jobs deep in a long queue, and
-    each move costs a request.
+    stay in the order of their current factors. The purpose is to save requests to slurmctld, because each
+    move of a job costs a request. Jobs deep in a long queue would move constantly, because jobs age and
+    because scores depend on medians over the queue.
 
     Args:
         old: current factors of the jobs in the policy's order, shape (n,); 0: the job has no factor.
@@ -126,14 +126,17 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Return whether new jobs at an end of the order are so close that no room is left for more jobs."""
+    """Return whether new jobs at an end of the order are too close together for further jobs to fit in."""
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
     return bool((new[0] > 0 and steps[0] < _MIN_STEP) or (new[-1] > 0 and steps[-1] < _MIN_STEP))
 
 
 def _interpolated(at: Ints, numbers: Ints) -> Ints:
-    """Return the site factors of the places 0 to at[-1] - 1, interpolated between the factors at `at`."""
+    """Return the site factors of the places 0 to at[-1] - 1.
+
+    They are interpolated between the factors at the places `at`.
+    """
     place = np.arange(at[-1], dtype=np.int64)
     left = np.searchsorted(at, place, side="right") - 1
     room = numbers[left] - numbers[left + 1]

@@ -40,7 +40,7 @@ class Snapshot:
         quotas: the quota that limits a ranked job, by index into `rows`. Jobs without a limiting quota are
             left out.
         order: indices into `rows` in the ranked order, the job that starts first comes first, shape (r,).
-        place: place in the queue, 1 for the first to start; 0: not ranked. Shape (n,).
+        place: place in the queue, 1 for the first to start; 0 means not ranked. Shape (n,).
         site_factors: site factors that senergyctld assigns, shape (n,); 0: it assigns none.
         withdrawn_rows: queue rows to which senergyctld no longer assigns a site factor although an earlier
             one is still set in Slurm; portable mode only.
@@ -90,7 +90,7 @@ class Snapshot:
         return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
 
     def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
-        """Return the site factors that differ from those in Slurm, by id, in order of importance.
+        """Return those site factors that differ from the factors in Slurm, by id, in order of importance.
 
         The importance of a change is the maximum of the old and the new factor. A job that must leave the
         head of the queue is therefore as important as a job that must move there. If only the first changes

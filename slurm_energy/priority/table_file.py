@@ -99,9 +99,8 @@ def write(
         site_factors: site factor of each job, as in `scontrol update SiteFactor=`, shape (n,). The job with
             the highest factor starts first.
         stale_s: age in seconds at which the plugin disregards the table and leaves every job as it is.
-        default: site factor of new jobs that are not in the table; 0: none. With a default, jobs that are
-            deliberately not ranked need an entry with factor 0, because new jobs without an entry get the
-            default.
+        default: site factor of new jobs that are not in the table; 0 means none. A new job without an entry
+            gets the default. Jobs that are deliberately not ranked therefore need an entry with factor 0.
         written_unix_s: Unix seconds at which the order was computed; None means now.
 
     Raises:

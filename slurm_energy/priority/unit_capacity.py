@@ -1,4 +1,7 @@
-"""Free GPUs, and GPUs of running jobs with the expected ends of these jobs, for policies that look ahead."""
+"""Free GPUs and the GPUs of running jobs, for policies that look ahead.
+
+The module also computes when the running jobs are expected to end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
 def unit_capacity(
     queue: QueueColumns, shapes: ShapeTable, predicted: QueuePredictions
 ) -> UnitCapacity | None:
-    """Return, by GPU type, the free GPUs, and the GPUs of running jobs with the expected ends of these jobs.
+    """Return the free GPUs and the GPUs of running jobs, by GPU type.
+
+    The result also contains the expected ends of the running jobs.
 
     Return None if no job offers shapes, because the nodes are not read in this case.
 

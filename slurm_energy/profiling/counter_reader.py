@@ -1,4 +1,7 @@
-"""Reader of the energy of the whole node from its energy counters, if this process may read them."""
+"""Reader of the energy of the whole node from its energy counters.
+
+The counters are read if this process has permission.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class LoopReport:
             steps: number of steps since the loop began.
 
         Returns:
-            Thresholds of the end time of a step and of the number of steps. The loop calls this method again
-            when it reaches one of them.
+            A time and a number of steps. The loop calls this method again when a step ends after this time,
+            or when it has done this number of steps.
         """
         if end_ns >= self._collect_ns or steps >= self._collect_steps:
             self._collect_ns, self._collect_steps = end_ns + _COLLECT_NS, steps + _MAX_STEPS

@@ -53,7 +53,9 @@ def progress(n: float = 1, total: float | None = None) -> None:
 
 
 def track(iterable: Iterable[_Item], total: float | None = None) -> Iterator[_Item]:
-    """Return the items of an iterable, and report one unit of work after the work on each item.
+    """Return the items of an iterable.
+
+    After the work on each item, one unit of work is reported.
 
     Example: `for batch in slurm_energy.track(loader): ...`
 

@@ -104,7 +104,10 @@ class StepRecorder:
             self._hints[name] = value
 
     def start_cpu_time(self) -> None:
-        """Count the CPU time of this process from now on, for the hint `process_cpu_s`."""
+        """Count the CPU time of this process from now on.
+
+        The hint `process_cpu_s` reports it.
+        """
         if self._cpu_start_s is None:
             self._cpu_start_s = time.process_time()
 

@@ -1,7 +1,7 @@
 """Timeline of a job from its observation, findings, event files and profiler traces.
 
-The inputs are read one after another, so that memory use depends neither on the number of inputs nor on their
-size.
+The inputs are read one after another. The memory in use therefore depends neither on their number nor on
+their size.
 """
 
 from __future__ import annotations
@@ -204,6 +204,6 @@ def _label(rank: int | None, pid: int) -> str:
 
 
 def _group_name(rank: int | None, pid: int, node: str, gpu: str) -> str:
-    """Return the name of the group of lanes of a process, such as `rank 3 (n1, gpu[0], pid 4711)`."""
+    """Return the name of a process's group of lanes, such as `rank 3 (n1, gpu[0], pid 4711)`."""
     places = [node, *([gpu] if gpu else []), *([] if rank is None else [f"pid {pid}"])]
     return f"{_label(rank, pid)} ({', '.join(places)})"

@@ -86,7 +86,9 @@ TimelineInput = EventInput | ProfileInput | SkippedFile
 
 
 def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
-    """Yield the input that a path names: a file, or the files of a directory in the order of their names.
+    """Yield the inputs that a path names.
+
+    A path names one file, or a directory whose files are yielded in the order of their names.
 
     In a directory, files that cannot be read are skipped with a reason, and files with other suffixes are
     ignored.
@@ -142,7 +144,7 @@ def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[Scan
 
 
 def _bounds(file: BinaryIO, header: EventFileHeader) -> tuple[int | None, int | None]:
-    """Return the start of the oldest and the end of the newest record of an event file."""
+    """Return the start of the oldest record and the end of the newest record in an event file."""
     starts = [event.start_ns for event in islice(read_events(file, header), _FIRST_RECORDS)]
     if not starts:
         return None, None

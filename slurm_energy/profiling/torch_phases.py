@@ -345,15 +345,15 @@ def _record_on_gpu(name: str, start_ns: int, end_ns: int, weight: int) -> None:
 
 
 def batch_size(loader: Any) -> float:
-    """Return the number of samples of each batch of a loader; NaN if unknown."""
+    """Return the number of samples in each batch of a loader; NaN if unknown."""
     size = _setting(loader, "batch_size")
     return float(size) if isinstance(size, int) and not isinstance(size, bool) else NO_VALUE
 
 
 def missing_samples(loader: Any, batches: int) -> float:
-    """Return the number of samples to add to those of a whole pass whose batches were counted as full.
+    """Return a correction of the number of samples in a whole pass, whose batches were counted as full.
 
-    The number is negative if the last batch is smaller, and 0 if the size of the last batch is unknown.
+    The correction is negative if the last batch is smaller, and 0 if the size of the last batch is unknown.
     """
     size = batch_size(loader)
     try:

@@ -84,7 +84,10 @@ class ValuesRequest:
 
 
 def program_values(response: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values by kind in the response of senergyctld, without values that this release refuses."""
+    """Return the values in senergyctld's response, by kind.
+
+    Values that this release refuses are left out.
+    """
     raw = response.get("values")
     values: dict[str, int] = {}
     for name, value in raw.items() if isinstance(raw, Mapping) else ():

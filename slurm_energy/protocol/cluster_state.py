@@ -40,10 +40,10 @@ class ClusterState:
         taken_unix_s: time of the state in Unix seconds.
         cpus, gpus: numbers of all CPUs and GPUs of the nodes on which jobs may start.
         running: expected end in Unix seconds, CPUs and GPUs of each running job.
-        pending: CPUs, GPUs and predicted run time of each pending job that may start, in the order in which
-            they are expected to start.
-        pue: power usage effectiveness: energy of the site divided by the energy of its computers; 1 if
-            unknown.
+        pending: CPUs, GPUs and predicted run time of each pending job that may start. The jobs are in the
+            order of their expected starts.
+        pue: power usage effectiveness, which is the energy of the site divided by the energy of its
+            computers; 1 if unknown.
         currency: currency of the price.
         start_unix_s, step_s: start of the first time slot of the signals, and length of each slot.
         signals: values by name of the signal, one of `SIGNALS`.

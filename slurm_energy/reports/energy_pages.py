@@ -160,7 +160,10 @@ def _kwh_cell(kwh: float) -> str:
 
 
 def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
-    """Return the layers of the chart by name, each with a function that selects the rows of the layer."""
+    """Return the layers of the chart by name.
+
+    Each layer is a function that selects the layer's rows.
+    """
     by = "user" if subject.dimension == "account" else "account"
     sums = group_amounts((row for row in rows if row.kind == JOB), lambda row: row.names.get(by) or NONE)
     largest = sorted(sums, key=lambda name: (-sums[name].energy_uj, name))[: _MAX_LAYERS - 3]

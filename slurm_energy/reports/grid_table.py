@@ -21,7 +21,7 @@ _STEPS_S: Final = (3600, 7200, 10800, 21600, 43200, 86400, 7 * 86400, 30 * 86400
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """Carbon intensity and price of electricity in a span of time.
+    """Carbon intensity and price of electricity during a time span.
 
     Attributes:
         start: start in Unix time.

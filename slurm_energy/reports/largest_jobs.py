@@ -1,4 +1,7 @@
-"""Selection of the jobs with the most energy, while the records of a long time window are read in pieces."""
+"""Selection of the jobs with the most energy.
+
+The records of a long time window are read in pieces.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ MAX_JOBS: Final = 200
 
 
 class LargestJobs:
-    """Collector of the jobs with the most energy in the cluster, in each account and of each user.
+    """Collector of the jobs with the most energy: in the cluster, per account, and per user.
 
     Memory depends on the number of accounts and users. It does not depend on the number of jobs, which can be
     millions a month.
@@ -32,9 +35,9 @@ class LargestJobs:
     def add(self, jobs: Iterable[JobUsage]) -> None:
         """Add the jobs from one piece of the time window.
 
-        A job that runs across the border of two pieces is in both of them. One of the pieces may lack the
-        record of a node that had ended, or had not begun. Of the two versions of the job, the version with
-        more records is kept.
+        A job that runs across the border of two pieces is in both pieces. One of the pieces may lack the
+        record of a node, because the job had already ended on this node or had not begun on it. Of the two
+        versions of the job, the one with more records is kept.
         """
         for job in jobs:
             key = (job.first.cluster, job.first.job_id, job.first.restart_count, job.job.submit or 0.0)

@@ -1,4 +1,7 @@
-"""HTML page of `senergy simulate --html`: tables and charts of all variants of a scenario in one file."""
+"""HTML page of `senergy simulate --html`.
+
+One file contains the tables and charts of all variants of a scenario.
+"""
 
 from __future__ import annotations
 

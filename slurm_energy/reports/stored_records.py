@@ -1,4 +1,4 @@
-"""Fast parsing of records in responses of senergyctld.
+"""Fast parser of the records in responses of senergyctld.
 
 senergyctld validates each record before it stores it, and signs its responses. A second validation would take
 most of the time of a report on many jobs. Records with keys of a newer release are parsed by `EnergyRecord`.

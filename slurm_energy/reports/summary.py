@@ -53,13 +53,19 @@ class WholeJob:
 
     @property
     def start(self) -> float:
-        """Start of the first run in Unix seconds, from Slurm's accounting or else from the first record."""
+        """Unix time at which the first run started.
+
+        It comes from Slurm's accounting, or else from the first record.
+        """
         first = self.runs[0]
         return first.start if first.job.start is None else first.job.start
 
     @property
     def end(self) -> float:
-        """End of the last run in Unix seconds, from Slurm's accounting or else from the last record."""
+        """Unix time at which the last run ended.
+
+        It comes from Slurm's accounting, or else from the last record.
+        """
         return self.last.end if self.last.job.end is None else self.last.job.end
 
 
@@ -123,7 +129,7 @@ class Summary:
 
     @property
     def p95_jct_s(self) -> float | None:
-        """95th percentile of the seconds from submission to end of completed jobs.
+        """95th percentile of the seconds from submission to end, for completed jobs.
 
         The value is None if no job completed.
         """

@@ -170,7 +170,7 @@ class JobUsage:
         return _sum_known(record.energy_joules for record in self.records)
 
     def component_joules(self, component: str) -> float | None:
-        """Return the energy of one component on all nodes in joules; None if unknown.
+        """Return the joules of one component, summed over all nodes; None if unknown.
 
         Args:
             component: `cpu`, `dram`, `gpu` (all GPUs), `gpu[2]`, `other` or `node`.
@@ -260,7 +260,7 @@ class JobUsage:
 
     @property
     def budget_capped_seconds(self) -> float | None:
-        """Seconds with device limits lowered by a power budget, on the node with most such seconds.
+        """Seconds in which a power budget lowered the limits of devices, on the node with most of them.
 
         The value is None if there is no budget.
         """
@@ -268,7 +268,7 @@ class JobUsage:
 
     @property
     def throttled_seconds(self) -> float | None:
-        """Seconds in which a device was throttled, on the node with the most such seconds.
+        """Seconds in which a device was throttled, on the node with most of them.
 
         The value is None if throttling is unknown.
         """
@@ -276,7 +276,7 @@ class JobUsage:
 
     @property
     def uncertain_seconds(self) -> float:
-        """Seconds in which a counter may have missed a wrap, on the node with the most such seconds."""
+        """Seconds in which a counter may have missed a wrap, on the node with most of them."""
         return max(record.uncertain_seconds for record in self.records)
 
     @property

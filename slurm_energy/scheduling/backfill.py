@@ -123,7 +123,9 @@ def _backfill(
     need_now: Need,
     releases: Callable[[], Iterable[Release]],
 ) -> Iterator[Candidate]:
-    """Yield the jobs that start now, in order, and reserve resources for some jobs that cannot start.
+    """Yield the jobs that start now, in order.
+
+    Reserve resources for some of the jobs that cannot start.
 
     Under the discipline easy, the first job that cannot start gets a reservation. Under conservative, every
     job that cannot start gets a reservation. Under packing, only jobs that have waited longer than the bound

@@ -1,8 +1,8 @@
 """Plan of the starts of pending jobs, based on the expected ends of running jobs. Pure functions.
 
 The plan is a list schedule: jobs are placed one after another, each at the earliest time at which enough
-units of a kind of hardware are free. Units may wait for the start of a job that was placed earlier. Another
-job may use these units only if this job ends before that start.
+units of a kind of hardware are free. Units may be idle until the start of a job that was placed earlier.
+Another job may use these idle units only if it ends before that start.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class UnitPlan:
         return start_s
 
     def take(self, start_s: float, gpus: int, time_s: float) -> None:
-        """Give `gpus` units to a job of `time_s` seconds that starts at `start_s`, a result of `starts_s`.
+        """Give `gpus` units to a job that starts at `start_s` and lasts `time_s` seconds.
 
-        Of the units that are free by `start_s`, those that become free last are taken. As few units as
-        possible are then idle until the start.
+        `start_s` is a result of `starts_s`.
+
+        Of the units that are free at `start_s`, those that become free last are taken. In this way the fewest
+        units are idle until the start.
         """
         if not self._known:
             return

@@ -1,4 +1,7 @@
-"""Selection of running jobs to preempt for a job with a deadline, at the lowest loss of energy. Pure."""
+"""Selection of running jobs to preempt for a job with a deadline. Pure functions.
+
+The selection loses the least energy.
+"""
 
 from __future__ import annotations
 

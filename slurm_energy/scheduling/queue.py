@@ -1,4 +1,4 @@
-"""Tables of pending jobs, of the shapes (ways to run) of each job, and of users. Plain data."""
+"""Tables of pending jobs, of each job's shapes (ways to run), and of users. Plain data."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Options:
         wait_bound_s: bound on waiting in seconds. Jobs that waited longer go before all others in order of
             submission, and no job may delay them. No wait exceeds this bound plus the time until the running
             jobs and the jobs that have waited even longer are finished.
-        weights: weights by name, of the terms of `blend` and of Slurm's factors in `multifactor`.
+        weights: weights of the terms of `blend` and of Slurm's factors in `multifactor`, by name.
         max_age_s: waiting time in seconds at which the age factor reaches 1 (Slurm's PriorityMaxAge).
         aged_jobs_per_user: maximum number of jobs of one owner that go before all others within a period of
             `wait_bound_s`, including jobs that have started. None means no limit.
@@ -81,7 +81,7 @@ class Ranking:
             now.
         terms: components of the score by name, as they were before aged jobs were put first. The score is
             minus the sum of the contributions of terms with a weight, or the product of the terms with a
-            power. Terms with neither are shown for comparison only.
+            power. Terms that have neither a weight nor a power are shown for comparison only.
     """
 
     tier: Ints
@@ -90,7 +90,7 @@ class Ranking:
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def order(self, job_id: Ints) -> Ints:
-        """Return the rows of the jobs in the order in which they start, shape (n,).
+        """Return the rows of the jobs in the order in which the jobs start, shape (n,).
 
         Args:
             job_id: job ids, shape (n,). Among jobs with the same tier and score, the lower id comes first.

@@ -74,7 +74,7 @@ def _option(words: list[str], name: str) -> str:
 
 
 def _processes(name: str, root: Path) -> Iterator[Path]:
-    """Yield the directories in /proc of a program's processes that belong to root or to the user slurm."""
+    """Yield the directories in /proc of those processes of a program that belong to root or to user slurm."""
     for folder in sorted(root.glob("proc/[0-9]*")):
         with contextlib.suppress(OSError):
             # A user can choose the name, arguments and environment of a process, even of a set-uid program.
@@ -98,7 +98,10 @@ def _user_ids(process: Path) -> list[int]:
 
 
 def _is_slurms(uid: int) -> bool:
-    """Return whether root may edit the slurm.conf in the command line of a process of this user."""
+    """Return whether a user is trusted with the path of slurm.conf.
+
+    If the command line of this user's process names a slurm.conf, root may edit that file.
+    """
     if uid in (0, os.geteuid()):
         return True
     with contextlib.suppress(KeyError):

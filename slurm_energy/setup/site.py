@@ -244,7 +244,7 @@ def _installation(prefix: Path | None, daemons: Iterable[DaemonOptions], root: P
 
 
 def _locate(installation: Installation | None, daemons: Iterable[DaemonOptions], root: Path) -> Path | None:
-    """Return the path of the slurm.conf that Slurm's programs on this host read; None means no file found."""
+    """Return the path of the slurm.conf that Slurm's programs on this host read; None if none is found."""
     if named := os.environ.get("SLURM_CONF"):
         return Path(named)
     candidates = [one.conf for one in daemons if one.conf is not None]
@@ -272,7 +272,7 @@ def _own_names() -> frozenset[str]:
 
 
 def _nodes_on(names: frozenset[str], node_list: str, host_list: str) -> list[str]:
-    """Return the nodes of a NodeName line that are on a host with one of the given names."""
+    """Return the nodes in a NodeName line whose host has one of the given names."""
     try:
         nodes, hosts = expand_hostlist(node_list, "NodeName"), expand_hostlist(host_list, "NodeHostname")
     except UsageError:

@@ -1,4 +1,7 @@
-"""State of Slurm's daemons on this host, and checks of Slurm's files by Slurm's own programs."""
+"""State of Slurm's daemons on this host.
+
+The module also lets Slurm's own programs check Slurm's files.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class UndoRun:
         self.outcome = SetupOutcome()
 
     def reversals(self, *kinds: str) -> Iterator[FileReversal]:
-        """Yield the reversals of the changes of the given kinds of files, the last change first.
+        """Yield the reversals of the changes to files of the given kinds. The last change comes first.
 
         Each reversal is planned only when the caller requests it, because a file may have been changed
         several times.

@@ -57,11 +57,14 @@ def constant_forecast(value: float, slots: int, source: str = "constant") -> Sig
 
 @dataclass(frozen=True, slots=True)
 class SignalColumns:
-    """Signals of one cluster from the current time on, by slot. Slot i begins at start_s + i step_s.
+    """Signals of one cluster by slot, from the current time on.
+
+    Slot i begins at start_s + i step_s.
 
     Attributes:
-        start_s: start of slot 0 in seconds, at or before the current time, on the clock of `Queue.now_s`
-            (Unix time in senergyctld, seconds from the start of the simulation in the simulator).
+        start_s: start of slot 0 in seconds, at or before the current time. The clock is that of
+            `Queue.now_s`: Unix time in senergyctld, and seconds from the start of the simulation in the
+            simulator.
         step_s: length of a slot in seconds.
         price_per_kwh: price of electricity in units of the currency per kWh; may be negative.
         carbon_g_per_kwh: carbon intensity in grams of CO2 equivalents per kWh.

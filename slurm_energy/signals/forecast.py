@@ -1,9 +1,9 @@
 """Forecasts of signals: values known ahead, and a statistical forecast from the past.
 
-The statistical forecast for a time of day is a blend of two means: of the values at that time on recent days,
-and on the same weekday of recent weeks. The deviation of the latest values from this blend is added, and
-fades with the horizon. The standard deviation of the forecast, by horizon, is the error that the same
-forecast made at earlier times. The forecast reads no value after the current step.
+The statistical forecast for a time of day is a blend of two means. One is the mean of the values at that time
+on recent days, the other is the mean on the same weekday of recent weeks. The deviation of the latest values
+from this blend is added, and fades with the horizon. The standard deviation of the forecast, by horizon, is
+the error that the same forecast made at earlier times. The forecast reads no value after the current step.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 
 
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
-    """Return for each row the mean of `count` earlier values at the same phase of a period.
+    """Return for each row the mean of `count` earlier values that have the row's phase in a period.
 
     These are the last values before row `known` whose distance from the row is a multiple of `period`.
     """

@@ -1,4 +1,4 @@
-"""Past and future values of a signal on a regular grid of time steps. Plain data."""
+"""Values of a signal on a regular grid of time steps, past and future. Plain data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class SignalSeries:
         return found
 
     def integral(self, time_s: ArrayLike) -> Floats:
-        """Return the integral of the signal from the start of the series to each of the given times.
+        """Return the integral of the signal at each of the given times.
+
+        The integral begins at the start of the series.
 
         Unknown values count as 0. Times outside the series are clipped to its start or end.
         """

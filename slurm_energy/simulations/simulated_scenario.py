@@ -48,7 +48,7 @@ class SimulatedSchedule:
 
     @property
     def power(self) -> Any:
-        """Return a data frame with times in seconds, and the watts of the cluster from each time on."""
+        """Return a data frame of times in seconds, with the watts of the cluster from each time on."""
         return pandas_module().DataFrame(power_columns(self.result))
 
 
@@ -114,9 +114,9 @@ class SimulatedScenario:
 
         Args:
             axes: maps each scenario key that varies to its values, as in `{"workload.load": [0.5, 0.8]}`. A
-                range such as `"0.5:1:0.1"` may replace the list. Several keys in one entry, separated by
-                commas, change together. The value of such an entry is a list of lists. Each inner list has
-                one value per key, and is one point of the sweep.
+                range such as `"0.5:1:0.1"` may replace the list. One entry may name several keys, separated
+                by commas. Their values then change together. The value of such an entry is a list of lists.
+                Each inner list has one value per key, and is one point of the sweep.
             policies: names of policies; empty means the policies of the scenario.
             seeds: seeds of the random numbers.
             processes: number of parallel processes. With more than one process, a site's own policies must be
@@ -163,7 +163,7 @@ class SimulatedScenario:
         return SimulationSession(self.scenario, policy, seed, self._predict())
 
     def _predict(self) -> Predict | None:
-        """Return the oracle for jobs that train models; None if the scenario has no such jobs."""
+        """Return the oracle for jobs that train models; None if no job of the scenario trains one."""
         if not self.scenario.models:
             return None
         from slurm_energy.simulator.model_predictions import predict

@@ -52,7 +52,7 @@ class NodeKind:
     memory_gib: float = math.inf
 
     def watts(self, state: NodePowerState) -> float:
-        """Return the power in watts that a node of this kind draws in a power state if no job runs on it."""
+        """Return the watts that a node of this kind draws in a power state while no job runs on it."""
         powers = {
             NodePowerState.ON: self.idle_watts,
             NodePowerState.OFF: self.off_watts,
@@ -171,7 +171,7 @@ class Cluster:
         return self.state[node] in _USABLE
 
     def node_watts(self, node: int, state: NodePowerState) -> float:
-        """Return the power in watts that a node draws in a power state if no job runs on it."""
+        """Return the watts that a node draws in a power state while no job runs on it."""
         return self._state_watts[self.kind_of[node]][state]
 
     def is_free(self, node: int) -> bool:

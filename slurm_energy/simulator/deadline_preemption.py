@@ -77,7 +77,7 @@ class DeadlinePreemption:
         self._constrained = constrained
 
     def at_risk_s(self, job: int) -> float:
-        """Return the time in seconds from which the deadline of a pending job is at risk."""
+        """Return the time in seconds at which the deadline of a pending job begins to be at risk."""
         return at_risk_s(self._jobs, job, self._rules)
 
     def run(self, pending: Iterable[int]) -> None:

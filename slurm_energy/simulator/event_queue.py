@@ -1,4 +1,7 @@
-"""Queue of the future events of a simulation in order of time, and the simulated clock."""
+"""Queue of the future events of a simulation, ordered by time.
+
+The module also contains the simulated clock.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class JobAdmission:
         return float(headroom_watts(groups, budgets, limits=limits)[0])
 
     def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
-        """Return whether a job fits in the headroom, and the headroom in watts that remains after the job.
+        """Return whether a job fits in the headroom, and the headroom in watts that is left.
 
         Args:
             watts: power that the start of the job adds.

@@ -121,7 +121,10 @@ def _named_tensors(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _on_meta(item: Any) -> Any:
-    """Return a tensor of the same shape and type on the `meta` device, or `item` if it is no tensor."""
+    """Return a tensor on the `meta` device with the same shape and type as `item`.
+
+    If `item` is no tensor, return `item` itself.
+    """
     if not isinstance(item, torch.Tensor):
         return item
     return torch.empty_like(item, device="meta").requires_grad_(item.requires_grad)
@@ -194,7 +197,9 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
-    """Context manager that reports the start and end of each layer of a PyTorch module to `counting`.
+    """Context manager that reports when each layer of a PyTorch module starts and ends.
+
+    The reports go to `counting`.
 
     For layers with a registered handler, it also replaces the method `forward`. At the end, all changes are
     undone.

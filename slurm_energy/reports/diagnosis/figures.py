@@ -48,7 +48,10 @@ class UseRow:
 
 
 def use_rows(summary: JobSummary) -> list[UseRow]:
-    """Return the use of CPUs, memory and GPUs by the job, and of each GPU if there are several."""
+    """Return the job's use of CPUs, memory and GPUs.
+
+    If the job has several GPUs, the use of each GPU is added.
+    """
     job = {signal.signal: signal for signal in summary.signals if signal.scope == "job"}
     rows = [*_ratios(job), *_percents(job, "")]
     parts = sorted({s.where for s in summary.signals if s.scope == "part" and s.signal == "gpu_busy_percent"})

@@ -146,7 +146,10 @@ def _power_charts(page: TimelinePage) -> list[dict[str, Any]]:
 
 
 def _signal_cards(page: TimelinePage) -> list[dict[str, Any]]:
-    """Return charts of all signals with known values in the shown time, in the order of the registry."""
+    """Return the charts of all signals that have known values in the shown time.
+
+    The charts are in the order of the registry.
+    """
     window = page.overview.window
     by_name: dict[str, list[ObservedSeries]] = {name: [] for name in SIGNALS}
     for node in page.nodes:

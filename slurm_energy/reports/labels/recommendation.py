@@ -149,7 +149,7 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 def _search(
     request: PredictionRequest, limit: float, caps: Sequence[int]
 ) -> tuple[Prediction | None, Prediction | None, int]:
-    """Return the predictions under the current limit and under the best power cap, and the best cap in watts.
+    """Return the predictions under the current limit and under the best power cap, and that cap in watts.
 
     Both predictions are None if the model was never measured on this kind of GPU or does not represent the
     job, or if numpy is not installed.

@@ -24,7 +24,7 @@ _AUXILIARY_SUFFIXES = ("time_window", "enabled", "persistence")
 
 @dataclass(frozen=True, slots=True)
 class MergedSetting:
-    """A setting that has the same values on several devices of one type and on several nodes.
+    """A setting that has the same values on several nodes, and on several devices of one type.
 
     Attributes:
         setting_type: type of the setting, for example `cpufreq.governor`.
@@ -51,8 +51,8 @@ class MergedSetting:
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
     """Return how much of the energy policy's settings was applied: `all`, `part` or `none`.
 
-    The result is `none` also for energy policies without settings for these nodes, for example `edp` without
-    an entry for the hardware. The notes of the records state the reason. The result is None for `monitor`,
+    If an energy policy has no settings for these nodes, for example `edp` without an entry for the hardware,
+    the result is `none`, too. The notes of the records state the reason. The result is None for `monitor`,
     which sets nothing.
     """
     applied_flags = [[setting.applied is not None for setting in record.applied] for record in records]

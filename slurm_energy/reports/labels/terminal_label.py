@@ -1,4 +1,6 @@
-"""Energy label: a summary of one job for the terminal, from the header to the recommended settings.
+"""Energy label: a summary of one job for the terminal.
+
+The label begins with a header and ends with the recommended settings.
 
 The functions return lines; colours and characters are arguments.
 """

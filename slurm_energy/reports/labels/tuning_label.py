@@ -45,7 +45,10 @@ _FIELDS = {
 
 
 def explanations(job: JobUsage) -> list[str]:
-    """Return one sentence per setting of a job, and one for each way in which tuning left the job untuned."""
+    """Return one sentence per setting of a job.
+
+    A further sentence follows for each way in which tuning left the job untuned.
+    """
     sentences = [
         sentence for merged in merge_settings(job.records) if (sentence := _setting_sentence(merged, job))
     ]

@@ -24,7 +24,7 @@ def nice_step(span: float, count: int) -> float:
 
 
 def value_ticks(top: float, count: int = 4) -> list[float]:
-    """Return axis ticks from 0 to the first round value at or above `top`, with about `count` steps."""
+    """Return about `count` axis ticks from 0 to the first round value that is not below `top`."""
     step = nice_step(top, count)
     return [step * i for i in range(max(1, math.ceil(top / step - 1e-9)) + 1)]
 
@@ -38,7 +38,10 @@ def range_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def time_ticks(duration_s: float, count: int = 6) -> list[float]:
-    """Return axis ticks in seconds from 0 to at most `duration_s`, in steps such as 15 s or 1 h."""
+    """Return axis ticks in seconds from 0 to at most `duration_s`.
+
+    The steps are round, for example 15 s or 1 h.
+    """
     raw = duration_s / max(1, count)
     step: float
     if raw < 1:
@@ -67,7 +70,7 @@ def time_label(seconds: float, max_s: float) -> str:
 
 
 def watt_label(watts: float, top: float) -> str:
-    """Return the label of a tick on a power axis in W, kW or MW.
+    """Return the label of an axis tick for a power in W, kW or MW.
 
     Args:
         watts: power of the tick.

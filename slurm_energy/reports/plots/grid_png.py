@@ -18,7 +18,9 @@ _MAX_POINTS: Final = 2000
 
 
 def write_grid_png(factors: GridFactors, start: float, end: float, path: Path) -> None:
-    """Write a plot with one panel for the carbon intensity and one for the price, if both are configured.
+    """Write a plot with a panel for the carbon intensity and a panel for the price.
+
+    A signal that is not configured has no panel.
 
     Args:
         factors: carbon intensity and price over time.

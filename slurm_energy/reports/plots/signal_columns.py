@@ -11,7 +11,7 @@ from slurm_energy.diagnosis.timeline.window import TimeWindow
 
 
 def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[float]:
-    """Return the mean of the known values in each of `count` equal parts of the window.
+    """Divide the window into `count` equal parts. Return the mean of the known values in each part.
 
     NaN means no known value.
 

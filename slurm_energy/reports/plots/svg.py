@@ -76,7 +76,10 @@ def band_path(xs: Sequence[float], lower: Sequence[float], upper: Sequence[float
 
 
 def bar_path(x: float, y: float, width: float, height: float, radius: float = 3) -> str:
-    """Return SVG path data of a horizontal bar that starts at `x` and is rounded at its far end."""
+    """Return SVG path data of a horizontal bar.
+
+    The bar starts at `x` and is rounded at its far end.
+    """
     r = max(0.0, min(radius, width, height / 2))
     return (
         f"M{number(x)} {number(y)} h{number(width - r)} q{number(r)} 0 {number(r)} {number(r)} "

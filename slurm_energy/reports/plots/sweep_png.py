@@ -119,10 +119,12 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """By metric, return pairs of factor value and gain in percent, for points that differ only there.
+    """Return pairs of factor value and gain in percent, by metric.
+
+    The pairs are from sweep points that differ only in this factor.
 
     All other factors have the values of the sweep point with the best EDP. The result is empty if fewer than
-    two such points have a numeric value.
+    two of these points have a numeric value.
     """
     best = result.points[result.best["edp"]].point
     others = [pair for pair in best.settings if pair[0] not in (name, "policy")]

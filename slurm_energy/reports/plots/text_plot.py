@@ -1,4 +1,7 @@
-"""Plots and bars for a terminal, in block characters, or in ASCII on terminals that lack them."""
+"""Plots and bars for a terminal.
+
+They use block characters, or ASCII on terminals that lack block characters.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,10 @@ def _time_axis(width: int, duration_s: float) -> str:
 
 
 def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
-    """Return a power series as one line of characters, with levels from 0 to `top` watts; blank: unknown."""
+    """Return a power series as one line of characters.
+
+    Their levels are from 0 to `top` watts. A blank means that the power is unknown.
+    """
     steps = len(glyphs.levels) - 1
     return "".join(
         " "

@@ -133,7 +133,7 @@ _LONG_LAST_COLUMNS: Final = (
 
 
 def term_names(jobs: Iterable[Job]) -> list[str]:
-    """Return the names of all score terms of the jobs, in the order of their first appearance."""
+    """Return the names of all score terms of the jobs, in the order in which they first appear."""
     return list(dict.fromkeys(term["name"] for job in jobs for term in job.get("terms") or ()))
 
 

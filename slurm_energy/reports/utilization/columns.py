@@ -276,7 +276,10 @@ def _unknown_field(fields: Sequence[ReportColumn], name: str) -> UsageError:
 
 
 def used_width(highest: float, percent: PercentMode) -> int:
-    """Return the width of a column of CPU time as in sreport: 8, and more for a large number of seconds."""
+    """Return the width of a column of CPU time.
+
+    As in sreport, the width is 8, and more for a large number of seconds.
+    """
     width, order = _MIN_USED_WIDTH, _WIDER_FROM
     while highest >= order:
         width, order = width + 1, order * 10

@@ -51,7 +51,10 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
 
 
 def savings_document(document: Json) -> dict[str, Any]:
-    """Return the document of `--json`, with amounts in base units and the sum of all rows."""
+    """Return the document of `--json`.
+
+    Its amounts are in base units. It includes the sum of all rows.
+    """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
         "report": "DeferralSavings",

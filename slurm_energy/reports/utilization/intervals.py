@@ -13,7 +13,7 @@ _HOUR_S: Final = 3600
 
 
 def interval_edges(start: float, end: float, interval: Interval) -> tuple[int, ...]:
-    """Return the start and end times of all intervals of a time window, in whole Unix seconds.
+    """Return the start and the end of each interval of a time window, in whole Unix seconds.
 
     Days, weeks (from Monday) and months begin at local midnight, so that a day may have 23 or 25 hours. The
     first and the last interval are cut to the window.

@@ -72,7 +72,8 @@ class SizeClass:
     """A class of jobs by number of CPUs.
 
     Attributes:
-        low, high: minimum and maximum number of CPUs of the jobs in the class; `high` None: no maximum.
+        low, high: minimum and maximum number of CPUs of the jobs in the class. If `high` is None, there is no
+            maximum.
         title: header of the column, as in sreport.
     """
 

@@ -163,7 +163,7 @@ def exact_energy(microjoules: int, unit: EnergyUnit) -> str:
 
 
 def energy_decimals(values: Iterable[int], unit: EnergyUnit) -> int:
-    """Return the number of decimals for a column of energies in microjoules, so that it stays narrow.
+    """Return the number of decimals with which a column of energies (in microjoules) stays narrow.
 
     Joules are whole numbers.
     """

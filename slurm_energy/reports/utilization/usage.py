@@ -107,7 +107,7 @@ def _sum_or_none(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Amounts of one group of jobs or nodes in one interval of time.
+    """Amounts of one group of jobs or nodes during one interval.
 
     Attributes:
         cluster: name of the cluster.
@@ -199,7 +199,7 @@ NAMES: Final = ("account", "user", "qos", "partition", "policy", "tag", "gpu_kin
 
 
 def group_amounts(rows: Iterable[UsageRow], key: Callable[[UsageRow], Key]) -> dict[Key, Amounts]:
-    """Return the sums of rows by key, in the order of the first row of each key."""
+    """Return the sums of rows by key. The keys are in the order in which they first appear."""
     groups: dict[Key, list[Amounts]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row.amounts)

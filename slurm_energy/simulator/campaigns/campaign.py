@@ -313,7 +313,7 @@ def sweep(
     policy_file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[RunResult]]:
-    """Run the campaigns of all variants of a scenario in one pool of processes.
+    """Run the campaigns of all variants of a scenario. They share one pool of processes.
 
     Args:
         variants: the variants, as `sweeps.variants` returns them.
@@ -363,7 +363,7 @@ def _run_all(
     jobs: int,
     policy_file: Path | None,
 ) -> Iterator[tuple[int, RunResult]]:
-    """Yield the position of each pair and its result, in the order in which the simulations finish."""
+    """Yield the position and the result of each pair, in the order in which the simulations finish."""
     if jobs == 1 or len(pairs) < 2:
         for position, (scenario, task) in enumerate(pairs):
             yield position, _one(scenario, task, predict)

@@ -57,7 +57,9 @@ class Qos:
 
 @dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """Nodes that are reserved, in one or several windows of time, for the jobs that request the reservation.
+    """Nodes that are reserved for the jobs that request the reservation.
+
+    A reservation has one or several time windows.
 
     Attributes:
         name: name that jobs request. A maintenance is a reservation that no job requests.

@@ -1,4 +1,7 @@
-"""Running jobs, and the units that they hold, counted against the limits of each partition and QOS."""
+"""Counts of running jobs, and of the units that they hold.
+
+The limits of partitions and QOS apply to these counts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _ALL_USERS = -1
 
 
 class LimitUsage:
-    """Numbers of running jobs and of the units that they hold, by limited partition or QOS, and by user.
+    """Numbers of running jobs and of their units, by user and by limited partition or QOS.
 
     Args:
         work: workload with all jobs.

@@ -224,7 +224,7 @@ class DeferralControl:
         )
 
     def _arrivals(self, step_s: float, slots: int) -> ArrivalDemand:
-        """Return the expected demand of jobs that have not arrived yet, by kind of nodes and slot."""
+        """Return the expected demand of jobs that have not arrived yet, by kind of nodes and by slot."""
         work, now_s = self._workload, self._events.now_s
         first = int(np.searchsorted(work.submit_s, now_s - _HISTORY_S))
         first = max(first, self._arrived - _MAX_ARRIVALS)

@@ -1,4 +1,7 @@
-"""Cost and emissions of jobs and of the cluster in a simulation, computed from actual signal values."""
+"""Cost and emissions in a simulation, of each job and of the cluster.
+
+They are computed from the actual values of the signals.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: Signal
 
 
 def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
-    """Convert a signal per kWh of the site to one per kWh of the computers, by multiplying by the PUE."""
+    """Convert a signal per kWh of the site to a signal per kWh of the computers.
+
+    The signal is multiplied by the PUE.
+    """
     outside = feed.actual(SignalName.OUTSIDE)
     if outside is None:
         return series

@@ -39,7 +39,7 @@ def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Se
 
 
 def _repeated(rows: WorkloadRows) -> tuple[Bools, Bools]:
-    """Return the mask of rows that equal an earlier row, and of rows that repeat only its job id."""
+    """Return two masks: rows that equal an earlier row, and rows that only have its job id."""
     nothing = np.zeros(rows.count, np.bool_)
     head = rows.heads()
     named = rows.identity[head]

@@ -1,4 +1,6 @@
-"""Reader of the lines of a text file of any usual encoding and compression, in bounded memory.
+"""Reader of the lines of a text file in bounded memory.
+
+The file may have any usual encoding and compression.
 
 A file may be compressed (gzip, bzip2, xz, Zstandard) and encoded in UTF-8 or UTF-16. Compression and encoding
 are recognised by the first bytes of the file, not by the file name. Line ends are LF, CRLF or CR.
@@ -41,7 +43,9 @@ _MARKS: Final = (
 
 
 def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of a file in blocks, with the number of each block's first line, counted from 1.
+    """Yield the lines of a file in blocks.
+
+    Each block comes with the number of its first line, counted from 1.
 
     Lines are UTF-8 bytes without line end. A line that is longer than `MAX_LINE_BYTES` or has a NUL byte is
     replaced by an empty line and recorded in `problems` as skipped. Of successive blank lines, at most
@@ -180,7 +184,9 @@ def _zstandard(path: Path) -> Any:
 
 
 def _encoding(sample: bytes) -> tuple[str, int]:
-    """Return the encoding of a text, detected from its first bytes, and the length of its byte order mark.
+    """Return the encoding of a text and the length of its byte order mark.
+
+    The encoding is detected from the first bytes.
 
     UTF-16 without a mark is recognised by its zero bytes, at odd or even positions only.
     """

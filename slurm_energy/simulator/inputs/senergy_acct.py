@@ -12,7 +12,7 @@ def is_ours(document: object) -> bool:
 
 
 def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
-    """Return the values of one job of the document by the column names of `WorkloadRows`.
+    """Return the values of one job in the document, with the column names of `WorkloadRows`.
 
     Args:
         job: entry of the list `jobs`.

@@ -1,4 +1,4 @@
-"""Readers of CSV files and of the output of sacct and `senergy acct`.
+"""Readers of CSV files, and of tables that sacct and `senergy acct` print.
 
 Each line of a CSV file is one shape of a job, that is, one way to run it.
 """
@@ -70,7 +70,9 @@ _SACCT = {
 
 
 def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], units: str) -> WorkloadRows:
-    """Read a CSV file with a header line, or output of `sacct -P` (columns separated by `|`, sacct's names).
+    """Read a CSV file with a header line, or a table that `sacct -P` printed.
+
+    The columns of `sacct -P` are separated by `|` and have sacct's names.
 
     Args:
         path: the file.

@@ -1,4 +1,7 @@
-"""Selection of jobs from workload files by filters, time window, bounds on size and time, and samples."""
+"""Selection of jobs from workload files.
+
+Jobs are selected by filters, by a time window, by bounds on size and time, and by sampling.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _merge(
     times: Floats,
     powers: Floats,
 ) -> int:
-    """Merge the starts and ends of jobs, in order of time, into steps of the cluster's power.
+    """Merge the starts and ends of jobs into steps of the cluster's power, ordered by time.
 
     The arrays `times` and `powers` receive the start time and the watts of each step. Return the number of
     steps.

@@ -193,7 +193,7 @@ def _place(
 def _shape(
     policy: PolicyRules, jobs: JobColumns, plan: StartPlan, now_s: float, job: int, max_delay: float
 ) -> int:
-    """Return the planned shape of a job, and write the earliest starts of the job's shapes to the plan."""
+    """Return the planned shape of a job. Write the earliest starts of the job's shapes to the plan."""
     first, last = jobs.whole[job, FIRST], jobs.whole[job, LAST]
     deadline_s, is_urgent = jobs.real[job, DEADLINE_S], jobs.whole[job, URGENT] == 1
     soonest_s, meets = np.inf, False

@@ -38,7 +38,7 @@ def preempt_for_deadlines(
 
 @compiled_with_memory
 def _preempt(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> bool:
-    """Start a job at risk in place of running jobs, at the lowest loss of energy.
+    """Start a job at risk instead of running jobs. The selection of these jobs loses the least energy.
 
     Do nothing if the job would miss its deadline even then.
 
@@ -78,7 +78,7 @@ def _preempt(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, no
 def _interruptible(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float
 ) -> tuple[Ints, Floats]:
-    """Return the running jobs without a deadline, in the order of rows, and their losses in joules."""
+    """Return the running jobs without a deadline in the order of rows, with their losses in joules."""
     count, size = state.running.tally[0], 0
     others, rows = np.empty(count, np.int64), np.empty(count, np.int64)
     for index in range(count):

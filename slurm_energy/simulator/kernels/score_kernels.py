@@ -140,8 +140,8 @@ def lowest_score(
 ) -> float:
     """Return the score of a job without a deadline, or a lower bound of the scores of many jobs.
 
-    Each step of the computation is monotonic, so the result for the extreme values of many jobs is not above
-    the score of any of them, rounding included.
+    The result may be computed from the extreme values of many jobs. Each step of the computation is
+    monotonic. Therefore the result is then not above the score of any of these jobs, rounding included.
 
     Args:
         policy: parameters of the scheduling policy.
@@ -207,7 +207,7 @@ def _blend(
 def _packing_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
 ) -> tuple[float, int]:
-    """Return the score of a job, and the shape that the policy chooses among those that fit now.
+    """Return the score of a job and its shape. The policy chooses the shape among those that fit now.
 
     The shape is -1 if none fits now.
     """
@@ -247,7 +247,11 @@ def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
 def _in_time(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, packing: bool
 ) -> tuple[float, int]:
-    """Return score and shape of a job with a deadline under `aurachronos`, or of any job under `kairos`.
+    """Return the score and the shape of a job.
+
+    Under `aurachronos` the job has a deadline. Under `kairos` it may be any job.
+
+    Under `aurachronos` the function is for jobs with a deadline, under `kairos` for all jobs.
 
     Shapes in which the job misses its deadline are skipped, unless the job misses its deadline in all shapes.
     """
@@ -285,7 +289,7 @@ def _in_time(
 
 @compiled
 def left_s_after(jobs: JobColumns, job: int, now: Moment, time_s: float) -> float:
-    """Return the slack in seconds of a job that runs for `time_s` from now on."""
+    """Return the slack in seconds of a job that runs for `time_s` seconds, starting now."""
     return float(jobs.real[job, DEADLINE_S] - (now.now_s + time_s))
 
 
@@ -312,8 +316,8 @@ def user_factors(
         policy: parameters of the scheduling policy.
         unit_s: decayed unit seconds used by each user, shape (u,).
         joules: decayed energy used by each user, shape (u,).
-        share: fair share of each user, shape (u,): divided by the mean share for `hades` and `themis`, else
-            by the sum of shares.
+        share: fair share of each user, shape (u,). For `hades` and `themis` it is divided by the mean share,
+            else by the sum of shares.
         factors: array to which the usage factors are written, shape (u,).
     """
     code = policy.code

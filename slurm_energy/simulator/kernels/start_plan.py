@@ -1,7 +1,8 @@
 """Compiled plan of the starts of pending jobs, equal in results to `scheduling.lookahead`.
 
 For each kind of nodes, the plan stores steps. A step is a number of units that become free at the same time.
-Time and memory of a plan therefore grow with the number of running jobs, not with the number of units.
+The time and memory that a plan needs therefore grow with the number of running jobs, not with the number of
+units.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ JOB, CHOICE, AGED = range(3)
 
 
 class StartPlan(NamedTuple):
-    """Planned use of the units of k kinds of nodes, allocated for one scheduling pass.
+    """Planned use of the units of k kinds of nodes. It is allocated for one scheduling pass.
 
     All arrays are empty for policies without a plan.
 
@@ -46,8 +47,8 @@ class StartPlan(NamedTuple):
         urgent_jobs: number of jobs with a deadline. These jobs have the first rows.
         step_s, step_units: times in seconds from which units are free, ascending, and the number of these
             units, shape (k, s).
-        gap_s, gap_units: gaps before planned starts: the end of each gap in seconds, ascending, and the
-            number of units that are free from now until this end, shape (k, g).
+        gap_s, gap_units: gaps before planned starts, shape (k, g). They contain the end of each gap in
+            seconds, ascending, and the number of units that are free from now until this end.
         start_s: earliest start of each shape of the job that is being placed, shape (d,).
         placed: jobs that may start now or wait for units, in order; the shapes of these jobs; and whether
             each job has waited longer than the bound on waiting. Shape (3, p).
@@ -108,7 +109,7 @@ def _alike_end(jobs: JobColumns) -> Ints:
 
 @compiled
 def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free: Ints, now_s: float) -> None:
-    """Fill the plan with the units that are free now, and with the units that running jobs will free."""
+    """Fill the plan with the units that are free now and the units that running jobs will free."""
     for kind in range(len(free)):
         plan.tally[kind, FREE], plan.tally[kind, _STEPS], plan.tally[kind, _GAPS] = free[kind], 0, 0
         if free[kind] > 0:

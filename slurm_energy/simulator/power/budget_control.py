@@ -117,13 +117,13 @@ class BudgetControl:
         return self._budget.lowest(now_s, now_s + self._lead_s())
 
     def added_watts(self, shapes: Sequence[int]) -> list[float]:
-        """Return the power in watts that a job adds by its start, for each of the given shapes."""
+        """Return the watts that a job adds when it starts, for each of the given shapes."""
         now_s = self._events.now_s
         limit_watts = self._budget.highest(now_s) if self._rules.announced else self._budget.at(now_s)
         return self._admission.added_watts(shapes, limit_watts - self._idle_watts)
 
     def headroom_watts(self) -> float:
-        """Return the power in watts that new jobs may add if running jobs are limited to make room for them.
+        """Return the watts that new jobs may add. Running jobs are limited to make room for them.
 
         The headroom is computed once in each scheduling pass. Each admitted job lowers the headroom.
         """

@@ -76,7 +76,9 @@ class BudgetOutlook:
         )
 
     def permits_nodes(self, steps: Sequence[PowerStep], limit_watts: float) -> bool:
-        """Return whether the power of nodes may change, if the change is not part of the start of a job.
+        """Return whether the power of nodes may change.
+
+        The change is not part of the start of a job.
 
         A shutdown is also permitted if the nodes alone exceed the budget now, because a shutdown finally
         lowers the power.

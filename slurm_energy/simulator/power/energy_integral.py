@@ -42,7 +42,7 @@ class EnergyIntegral:
         return math.fsum([*self._joules, self.watts * (now_s - self._since_s)])
 
     def series(self, end_s: float) -> tuple[Floats, Floats]:
-        """Return the times in seconds at which the power changed, and the watts from each time on.
+        """Return the times in seconds at which the power changed, and the watts after each change.
 
         The last time is `end_s`. Its value repeats the power just before `end_s`.
         """

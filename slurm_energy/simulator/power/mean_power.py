@@ -1,4 +1,7 @@
-"""Mean and peak power in intervals of equal length, for plots of simulations with many changes of power."""
+"""Mean and peak power in intervals of equal length.
+
+They are for plots of simulations in which the power changes often.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ class NodePower:
         self._steps: dict[float, float] | None = None
 
     def times_s(self, first: int, count: int) -> tuple[Floats, Floats]:
-        """Return idle times and times since the last boot, in seconds, of `count` nodes from node `first` on.
+        """Return the idle times of nodes and the times since their last boot, in seconds.
+
+        The nodes are `count` nodes from node `first` on.
 
         Returns:
             The time for which each node has been on without a job, 0 if the node is off or busy; and the time
@@ -77,7 +79,7 @@ class NodePower:
         return idle_s, on_s
 
     def is_idle(self, node: int) -> bool:
-        """Return whether a node is on and no job holds a unit of the node."""
+        """Return whether a node is on while no job has a unit of it."""
         return node in self._free_since and self._cluster.state[node] == NodePowerState.ON
 
     def shut_down(self, node: int) -> None:
@@ -118,7 +120,9 @@ class NodePower:
         return self._steps
 
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
-        """Return when all nodes of an allocation would be on if the nodes that are off were booted now.
+        """Return when all nodes of an allocation would be on.
+
+        It is assumed that the nodes that are off are booted now.
 
         Returns:
             Time in seconds, and the changes of power until this time.
@@ -213,7 +217,10 @@ class NodePower:
             self._at(self._events.now_s + self._idle_off_s, self._turn_off, node)
 
     def _turn_off(self, node: int) -> None:
-        """Shut down a node that has been idle long enough, unless a job has used it in the meantime."""
+        """Shut down a node that has been idle long enough.
+
+        Do nothing if a job has used it in the meantime.
+        """
         assert self._idle_off_s is not None
         since_s = self._free_since.get(node)
         if since_s is not None and self._events.now_s >= since_s + self._idle_off_s:

@@ -1,4 +1,7 @@
-"""Free resources of each node over time, from expected ends of running jobs and from reservations."""
+"""Free resources of each node over time.
+
+They follow from the expected ends of running jobs and from reservations.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +168,10 @@ class NodeTimeline:
             _take(row, request, allocation)
 
     def _capacity(self, request: UnitRequest, first: int, last: int) -> Ints:
-        """Return the units that the job can get on each of its nodes in the rows `first` to `last` - 1."""
+        """Return the units that the job can get on each node.
+
+        The units must be free in all rows from `first` to `last` - 1.
+        """
         units = reduce(np.minimum, (row.units for row in self._rows[first:last]))[request.nodes]
         if request.unit_memory_gib > 0:
             free_gib = reduce(np.minimum, (row.memory_gib for row in self._rows[first:last]))[request.nodes]
@@ -211,7 +217,7 @@ def _take(row: FreeResources, request: UnitRequest, allocation: Allocation) -> N
 
 
 def choose_units(capacity: Ints, free: Ints, is_off: Bools, units: int) -> list[tuple[int, int]]:
-    """Choose units by the rule of `Cluster.plan` on nodes that each offer a limited number of units.
+    """Choose units by the rule of `Cluster.plan`. Each node offers a limited number of units.
 
     Args:
         capacity: units that the job can get on each node, shape (e,); the sum is at least `units`.

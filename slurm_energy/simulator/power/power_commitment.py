@@ -47,7 +47,9 @@ class PowerCommitment:
         return self.peak_watts([])
 
     def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
-        """Return when the nodes of a job that starts now would be on, and the power changes until then.
+        """Return when the nodes of a job would be on, and the power changes until then.
+
+        It is assumed that the job starts now.
 
         Args:
             kind: index of the kind of nodes.

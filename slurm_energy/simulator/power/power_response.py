@@ -1,7 +1,7 @@
 """Response of simulated jobs to power limits: run time and power at the possible limits of one unit.
 
-The response of a job comes from the first of these sources that exists: the job's measured points
-(`Workload.cap_points`), or shapes of the job that differ only by their power caps, or the model of
+The response of a job comes from the first existing source in this list: the job's measured points
+(`Workload.cap_points`), shapes of the job that differ only by their power caps, the model of
 `oracle.history.cap_response`. The model is used only if the units of the job's nodes have a power limit. If
 no source exists for a job, the job runs at full power or not at all.
 """
@@ -90,7 +90,7 @@ class PowerResponses:
 
 
 def _capped_shapes(jobs: Workload, job: int, shape: int) -> Ints:
-    """Return the shapes that differ from `shape` only by a lower power cap, in ascending order of power."""
+    """Return the shapes that differ from `shape` only by a lower power cap, ordered by power, ascending."""
     rows = np.arange(jobs.first[job], jobs.first[job + 1])
     alike = np.ones(len(rows), np.bool_)
     for column in (jobs.hardware, jobs.units, jobs.batch):

@@ -40,7 +40,9 @@ _ACTIVITY_OF_STATE: Final = np.array(
 
 
 class PowerSavingControl:
-    """Periodic decisions on idle nodes to shut down, and on nodes to boot ahead of demand.
+    """Periodic decisions about nodes.
+
+    Idle nodes are shut down, and nodes are booted ahead of demand.
 
     The forecast learns from the jobs that have arrived since the start of the simulation. Each kind of nodes
     is a pool.
@@ -143,7 +145,7 @@ class PowerSavingControl:
 
 
 class _SimulatedPool:
-    """Pool of the nodes of one kind, with the history of the demand for these nodes."""
+    """Pool of the nodes of one kind, with the history of the demand for them."""
 
     def __init__(
         self,
