@@ -85,7 +85,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _is_response_point(value: Any) -> bool:
-    """Return whether a JSON value contains the relative time and power of the job at one operating point."""
+    """Return whether a JSON value contains a job's relative time and power at one operating point."""
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("point"), Mapping)

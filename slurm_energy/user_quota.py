@@ -1,4 +1,4 @@
-"""Division of a limit on the items of all users into an equal maximum per user. Pure functions."""
+"""Division of a limit that all users share into equal maxima per user. Pure functions."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Add a subcommand of `senergy lab` with help text and examples, and return the parser of the subcommand.
+    """Add a subcommand of `senergy lab` with help text and examples. Return its parser.
 
     All subcommands that need a lab get the option for the lab's directory.
     """

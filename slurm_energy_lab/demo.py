@@ -130,7 +130,7 @@ def explain(jobs: list[dict[str, Any]]) -> list[str]:
 
 
 def _tuned_line(job: dict[str, Any]) -> str:
-    """Return the result of the tuned job, relative to the untuned speed and power of the same job."""
+    """Return the result of the tuned job, relative to its own untuned speed and power."""
     tuning = job["nodes"][0]["tuning"] or {}
     label = "Training on GPUs that no table lists, tuned to the least energy at most 5 % slower"
     point = next((item for item in tuning.get("points", ()) if item["point"] == tuning.get("chosen")), None)

@@ -1,4 +1,7 @@
-"""Options of `senergy lab up` for nodes of unequal speed, and for the network between nodes."""
+"""Options of `senergy lab up`.
+
+They make nodes unequal in speed and configure the network between nodes.
+"""
 
 from __future__ import annotations
 

@@ -137,7 +137,10 @@ def _cap_flags(device: str, draw: Mapping[str, float]) -> dict[str, str]:
 
 
 def table(runs: Sequence[PolicyRun]) -> str:
-    """Return a Markdown table with the change of time, energy and EDP of each run relative to `monitor`."""
+    """Return a Markdown table of changes relative to `monitor`.
+
+    It shows the change of time, energy and EDP of each run.
+    """
     policies = list(dict.fromkeys(run.policy for run in runs))
     lines = [
         f"| program | {' | '.join(policies)} |",

@@ -96,7 +96,7 @@ class DeadlinePreemption:
             self._start(job, selection.shape)
 
     def _may_start(self, job: int, selection: PreemptionSelection) -> bool:
-        """Return whether budget and constraints permit a job to replace the jobs that it interrupts."""
+        """Return whether budget and constraints permit a job to replace the jobs that it would interrupt."""
         shape = selection.shape
         expected_s = self._runs.expected_s(job, shape)
         candidate = Candidate(job, shape, self._demand.need(shape), expected_s)

@@ -98,7 +98,7 @@ class RunningJobs:
         accounts: energy accounts of all n jobs.
         left: fraction of each job's work that remains, shape (n,).
         held_s: time for which each job was held by deferral, shape (n,); None if no job is held.
-        watts: power of all running jobs in excess of the idle power of their units.
+        watts: power that all running jobs add to the idle power of their units.
         lent_watts: amount by which `watts` is lowered by jobs that draw less power than their units do when
             idle. This power returns when these jobs end.
         joules: energy of all finished runs.
@@ -288,7 +288,7 @@ class RunningJobs:
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float, checkpoint_s: float | None = None) -> tuple[float, float]:
-        """Return the energy that an interruption of a run now would waste, and the work that would be kept.
+        """Return the energy that is wasted if a run is interrupted now, and the work that is kept.
 
         Args:
             run: the running job.
@@ -331,7 +331,7 @@ class RunningJobs:
         )
 
     def extra_watts(self, shape: int) -> float:
-        """Return the watts that a job adds to the cluster's power in the shape with row `shape`."""
+        """Return the watts that a job adds to the cluster's power if it runs in the shape of row `shape`."""
         return float(self._extra_watts[shape])
 
     def _extra_at(self, shape: int, watts: float) -> float:

@@ -195,7 +195,10 @@ class Scenario:
         )
 
     def beside(self, name: str) -> Path:
-        """Return the path of a file named in the scenario, relative to the folder of the scenario file."""
+        """Return the path of a file that the scenario names.
+
+        A relative name starts at the folder of the scenario file.
+        """
         return self.path.parent / name
 
 

@@ -97,7 +97,9 @@ def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
 
 
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `base` in which values from `data` replace or extend values with the same keys.
+    """Return a copy of `base` with the values from `data`.
+
+    Values with the same keys are replaced or extended.
 
     Tables are merged recursively; lists are replaced as a whole.
     """

@@ -38,8 +38,8 @@ class BudgetRules:
         distribution: name of the policy that distributes the budget among running jobs.
         period_s: control period in seconds. Decided limits are in force one period after the decision. With
             0, decided limits are in force at once.
-        floor_share: floor of running jobs, as a fraction of a unit's range of power limits: 0 is the lowest
-            limit, 1 the highest.
+        floor_share: floor of running jobs, as a fraction of a unit's range of power limits. 0 is the lowest
+            limit, 1 is the highest limit.
         slowdown_limit: slowdown limit of jobs, as a fraction. A job is slowed further only if the budget
             cannot be kept otherwise. NaN means no limit.
         announced: whether steps of the budget are known before they apply.

@@ -151,7 +151,9 @@ class SchedulingPass:
                 return  # no other job may delay it
 
     def _may_start(self, candidate: Candidate) -> bool:
-        """Return whether the budget admits a job and the limits in force leave enough power for the job.
+        """Return whether a job may start under the budget.
+
+        The budget must admit the job, and the limits in force must leave enough power for it.
 
         If the job is admitted but too little power is free, limits are lowered so that the job may start in a
         later pass.

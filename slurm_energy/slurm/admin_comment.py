@@ -1,4 +1,4 @@
-"""Reader and writer of the AdminComment of ended jobs in Slurm's accounting."""
+"""Reader and writer of the AdminComment of ended jobs. Slurm's accounting stores this comment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parser of the resource request in the #SBATCH lines of a batch script, by the rules of sbatch."""
+"""Parser of the resources that the #SBATCH lines of a batch script request. The rules are sbatch's."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ class _Lines:
     """The lines of a batch script: the options before its first command, and that command.
 
     Attributes:
-        given: line number, long option name and value of each option; value None: the option has no value.
+        given: line number, long option name and value of each option. If the value is None, the option has no
+            value.
         notes: warnings, one line each.
         command: the first command line; an empty value means none.
         heterogeneous: whether the script is a heterogeneous job. Only its first component is parsed.
@@ -274,7 +275,9 @@ class _Request:
         return self._sum([item for item in plain if item == "gpu" or item.startswith(("gpu:", "gpu="))], name)
 
     def _sum(self, items: Sequence[str], name: str) -> tuple[int, str | None]:
-        """Return the total number of GPUs in a list of requests, and the first GRES type (None: not named).
+        """Return the total number of GPUs in a list of requests, and the first GRES type that is named.
+
+        The type is None if no request names one.
 
         If the list names further types, a note is added.
 

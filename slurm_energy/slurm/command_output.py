@@ -101,7 +101,9 @@ class FixedWidth:
         return Command(argv, encoding=BYTE_PER_CHARACTER)
 
     def rows(self, output: str, what: str) -> Iterator[list[str]]:
-        """Split the output of a command from `command` into rows, each a list with the text of each field.
+        """Split the output of a command that `command` returned into rows.
+
+        Each row is a list with the text of each field.
 
         Args:
             output: output of the command.

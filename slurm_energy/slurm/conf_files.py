@@ -66,7 +66,7 @@ def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | Non
 
 
 def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
-    """Return the values of all keys in slurm.conf and its included files, by key in lower case.
+    """Return the values of all keys in slurm.conf and the files that it includes, by key in lower case.
 
     A key may have several values; Slurm uses the last one. The value of a line about nodes or partitions is
     the whole line; its key is the first key of the line, such as `nodename`.

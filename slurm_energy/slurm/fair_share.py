@@ -42,9 +42,9 @@ class FairShare:
 
     Attributes:
         raw: shares as sacctmgr shows them; None means `Share=parent`.
-        norm: fraction of the cluster, 0 to 1: the product of the fractions on each level from the root down.
-            Under classic fairshare `norm` equals Slurm's NormShares. Under Fair Tree, NormShares is only the
-            last factor of this product.
+        norm: fraction of the cluster, 0 to 1. It is the product of the fractions on all levels from the root
+            down. Under classic fairshare `norm` equals Slurm's NormShares. Under Fair Tree, NormShares is
+            only the last factor of this product.
     """
 
     raw: int | None

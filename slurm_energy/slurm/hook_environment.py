@@ -1,4 +1,4 @@
-"""Parser of the environment of prolog and epilog, with the same result for every Slurm release.
+"""Parser of the environment of prolog and epilog. The result is the same for every Slurm release.
 
 The names of the variables differ between releases, and this module hides the differences. The job-control
 values (`SPANK_ENERGY_*`) are user-supplied and unchecked.

@@ -84,7 +84,7 @@ def node_position(node: str, hostlist: str) -> int | None:
 
 
 def count_at(counts: str, position: int) -> int | None:
-    """Return the count of the node at a position in a list of counts such as `64(x2),32`.
+    """Return one count from a list of counts such as `64(x2),32`: the count at the given position.
 
     Args:
         counts: list with one count per node of a host list.

@@ -151,8 +151,8 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
         run: function that executes a command and returns the output of the command.
 
     Returns:
-        By job id, the runs of the job in the order of their starts. There are several after a requeue, or
-        after Slurm has reused the id; squeue shows only the current run. Ids that Slurm does not know are
+        By job id, the runs of the job in the order of their starts. A job has several runs after a requeue,
+        or after Slurm has reused the id. squeue shows only the current run. Ids that Slurm does not know are
         missing.
 
     Raises:
@@ -191,7 +191,7 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
 
 
 def overlaps(facts: JobFacts, start: float, end: float) -> bool:
-    """Return whether a run may have run at some time from `start` to `end`, in Unix seconds.
+    """Return whether a run may have overlapped the time from `start` to `end`, in Unix seconds.
 
     The clocks may differ by 5 minutes.
     """

@@ -55,7 +55,7 @@ class LicenseReservation:
 
 
 def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str, int | None]]:
-    """Split a list of licenses into the counts of the licenses in `ours` and all other items.
+    """Split a list of licenses in two: the counts of the licenses in `ours`, and all other items.
 
     The list has the notation of squeue and sbatch. If a name occurs in several items, their counts are added,
     as in Slurm.

@@ -1,4 +1,7 @@
-"""Power states of all nodes, Slurm's settings of power saving, and commands that power nodes down and up."""
+"""Power states of all nodes, and Slurm's settings of power saving.
+
+The module also has commands that power nodes down and up.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class PluginFile:
 
 @dataclass(frozen=True, slots=True)
 class SlurmFiles:
-    """The files of slurm-energy in the configuration of Slurm on this host.
+    """Files of slurm-energy that the configuration of Slurm on this host names.
 
     Attributes:
         conf: path of slurm.conf; None means that this host has no slurm.conf, or the file cannot be read.

@@ -1,4 +1,6 @@
-"""Options of sacct in the releases from 22.05 to 26.05, and how `senergy acct` treats each of them.
+"""Options of sacct in the releases from 22.05 to 26.05.
+
+The module defines how `senergy acct` treats each option.
 
 Source: `long_options` in src/sacct/options.c of each release.
 """

@@ -286,7 +286,7 @@ class StudyDirectory:
         self.manifest = manifest
 
     def _inputs(self, step: str) -> dict[str, str]:
-        """Return the present SHA-256 of the objective and of the results of earlier steps."""
+        """Return the present SHA-256 of the objective and of the results of all earlier steps."""
         spec = STEPS[step]
         inputs = {"objective": self.objective().digest(*spec.sections)} if spec.sections else {}
         for name in (*spec.requires, *spec.uses):

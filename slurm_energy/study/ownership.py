@@ -21,7 +21,7 @@ _WRITE_BY_OTHERS: Final = 0o002
 
 
 def require_own_study(path: Path) -> None:
-    """Check owner and mode of everything in the directory of a study.
+    """Check the owner and the mode of all files and directories of a study.
 
     Each file must belong to root or to the user of this process. It must not be a symbolic link, and others
     must have no write permission. If the process runs as root, the group must have no write permission

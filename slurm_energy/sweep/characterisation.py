@@ -103,7 +103,9 @@ def node_size(node: str) -> tuple[int, int]:
 
 
 def kernel_seconds(minutes: float, jobs: int) -> int:
-    """Return the longest run time of a kernel at full speed with which all jobs fit into the given time.
+    """Return the longest run time of a kernel with which all jobs fit into the given time.
+
+    It is the run time at full speed.
 
     The last job may start if its time limit ends within the given time. All earlier jobs must therefore be
     done by then.
@@ -132,7 +134,9 @@ def job_minutes(seconds: float) -> int:
 
 
 def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) -> dict[str, Any]:
-    """Run a short job that measures the reference kernels on a node and reads the ranges of its knobs.
+    """Run a short job on a node.
+
+    It measures the reference kernels and reads the ranges of the node's knobs.
 
     Args:
         request: node to describe, and options for submitting its jobs.

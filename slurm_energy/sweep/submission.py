@@ -100,7 +100,9 @@ def read_given_options(
     points: Sequence[SweepPoint],
     replaced: Collection[str] = (),
 ) -> dict[str, str | None]:
-    """Return the options that the script and the user set, and refuse those that conflict with a sweep.
+    """Return the options that the script and the user set.
+
+    Refuse options that conflict with a sweep.
 
     Args:
         script: path of the batch script.

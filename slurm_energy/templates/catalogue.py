@@ -211,7 +211,7 @@ def _fault(name: str, table: Mapping[str, Any]) -> str:
 
 
 def render(template: Template, given: Mapping[str, str], energy_check: value_kinds.EnergyCheck) -> str:
-    """Return the text of a template with the given values, and with defaults for the other variables.
+    """Return the text of a template with the given values. Other variables have their defaults.
 
     Args:
         template: template to be rendered.

@@ -1,4 +1,7 @@
-"""Ranks and nodes of a training program, read from its environment, and a check of the allocation."""
+"""Ranks and nodes of a training program, read from its environment.
+
+The module also checks the allocation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _FIRST_HOST = re.compile(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>\d+)[^\]]*\](?P<su
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Number of a rank, and the address at which all ranks of the program meet.
+    """Number of a rank, and the address under which all ranks of the program connect.
 
     Attributes:
         rank: number of this rank.

@@ -1,4 +1,6 @@
-"""Division of a global batch among ranks, adapted to the measured time and power of each rank.
+"""Division of a global batch among ranks.
+
+It is adapted to the measured time and power of each rank.
 
 The module does no I/O. The training program passes the measurements of all ranks at the end of each
 measurement window, which lasts a few training steps. All ranks compute the same decision from the same
@@ -32,7 +34,9 @@ _MIN_BUSY_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RankWindow:
-    """Measurements of one rank in a window of training steps with a constant batch division.
+    """Measurements of one rank in a window of training steps.
+
+    The batch division is constant in the window.
 
     Attributes:
         samples: samples of the rank in a step; 0 if the rank paused.
@@ -175,18 +179,24 @@ class Balancer:
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
     def to_json(self) -> dict[str, Any]:
-        """Return batch division and fits for a checkpoint, valid only for a run with the same ranks."""
+        """Return batch division and fits for a checkpoint.
+
+        They are valid only for a run with the same ranks.
+        """
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore batch division and fits from a checkpoint, if it has the same ranks and batch size."""
+        """Restore batch division and fits from a checkpoint.
+
+        This is done only if the checkpoint has the same ranks and batch size.
+        """
         samples = tuple(int(count) for count in state["samples"])
         if len(samples) == len(self.samples) and sum(samples) == self._global_batch:
             self.samples = samples
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Compare the part of a step in which all ranks wait with the exchange time measured at start."""
+        """Compare the time of a step in which all ranks wait with the exchange time measured at start."""
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))
         if expected_s < _MIN_EXCHANGE_S:

@@ -11,7 +11,7 @@ from slurm_energy.profiling.section import energy_between, total_joules
 class RankMeter:
     """Sums of time and energy between `resume` and `pause`.
 
-    The energy is the energy of the job on this node, divided by the number of ranks that the job has on the
+    The energy of a rank is the job's energy on this node, divided by the number of the job's ranks on this
     node.
 
     Args:

@@ -39,7 +39,7 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], timeout_s: 
 
 
 class RestartLoop:
-    """Repeated runs of a program on those nodes of a job that still run tasks.
+    """Repeated runs of a program on those nodes of its job on which tasks can still run.
 
     Args:
         command: command of the program.

@@ -143,7 +143,7 @@ class TrainingSession:
             self._checkpoint.write(self._content())
 
     def _times(self, ended: Any) -> tuple[float, float]:
-        """Return the seconds of a step in which this rank computed, and the seconds of the whole step."""
+        """Return the seconds of a step in which this rank computed, and the seconds that the step took."""
         clock, exchange = self.model.clock, self.model.exchange
         step_s = clock.seconds(self._started, ended)
         if exchange is None or exchange.exchanged is None:
@@ -171,7 +171,7 @@ class TrainingSession:
             log.info("balanced: %s: samples %s, expects %.3g s%s a step", where, counts, split.step_s, energy)
 
     def _regroup(self, active: tuple[int, ...]) -> None:
-        """Exchange gradients among a new set of ranks from this training step on."""
+        """Change the set of ranks that exchange gradients, from this training step on."""
         resumed = set(active) - set(self._active)
         if self._active and resumed:
             self._send_state(self._active[0])

@@ -157,8 +157,8 @@ def safe_point(
 
     The safe point is the lowest candidate that sets only a GPU power limit of at least `SAFE_SHARE` of the
     GPU's power. The safe point is UNTUNED if no candidate qualifies, if the power is unknown, or if the
-    objective has a slowdown limit. The reason for the last case is that such power limits exceed a slowdown
-    limit of 5 % in a fifth of the jobs of the power-limit study. Processors are not changed.
+    objective has a slowdown limit. A slowdown limit is a reason because, in the power-limit study, these GPU
+    power limits slowed a fifth of the jobs down by more than 5 %. Processors are not changed.
     """
     if gpu is None or reference.gpu_watts is None or objective.slowdown_limit is not None:
         return UNTUNED

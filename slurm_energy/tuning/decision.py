@@ -1,4 +1,6 @@
-"""Choice of a job's next operating point: probe a point, hold a point or return to the untuned point.
+"""Choice of a job's next operating point.
+
+The choice is to probe a point, to hold a point, or to return to the untuned point.
 
 The choice follows from an ensemble of possible responses of the job, weighted by measurements.
 """
@@ -60,8 +62,8 @@ class Situation:
         visited: indices of the measured points.
         excluded: indices of the points that the hardware refused, and of the points that have been measured
             in the maximum number of measurement windows.
-        refuted: indices of the points whose own measurements show a loss or a broken limit. These
-            measurements count even if no sample of the ensemble agrees with them, for example because figures
+        refuted: indices of the points whose own measurements show a loss or a broken limit. The measurements
+            of a point count even if no sample of the ensemble agrees with them, for example because figures
             of earlier runs are wrong.
         may_probe: whether points that are not measured yet may be tried.
         remaining_windows: expected number of measurement windows until the end of the job.
@@ -131,7 +133,10 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
 def _safety(
     posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return for each point whether the job may stay at it, and whether measurements may show this."""
+    """Return, for each point, whether the job may stay at it and whether measurements may show that.
+
+    The result contains one mask for each question.
+    """
     if objective.slowdown_limit is None:
         risk = posterior.cost_exceedance(objective, 1.0 + MARGIN)
         return risk <= MAX_LOSS_RISK, risk < 1.0

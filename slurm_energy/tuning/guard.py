@@ -98,7 +98,7 @@ class RegularityGuard:
 
 
 class DevicePowerGuard:
-    """Comparison of the power of a job's devices with their power in the first window at the same point.
+    """Comparison of the power of a job's devices with their first window at the same operating point.
 
     Two phases of a job can have the same speed at a point although their untuned speeds differ. The power of
     a device then distinguishes the phases better than the power of the whole job.
@@ -137,7 +137,10 @@ class RunBudget:
         self._excess_energy_s = 0.0
 
     def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
-        """Add an interval of the run, with the logarithms of time and power relative to the untuned job."""
+        """Add an interval of the run.
+
+        Its logarithms of time and power are relative to the untuned job.
+        """
         untuned_s = duration_s * math.exp(-log_time_ratio)
         self._elapsed_s += duration_s
         self._untuned_s += untuned_s
@@ -155,8 +158,9 @@ class RunBudget:
     def remaining_windows(self, window_s: float) -> float:
         """Return the expected number of measurement windows until the end of the job.
 
-        A job of unknown length is expected to run for as long as it has run so far, and at least for 20
-        windows. If windows are long because the job has long steps, this minimum is ten minutes instead.
+        If the length of a job is unknown, the job is expected to run for the same time that it has already
+        run, and for 20 windows at least. If windows are long because the job has long steps, this minimum is
+        ten minutes instead.
         """
         if self._expected_s is not None:
             return max(self._expected_s - self._elapsed_s, 0.0) / window_s

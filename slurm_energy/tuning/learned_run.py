@@ -1,4 +1,6 @@
-"""Response of a program as measured by one finished run of a job, read from the job's energy records.
+"""Response of a program that one finished run of a job measured.
+
+It is read from the job's energy records.
 
 A run yields one or both of two results: time and power at several points relative to the run's own untuned
 reference, and time and power of the whole run at one point. Records come from nodes. Therefore implausible
@@ -191,7 +193,10 @@ def learned_run(
 
 
 def workload_class(tag: str | None) -> str | None:
-    """Return the class of a reference kernel from the tag of its job; None for other jobs."""
+    """Return the class of a reference kernel.
+
+    It follows from the job's tag. Other jobs have the class None.
+    """
     name = (tag or "").removeprefix(CHARACTERISATION_TAG)
     return name if name != tag and name in WORKLOAD_CLASSES else None
 
@@ -248,7 +253,7 @@ def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:
 def _whole_run_point(
     records: Sequence[EnergyRecord], limits: LearnedLimitRange | None
 ) -> OperatingPoint | None:
-    """Return the operating point that was in force on all nodes for the whole run; None if unknown."""
+    """Return the operating point that all nodes had during the whole run; None if unknown."""
     points = {_point_of(record) for record in records}
     point = points.pop() if len(points) == 1 else None
     if point is None or point == UNTUNED or limits is None:

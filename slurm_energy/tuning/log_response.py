@@ -23,7 +23,9 @@ _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either s
 
 @dataclass(frozen=True, slots=True)
 class LogResponse:
-    """Distribution of the log ratios of the time, or of the power, at J points under each of K hypotheses.
+    """Distribution of log ratios at J points under each of K hypotheses.
+
+    A log ratio is that of the time or that of the power.
 
     A hypothesis states one log ratio for every point. A real job deviates from each hypothesis.
 

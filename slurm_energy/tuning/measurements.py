@@ -102,7 +102,7 @@ class SpeedMeasurement:
 
 
 class NoiseScale:
-    """Ratio of the scatter of measurement windows at one operating point to the stated errors of the windows.
+    """Scatter of measurement windows at one operating point, divided by the windows' stated errors.
 
     Windows of a program with checkpoints or evaluations scatter more than windows of a steady program. The
     stated errors of later windows are multiplied by this ratio. The ratio is never below 1.
@@ -185,7 +185,7 @@ class ReferenceTrack:
         return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2
 
     def at(self, time_s: float) -> tuple[float, float, float]:
-        """Return the logarithm of the speed, its standard error, and the logarithm of the power at a time."""
+        """Return three values at a time: log of the speed, standard error of it, and log of the power."""
         blocks = [block for block in self.blocks if block.windows]
         if self._is_constant(blocks):
             precisions = [1.0 / block.relative_error**2 for block in blocks]

@@ -81,7 +81,7 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the factor by which the oracle's error is multiplied at a predicted log time ratio, 0.3 to 1.
+    """Return the factor for the oracle's error at a predicted log time ratio, from 0.3 to 1.
 
     The factor is small for a small slowdown.
     """

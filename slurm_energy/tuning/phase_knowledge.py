@@ -22,7 +22,9 @@ _MAX_REFERENCE_BLOCKS = 8
 
 
 class PhaseKnowledge:
-    """Measurements of one phase of a job, and the ensemble of responses weighted by these measurements.
+    """Measurements of one phase of a job, and the ensemble of responses.
+
+    The ensemble is weighted by these measurements.
 
     Attributes:
         track: the untuned reference over time.
@@ -53,7 +55,7 @@ class PhaseKnowledge:
         self.held_s += window.duration_s
 
     def log_ratios(self, window_or_visit: ProgressWindow | SpeedMeasurement) -> tuple[float, float]:
-        """Return the logarithms of time and power relative to the reference at the time of measurement."""
+        """Return the logarithms of time and power, relative to the reference at the measurement's time."""
         if isinstance(window_or_visit, ProgressWindow):
             mid_s = window_or_visit.start_s + window_or_visit.duration_s / 2
         else:

@@ -18,7 +18,7 @@ _SEED = 12
 
 @dataclass(frozen=True)
 class PriorSamples:
-    """Samples of the quantities that do not depend on the job or on the ranges of its hardware, each [K, 1].
+    """Samples of quantities that depend neither on the job nor on the ranges of its hardware, each [K, 1].
 
     Attributes:
         gpu: responses of the GPUs; None for a job without GPUs.

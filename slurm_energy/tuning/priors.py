@@ -47,8 +47,8 @@ class Prior(Protocol):
 class PhysicalPrior:
     """Generic prior from the physical model of a job on GPUs and processors.
 
-    A job on GPUs uses the GPU for a share of its time and waits for the host in the rest. The host's work
-    runs before or beside that of the GPU, so that slow processors can starve the GPU.
+    A job on GPUs uses the GPU for a share of its time. In the rest of the time, it waits for the host. The
+    host works before the GPU or at the same time, so that slow processors can starve the GPU.
     """
 
     def __init__(

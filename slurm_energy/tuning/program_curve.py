@@ -29,7 +29,9 @@ _FULL_LIMIT_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Mean time and power of the reference for whole runs of one shape, with the relative errors.
+    """Mean time and power of the reference, with the relative errors.
+
+    They are for whole runs of one shape.
 
     A shape is a number of nodes, GPUs and CPUs.
     """
@@ -77,8 +79,8 @@ def program_curve(
 ) -> ResponseCurve | None:
     """Return the response curve of a program; None if no two points can be compared.
 
-    Whole runs are compared with untuned runs of the same shape. Without an untuned run, they are compared
-    with runs at a GPU power limit close to the limit that was in force before the job.
+    Whole runs are compared with untuned runs of the same shape. If there is no untuned run, whole runs are
+    compared with runs at a GPU power limit that is close to the limit in force before the job.
 
     Args:
         runs: runs of one program on one kind of hardware.

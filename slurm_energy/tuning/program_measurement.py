@@ -22,7 +22,9 @@ _UNKNOWN: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramMeasurement:
-    """Time and power of a recurring job at one operating point, from a whole run or from windows of a run.
+    """Time and power of a recurring job at one operating point.
+
+    They come from a whole run or from windows of a run.
 
     Attributes:
         point: operating point at which the job ran.
@@ -49,10 +51,13 @@ class ProgramMeasurement:
 
 
 def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
-    """Return a measurement without a time: the power of the untuned job, measured before a run was tuned.
+    """Return a measurement of power without a time.
 
-    The measurement shows by how much a power limit lowered the power of whole runs. If a job waits for its
-    host, a limit lowers the mean power by a larger factor than the ratio of the limit to this power.
+    The power is that of the untuned job, measured before a run was tuned.
+
+    The measurement shows by how much a power limit lowered the power of whole runs. A job that waits for its
+    host draws more than its mean power while it computes. A limit then lowers the mean power by a larger
+    factor than the ratio of the limit to the untuned mean power.
 
     Args:
         watts: mean power of the untuned job.
@@ -64,9 +69,10 @@ def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
 def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Return the measurements since the last drift of the job, in their order.
 
-    A job has drifted if a measurement deviates from the value that earlier measurements of the same scale at
-    the same point predict. The deviation must exceed `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`.
-    All measurements before the deviating measurement are dropped.
+    Each measurement is compared with the value that earlier measurements of the same scale at the same point
+    predict. The job has drifted if a measurement deviates from this value. The deviation must exceed
+    `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`. All measurements before the deviating measurement
+    are dropped.
 
     Args:
         measurements: measurements in the order of time.

@@ -1,4 +1,6 @@
-"""Recurring jobs: choice of the operating point of the next run from the measurements of earlier runs.
+"""Choice of the operating point for the next run of a recurring job.
+
+The choice uses the measurements of earlier runs.
 
 The prior is a set of hypotheses, each of which is a complete response of the job: log ratios of time and
 power to the untuned job at every candidate point. Measurements weight the hypotheses and correct them at the
@@ -40,11 +42,11 @@ class RecurrenceOptions:
         min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
         max_violation: maximum probability of a violation that every run may have. A violation is a
             slowdown that exceeds the limit by more than `tolerance`.
-        violation_rate: permitted share of runs with a violation among all runs of a program. If the
-            violations expected in the runs so far are fewer than permitted, the next run may have a higher
-            probability than `max_violation`, so that more points can be explored. On random GPUs, violations
-            are about four times as frequent as expected, because some responses have a knee between a
-            measured limit and the next lower limit. The goal is 1 % of the runs.
+        violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
+            violations were expected in the runs so far than are permitted, a violation in the next run may be
+            more probable than `max_violation`. In this way more points can be explored. On random GPUs,
+            violations are about four times as frequent as expected, because some responses have a knee
+            between a measured limit and the next lower limit. The goal is 1 % of the runs.
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
@@ -156,7 +158,7 @@ class RecurrencePosterior:
         self.weights = _normalized(prior.log_weights + time_likelihood + power_likelihood)
 
     def _deviation(self, weights: Floats, samples: Floats, correlation: Floats) -> Floats:
-        """Return the covariance of the deviations of a real job from the best hypothesis, shape (J, J).
+        """Return the covariance of a real job's deviations from the best hypothesis, shape (J, J).
 
         Args:
             weights: probability of each hypothesis, shape (K,).
@@ -314,9 +316,10 @@ def choose_point(
     """Choose the operating point of the next run.
 
     Without exploration, the allowed point with the minimum expected cost is chosen. With exploration, the
-    point with the minimum net cost is chosen. The net cost is the cost of the next run minus the expected
-    saving of later runs from its result. If several points have nearly the same net cost, a response is drawn
-    from the posterior (Thompson sampling), and the point with the minimum cost under this response is chosen.
+    point with the minimum net cost is chosen. The net cost is the cost of the next run, minus the saving that
+    its result is expected to bring to later runs. If several points have nearly the same net cost, a response
+    is drawn from the posterior (Thompson sampling), and the point with the minimum cost under this response
+    is chosen.
 
     Args:
         posterior: distribution of the job's response.

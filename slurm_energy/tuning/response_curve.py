@@ -1,4 +1,7 @@
-"""Response curves: relative time and power of a workload at the operating points of one kind of hardware."""
+"""Response curves: relative time and power of a workload at operating points.
+
+A curve is for one kind of hardware.
+"""
 
 from __future__ import annotations
 

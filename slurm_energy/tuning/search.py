@@ -46,8 +46,8 @@ class TuningSearch:
     setting took effect, and passes the window to `observe`. The search first measures the untuned reference.
     It then tries the point with the best expected objective until no untried point is expected to be better,
     and holds the best measured point. After a window that contradicts its expectation, the job returns to the
-    reference. If the reference has changed as well, a new phase of the job has begun, for which a separate
-    search starts.
+    reference. If the reference has changed as well, a new phase of the job has begun. A separate search
+    starts for this phase.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TuningSearch:
             self._observe_untuned_hold(window)
 
     def summary(self) -> dict[str, Any]:
-        """Return the result of the search in the form of the job record's key `tuning`."""
+        """Return the result of the search in the form of the key `tuning` in the job record."""
         static = self._static if self._phase is SearchPhase.STATIC else None
         return summary(self._points, self._objective, [self._knowledge, *self._memory], self._source, static)
 
@@ -391,7 +391,7 @@ class TuningSearch:
         self._detector.reset()
 
     def _note_units(self, window: ProgressWindow) -> None:
-        """Start the search again if the units of progress differ from those of the previous windows."""
+        """Start the search again if the units of progress are not those of the previous windows."""
         if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
         elif self._source is not None and window.spans_cycles != self._spans_cycles:

@@ -45,7 +45,7 @@ def trial_savings(
     after: AfterTrial,
     random: np.random.Generator,
 ) -> Floats:
-    """Return for each point by how much a trial is expected to lower the cost of each later run, (J,).
+    """Return by how much a trial of each point is expected to lower the cost of each later run, (J,).
 
     Args:
         weights: probability of each hypothesis, shape (K,).

@@ -215,7 +215,7 @@ def _date(unix_s: float) -> str:
 
 
 def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: NodesOfSlurm) -> float | None:
-    """Return the minimum power of the nodes under a budget, as far as the configuration states it.
+    """Return the minimum power of the nodes under a budget, if the configuration states it.
 
     None: unknown.
     """

@@ -53,7 +53,7 @@ def _unknown_nodes(context: CheckContext, nodes: dict[str, frozenset[str]]) -> I
 def _conflicts(
     context: CheckContext, first: str, second: str, nodes: dict[str, frozenset[str]]
 ) -> Iterator[Finding]:
-    """Yield a finding for each key to which two node types give different values on the same node."""
+    """Yield a finding for each key to which two node types give different values on a common node."""
     common = nodes[first] & nodes[second]
     if not common:
         return
@@ -88,7 +88,7 @@ def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterato
 
 
 class _TypeReader(TableReader):
-    """Table reader that names a key of a node type by its position in the table of the type.
+    """Reader of a node type's table. It names a key by the key's position in that table.
 
     Args:
         reader: reader of the file.

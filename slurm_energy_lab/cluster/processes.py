@@ -130,9 +130,9 @@ def accepts(path: Path) -> bool:
 def reserve_ports(count: int, start: int) -> list[socket.socket]:
     """Return sockets that are bound to the next free TCP ports of the loopback interface.
 
-    While such a socket is open, another process can bind the same port only if it sets SO_REUSEADDR. The
-    daemons of Slurm and of slurm-energy set SO_REUSEADDR, so they can listen on the port. Two labs that start
-    at the same time therefore use different ports.
+    While one of these sockets is open, another process can bind the same port only if it sets SO_REUSEADDR.
+    The daemons of Slurm and of slurm-energy set SO_REUSEADDR, so they can listen on the port. Two labs that
+    start at the same time therefore use different ports.
 
     Args:
         count: number of ports.

@@ -1,4 +1,4 @@
-"""Start of a lab in steps that run in parallel.
+"""Start of a lab in steps. Independent steps run in parallel.
 
 Each step starts as soon as the steps it needs are ready.
 
@@ -21,7 +21,7 @@ LOG_TAIL_LINES = 12
 
 @dataclass(frozen=True)
 class StartupStep:
-    """A daemon to start, a task to run, or (without `argv`) a condition to wait for.
+    """A step of the start: a daemon to start, a task to run, or (without `argv`) an awaited condition.
 
     Attributes:
         name: unique name, for example `n1 slurmd` for a daemon of a node.

@@ -42,7 +42,7 @@ class NodeLoad:
 
 @dataclass(slots=True)
 class JobShape:
-    """Parameters of a synthetic job in addition to those of its program.
+    """Parameters of a synthetic job. They complete those of its program.
 
     Attributes:
         elapsed_s: duration of the job.

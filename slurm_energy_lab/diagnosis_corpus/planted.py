@@ -26,7 +26,9 @@ Builder = Callable[[Random], JobObservation]
 
 @dataclass(frozen=True, slots=True)
 class PlantedJob:
-    """Kind of synthetic job, with the finding that the diagnosis should report for jobs of this kind.
+    """Kind of synthetic job.
+
+    It includes the finding that the diagnosis should report for jobs of this kind.
 
     Attributes:
         name: name of the kind.
@@ -102,7 +104,10 @@ def _slow_loader(random: Random, workers: int) -> JobShape:
 
 
 def _few_cpus(random: Random, workers_per_cpu: float) -> JobShape:
-    """Return a job with fewer CPUs than its loader needs, and with the given number of workers per CPU."""
+    """Return a job with fewer CPUs than its loader needs.
+
+    The number of workers per CPU is given.
+    """
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
     cores = random.choice([2, 3, 4])

@@ -45,7 +45,7 @@ class Score:
 
 
 def task_groups(seed: int) -> list[TaskGroup]:
-    """Return 150 jobs with 21,000 tasks in total, of which 724 ran on slow nodes.
+    """Return 150 jobs with 21,000 tasks in total. 724 of the tasks ran on slow nodes.
 
     The times of a job's tasks have a lognormal distribution with a deviation of 3 to 18 % of their mean. Of
     all tasks, 2 % have up to 50 % more work. A task on a slow node takes 1.3 to 5 times as long; most take

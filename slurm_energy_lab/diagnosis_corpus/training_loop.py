@@ -69,7 +69,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """Mean times of the stages of one training step on one rank, in seconds."""
+    """Mean seconds that each stage of one training step takes on one rank."""
 
     data: float
     copy: float

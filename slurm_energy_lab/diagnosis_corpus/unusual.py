@@ -73,7 +73,7 @@ def _slow_checkpoints(random: Random, *, steps: bool) -> JobObservation:
 
 
 def _one_of_four_gpus(random: Random) -> JobObservation:
-    """Return a job that computes on one of four GPUs and only opens a context on the others."""
+    """Return a job with four GPUs that computes on one and only opens a context on the others."""
     shape = training_job(random, max_ranks=1)
     shape.gpus, shape.has_steps = 4, False
     job = observe(shape, random)

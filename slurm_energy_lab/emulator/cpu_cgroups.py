@@ -112,7 +112,7 @@ class CpuCgroupsV2:
         return [self._base / name / "cgroup.procs"]
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Set the quota and the period of a group in microseconds in cpu.max."""
+        """Write the quota and the period of a group to cpu.max, in microseconds."""
         _write(self._base / name / "cpu.max", f"{quota_us} {period_us}")
 
     def cpu_seconds(self, name: str) -> float:
@@ -157,7 +157,7 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
-    """Return the mount points of cgroup version 1 by controller, and the mount point of version 2.
+    """Return the mount points of cgroup version 1, by controller, and the one of version 2.
 
     The mount point of version 2 is None if version 2 is not mounted.
     """
@@ -210,7 +210,9 @@ def _rmdir(path: Path) -> bool:
 
 
 def _clear(base: Path, refuge: Path, top: Path) -> None:
-    """Remove the control group `base` with its subgroups, and the empty parents of `base` up to `top`.
+    """Remove the control group `base` with its subgroups.
+
+    Then remove the empty parents of `base` up to `top`.
 
     Processes in these groups are moved by writing their process ids to the file `refuge`.
     """

@@ -25,12 +25,12 @@ _RELATIVE_CHANGE = 0.01
 
 
 def quota_us(real_cores: float) -> tuple[int, int]:
-    """Return the CPU quota and the period in microseconds that limit programs to a share of real CPU time.
+    """Return the CPU quota and the period in microseconds for a share of real CPU time.
 
     Linux rejects quotas below a millisecond, so a small share needs a long period. A program that has waited
     may use the whole quota of one period at full speed, so long periods give such a program too much CPU
-    time. Measured with bursts of 50 ms of CPU time at a share of 0.24: the real share was 0.272 with periods
-    of 20 ms, and 0.247 with periods of 5 ms.
+    time. This was measured with bursts of 50 ms of CPU time at a share of 0.24. The real share was 0.272 with
+    periods of 20 ms, and 0.247 with periods of 5 ms.
 
     Args:
         real_cores: number of real cores, that is CPU seconds per second; at least 0.001.
@@ -104,7 +104,10 @@ class CpuThrottle:
         return bool(self._jobs)
 
     def status(self) -> dict[str, object]:
-        """Return mode, number of real cores, and utilisation of jobs, for the response to `status`."""
+        """Return the mode, the number of real cores, and the utilisation of jobs.
+
+        The result is for the response to `status`.
+        """
         return {
             "mode": self._groups.kind if self._groups else "none",
             "reason": self._reason,
@@ -206,7 +209,7 @@ class CpuThrottle:
         return job.measured != job.reported
 
     def _allowed_cores(self) -> dict[int, float]:
-        """Return the number of real cores that each job may use at the current CPU frequencies, by job id."""
+        """Return how many real cores each job may use at the current CPU frequencies, by job id."""
         max_khz = self._realtime_model.profile.cpufreq.max_khz
         with self._realtime_model.now() as model:
             cycles = {

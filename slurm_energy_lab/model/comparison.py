@@ -104,7 +104,7 @@ def _gpu(
 
 
 def gain_percent(profile: NodeProfile, kernel: str, limit_watts: float, delay_exponent: float) -> float:
-    """Return the reduction of node energy x time^exponent by a power limit on all GPUs, in percent.
+    """Return the percentage by which a power limit on all GPUs reduces node energy x time^exponent.
 
     Args:
         profile: the node's profile.

@@ -1,4 +1,6 @@
-"""Loads and frequency settings of the cores of a node, and groups of cores with equal load and settings.
+"""Loads and frequency settings of a node's cores.
+
+Cores with equal load and settings form a group.
 
 The module only records which load is on which core. `cpu_physics` computes power and progress from the
 groups of cores.
@@ -225,7 +227,7 @@ class Cores:
         ]
 
     def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
-        """Return the busy share of a core under the loads `keys`, and each job's part of this share."""
+        """Return the busy share of a core under the loads `keys`, and the part of each job in this share."""
         wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)
         scale = min(1.0, total) / total if keys else 0.0

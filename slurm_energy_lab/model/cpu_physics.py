@@ -1,4 +1,6 @@
-"""Power and progress of a CPU package and its memory as a function of core loads and maximum frequency.
+"""Power and progress of a CPU package and its memory.
+
+Both depend on the loads of the cores and on the maximum frequency.
 
 The module keeps no state. The equations are in docs/lab-physics.md, sections 2 and 3. Power limits
 and time are in `package`; `node` assigns loads to cores.
@@ -194,7 +196,7 @@ class CpuPhysics:
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Store phase time and activity of every part of a compute kernel in its demand.
+        """Store the phase time and the activity of each part of a compute kernel in its demand.
 
         Return the memory traffic of all parts in bytes per second.
         """
@@ -239,7 +241,7 @@ class CpuPhysics:
 def fair_shares(
     wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
 ) -> dict[KernelPart, float]:
-    """Divide a limited resource among parts of compute kernels in proportion to the weights of the parts.
+    """Divide a limited resource among parts of compute kernels in proportion to their weights.
 
     No kernel part receives more than it requests. The unused rest of its share is divided among the other
     parts.

@@ -64,7 +64,9 @@ class GpuModel:
             self._remember(now_s)
 
     def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:
-        """Return the maximum clock in MHz, to 1 kHz, at which the GPU draws at most `watts`.
+        """Return the highest clock at which the GPU draws at most `watts`.
+
+        The clock is in MHz, to 1 kHz.
 
         If even the minimum clock draws more, return the minimum clock. `high_mhz` is the upper bound of the
         clock.

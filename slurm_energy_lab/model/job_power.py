@@ -128,8 +128,8 @@ def _with_shared_power(
 ) -> dict[Job, float]:
     """Return each job's power in watts including shared power.
 
-    Uncore power is divided in proportion to memory traffic, and the power of the awake package in proportion
-    to each job's own power.
+    Uncore power is divided in proportion to the jobs' memory traffic. The power of the awake package is
+    divided in proportion to the jobs' own power.
     """
     per_byte = physics.cpu.uncore_joules_per_byte
     weights = own if sum(own.values()) > 0 else dict.fromkeys(own, 1.0)

@@ -145,17 +145,17 @@ class KernelPart:
 
     @property
     def total_units(self) -> float:
-        """Number of progress units from the start of the current cycle to the end of the kernel part."""
+        """Progress units that the kernel part does from the start of the current cycle to its end."""
         return math.fsum(task.units for task in self._tasks) * self._cycles_left
 
     @property
     def total_flops(self) -> float:
-        """Number of operations from the start of the current cycle to the end of the kernel part."""
+        """Operations that the kernel part does from the start of the current cycle to its end."""
         return math.fsum(task.flops for task in self._tasks) * self._cycles_left
 
     @property
     def total_bytes(self) -> float:
-        """Number of bytes moved from the start of the current cycle to the end of the kernel part."""
+        """Bytes that the kernel part moves from the start of the current cycle to its end."""
         return math.fsum(task.bytes for task in self._tasks) * self._cycles_left
 
 

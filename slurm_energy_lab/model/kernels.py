@@ -23,7 +23,7 @@ REAL_BYTES_PER_CYCLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Efficiency and switching activity of a kernel phase on a CPU or on a GPU.
+    """Efficiency and switching activity of a phase of a kernel, on a CPU or a GPU.
 
     Attributes:
         efficiency: share of the peak operation rate that the code reaches when memory is not the bottleneck.

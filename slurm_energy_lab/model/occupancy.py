@@ -136,7 +136,7 @@ class Occupancy:
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the busy time of a job to the busy time of work outside all jobs, whose key is None."""
+        """Add the busy time of a job to that of the work outside all jobs, whose key is None."""
         self._close(now_s)
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
@@ -178,7 +178,7 @@ class Occupancy:
                 cell.busy.setdefault(job, Integrator(now_s, 0.0)).set_rate(now_s, rate)
 
     def _close(self, now_s: float) -> None:
-        """Add the busy time of all cells up to `now_s` to the totals and restart the cells at 0."""
+        """Add the busy time of all cells until `now_s` to the totals. Restart the cells at 0."""
         self._closed = self.cpu_seconds(now_s)
         for cell in self._cells:
             for job, meter in cell.busy.items():

@@ -35,7 +35,7 @@ class OperatingPoints:
         self.next_event_s = math.inf
 
     def assign(self, part: KernelPart, device: str, placement: Placement) -> None:
-        """Assign a part of a compute kernel to its cores, or to its GPU and the CPU that feeds it."""
+        """Assign a part of a compute kernel to cores, or to a GPU and the CPU that feeds it."""
         if device == "gpu":
             self._host_cpus[part] = placement.cpus[0]
             gpu = self._gpus[placement.units[0]]

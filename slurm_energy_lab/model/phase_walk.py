@@ -36,7 +36,7 @@ class PhaseWalk:
         return self._cycles == 0
 
     def advance(self, point: OperatingPoint, seconds: float) -> None:
-        """Run at an operating point for a time, or to the end of the program."""
+        """Run at an operating point for a given time. Stop earlier if the program ends."""
         left_s = seconds
         while left_s > 0 and not self.finished:
             phase = self._spec.phases[self._index]
@@ -55,7 +55,7 @@ class PhaseWalk:
                 self._next_phase()
 
     def finish_step(self, point: OperatingPoint) -> None:
-        """Run at an operating point to the end of the current step, at which the program reports progress.
+        """Run at an operating point until the current step ends. The program then reports progress.
 
         A kernel without steps can report at any time, so this call does not run it.
         """

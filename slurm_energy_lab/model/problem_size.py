@@ -1,4 +1,7 @@
-"""Computation of a compute kernel's problem size from the run time on an idle device at full speed."""
+"""Computation of the problem size of a compute kernel.
+
+It follows from the run time on an idle device at full speed.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def default_size(
 
 
 def full_speed_seconds(profile: NodeProfile, spec: KernelSpec, device: str) -> float:
-    """Return the seconds that a compute kernel of size 1 takes on the whole idle device at full speed.
+    """Return the seconds that a compute kernel of size 1 takes at full speed on a whole idle device.
 
     Raises:
         UsageError: the profile has no such device.

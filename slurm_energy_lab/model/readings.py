@@ -33,7 +33,7 @@ class Readings:
         self.names = (*self._parts, *self._meters, "other", "node")
 
     def joules(self, component: str, now_s: float) -> float:
-        """Return the energy of a component in joules from the start to time `now_s`.
+        """Return the joules that a component used from the start to time `now_s`.
 
         Raises:
             NotFoundError: the node has no such component.
@@ -67,7 +67,7 @@ class Readings:
         return other if component == "other" else parts + other
 
     def all_joules(self, now_s: float) -> dict[str, float]:
-        """Return the energy in joules from the start to time `now_s` of every component in `names`."""
+        """Return the joules that each component in `names` used from the start to time `now_s`."""
         return {name: self.joules(name, now_s) for name in self.names}
 
     def _check(self, component: str) -> None:

@@ -1,4 +1,6 @@
-"""Noise-free speed and power of a program at any operating point of a node, and the best static point.
+"""Speed and power of a program without noise, at any operating point of a node.
+
+The module also finds the best static point.
 
 These values are the true optimum with which the results of tuning are compared. Each phase runs on the node
 model until the power limits have settled. No code of the tuning is used.
@@ -65,7 +67,7 @@ class StaticRun:
 
 
 class SteadyState:
-    """Speed and power of the phases of programs on one node.
+    """Speed and power of each phase of a program on one node.
 
     The program runs on all CPUs or on all GPUs. The node is otherwise idle.
     """

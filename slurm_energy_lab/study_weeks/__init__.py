@@ -1,4 +1,6 @@
-"""Weeks of a small site on a virtual clock, event by event, with the true effect of its settings.
+"""Weeks of a small site, simulated event by event on a virtual clock.
+
+The true effect of the site's settings is known.
 
 Four emulated nodes run synthetic jobs. Speed and power come from the node model in its steady state. The site
 writes the data that the product would read: rows of accounting and hourly energy of the nodes, both with

@@ -59,7 +59,7 @@ class WeekMix:
     Attributes:
         load: work that arrives per node and second, in node-seconds at full speed.
         programs: compute kernel of the node model, by name of the program.
-        shapes: pairs of run time in hours and number of nodes, from which jobs are drawn.
+        shapes: pairs of a run time in hours and a number of nodes. The jobs are drawn from these pairs.
     """
 
     load: float

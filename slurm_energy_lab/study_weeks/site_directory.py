@@ -122,11 +122,14 @@ class SiteDirectory:
         self._write(site)
 
     def true_saving(self, mode: SiteMode, first_day: int) -> float:
-        """Return the true change of energy per unit of work due to `mode`, from a day to the last day."""
+        """Return the true change of energy per unit of work that `mode` causes.
+
+        The change is that from `first_day` to the last day.
+        """
         return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
 
     def true_job_saving(self, mode: SiteMode, first_day: int, partition: str) -> float:
-        """Return the true change of the jobs' energy per unit of work due to `mode` in a partition.
+        """Return the true change of the jobs' energy per unit of work that `mode` causes in a partition.
 
         The comparison covers the time from `first_day` to the last day.
         """

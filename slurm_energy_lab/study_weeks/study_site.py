@@ -154,7 +154,10 @@ class StudySite:
         return rows + [self._row(job, None) for job in self._queue]
 
     def energy_rows(self) -> list[tuple[float, float, float]]:
-        """Return begin and end in Unix seconds of each full hour, and the measured joules of all nodes."""
+        """Return the measured joules of all nodes in each full hour.
+
+        A row has begin and end of the hour in Unix seconds, and the joules.
+        """
         hours = int(self.now_s // HOUR_S)
         joules = self._hourly_joules(hours)
         rows = []

@@ -76,7 +76,7 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return the label of every power meter of Grace, with a function that returns the power in microwatts.
+    """Return the label of each power meter of Grace, and a function that reads its power in microwatts.
 
     The meter `Module` includes the power of `Grace`. `Grace` includes the power of all other rails.
     """

@@ -83,7 +83,7 @@ class JobCgroups:
         return bool(self._groups)
 
     def create_group(self, job_id: int) -> None:
-        """Create the cgroup of a job if it does not exist, and record that the job is active now."""
+        """Create the cgroup of a job unless it exists. Record that the job is active now."""
         group = self._groups.get(job_id)
         if group is None:
             group = self._groups[job_id] = _Group(self._realtime_model, job_id, self._clock())

@@ -64,7 +64,9 @@ def scanned_integer(data: bytes) -> int:
 
 
 def boolean(data: bytes) -> bool:
-    """Parse a Boolean as `kstrtobool` does, by the first letters of yes, no, true, false, 1, 0, on or off.
+    """Parse a Boolean as `kstrtobool` does.
+
+    The first letters of yes, no, true, false, 1, 0, on or off decide.
 
     Raises:
         OSError: EINVAL for any other text.

@@ -153,7 +153,7 @@ class ProcessGroups:
             return ""
 
     def _seen_from(self, caller: int, tids: Iterable[int]) -> Mapping[int, int]:
-        """Return the ids of tasks in the PID namespace of a process, by their ids in the emulator's."""
+        """Map ids of tasks in the emulator's PID namespace to their ids in the namespace of a process."""
         depth = len(self._ids(caller))
         numbers: dict[int, int] = {}
         for tid in tids:
@@ -163,7 +163,7 @@ class ProcessGroups:
         return numbers
 
     def _shares_namespace(self, tid: int, caller: int, ids: list[int], depth: int) -> bool:
-        """Return whether a task is in the namespace of `caller` or in a descendant of this namespace.
+        """Return whether a task is in the namespace of `caller` or in one of its descendants.
 
         A descendant namespace is recognised by its depth alone. The nodes of a lab are sibling namespaces,
         and the tasks of a node have an ancestor in the namespace of this node.

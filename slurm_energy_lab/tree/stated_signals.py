@@ -48,7 +48,7 @@ class StatedSignals:
         self._counted_s = clock()
 
     def state(self, run_id: int, values: Mapping[str, float]) -> None:
-        """Apply the values that a program states from now on, and create the files that show these values.
+        """Apply the values that a program states from now on. Create the files that show the values.
 
         Args:
             run_id: id of the program's run.

@@ -285,7 +285,9 @@ class BudgetedCluster:
 
 
 def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> tuple[PowerGroups, Floats]:
-    """Return the groups of equal devices of a job that uses whole nodes, and the idle power per device.
+    """Return the groups of equal devices of a job, and the idle power per device.
+
+    The job uses whole nodes.
 
     Args:
         profile: hardware of the nodes.

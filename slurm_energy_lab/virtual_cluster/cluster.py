@@ -249,6 +249,7 @@ class VirtualCluster:
 def seconds_above(watts: Sequence[float], limits: Sequence[float]) -> float:
     """Return the number of seconds in which the power was above the limit.
 
-    Each value of `limits` is the limit in force at the time of the value of `watts` at the same index.
+    Each value of `limits` belongs to the value of `watts` at the same index, and is the limit that was then
+    in force.
     """
     return TICK_S * sum(power > limit for power, limit in zip(watts, limits, strict=True))

@@ -21,7 +21,7 @@ _LIMIT_SHARES = (0.35, 0.5, 0.65, 0.8, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class ProgramResponse:
-    """Power of one device that runs a program without a power limit, and the effect of power limits.
+    """Power of one device that runs a program without a power limit. It also states the effect of limits.
 
     Attributes:
         mean_watts: mean power of the device over the run.

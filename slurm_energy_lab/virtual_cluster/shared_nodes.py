@@ -1,4 +1,6 @@
-"""Virtual nodes that jobs share, with job arrays, cancelled and requeued jobs, killed agents, failed nodes.
+"""Virtual nodes that jobs share.
+
+Jobs may be arrays, cancelled or requeued. Agents may be killed, and nodes may fail.
 
 The nodes have agents. The true energy of the emulator's components is recorded every second, for comparison
 with the periods and records of the agents.

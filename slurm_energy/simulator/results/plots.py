@@ -42,7 +42,7 @@ def gantt(outcome: SimulationResult, title: str) -> Figure:
 
 
 def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None) -> Figure:
-    """Return a plot of the cluster's power over time, as means of intervals, by policy, with the budget."""
+    """Return a plot of the cluster's mean power per interval over time, by policy, with the budget."""
     figure, axes = labelled_figure("Power of the cluster, means of intervals", "time (h)", "kW")
     last_s = 0.0
     for index, (name, outcome) in enumerate(outcomes.items()):

@@ -26,7 +26,9 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnergyAccounts:
-    """Times and energies of all n jobs in the order of the workload; columns have shape (n,).
+    """Times and energies of all n jobs; columns have shape (n,).
+
+    The jobs are in the order of the workload.
 
     Attributes:
         shape: row of the shape (way to run the job) in the last run; -1 if the job never ran.

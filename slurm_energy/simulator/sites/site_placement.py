@@ -62,7 +62,7 @@ def plan_jobs(
     """Place all jobs of a workload in order of submission.
 
     Args:
-        work: the jobs, with shapes on the nodes of each site on which they can run.
+        work: the jobs. A job has shapes on the nodes of each site at which it can run.
         sites: the m sites, whose signals are in Unix time.
         nodes: nodes of each site.
         home: index of the home of each job.
@@ -111,7 +111,7 @@ def _request(
 
 
 def _known(site: Site, now_s: float, known_s: float) -> Site:
-    """Return a copy of a site with only those signal values that are known at `now_s`."""
+    """Return a copy of a site that contains only the signal values known at `now_s`."""
     signals = site.signals
     if signals is None:
         return site

@@ -95,7 +95,10 @@ def _figures(
     plan: SitePlan,
     at: int,
 ) -> tuple[float, float]:
-    """Return the joules of a site and of its jobs, each weighted by a step function of time."""
+    """Return the joules of a site and the joules of its jobs.
+
+    Both are weighted by a step function of time.
+    """
     if weights is None:
         return math.nan, math.nan
     network = plan.transfer_kwh[:, at] * JOULES_PER_KWH
@@ -111,7 +114,10 @@ def _figures(
 
 
 def _weighted(weights: StepFunction, start_s: Floats, end_s: Floats, joules: Floats) -> float:
-    """Return the sum of energies, each weighted by the mean of a step function over the time of its use."""
+    """Return a weighted sum of energies.
+
+    The weight of an energy is the mean of the step function over the time in which the energy was used.
+    """
     edges = weights.times_s
     lengths = np.diff(edges, append=edges[-1])
     before = np.concatenate([[0.0], np.cumsum(weights.values * lengths)])

@@ -1,4 +1,7 @@
-"""Workloads of several sites: shapes on the nodes of each site, and the jobs that run at one site."""
+"""Workloads of several sites.
+
+They contain shapes on the nodes of each site, and the jobs that run at one site.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ def on_all_sites(
 ) -> Workload:
     """Return a workload in which each job can run at each site.
 
-    A job with no shape on the nodes of a site gets copies of its shapes, on the first kind of nodes of this
-    site. Shapes that a job has at a site are kept. All times at a site are divided by the site's `speed`, and
+    Shapes that a job has at a site are kept. If a job has no shape on the nodes of a site, its shapes are
+    copied to the first kind of nodes of this site. All times at a site are divided by the site's `speed`, and
     all powers are multiplied by the site's `power`.
 
     Args:

@@ -14,8 +14,8 @@ from slurm_energy.simulator.workloads.workload import SHAPE_COLUMNS, Workload
 def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
     """Return the workload without the shapes that need more units than all nodes of their kind have.
 
-    Under a policy that lets jobs wait for an efficient shape, such as `kairos`, a job would otherwise wait
-    for ever for a shape that the cluster cannot provide. Jobs without any shape that fits keep all of their
+    A policy such as `kairos` lets jobs wait for an efficient shape. Under such a policy, a job would wait for
+    ever for a shape that the cluster cannot provide. Jobs without any shape that fits keep all of their
     shapes, so that the simulation reports them as larger than the cluster.
 
     Args:

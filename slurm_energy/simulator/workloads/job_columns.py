@@ -109,9 +109,9 @@ class JobColumns(NamedTuple):
         whole: columns of integers, shape (n, 11). ROW is the row in the workload. USER is the index of the
             user. ID_RANK is the position by job id, PLACE the position by submission and job id, and KEY_RANK
             the position by KEY. The shapes of the job are the rows FIRST to LAST - 1. URGENT is whether the
-            job has a deadline. FASTEST, LEANEST and GOOD are possible shapes (-1: none): the shape with the
-            shortest time, the shape with the lowest `shape_value`, and the shape with the lowest
-            `shape_value` among the good shapes.
+            job has a deadline. FASTEST, LEANEST and GOOD are possible shapes; -1 means none. FASTEST is the
+            shape with the shortest time. LEANEST is the shape with the lowest `shape_value`. GOOD is the
+            shape with the lowest `shape_value` among the good shapes.
         load: time and power of each shape, shape (m, 5): predicted TIME_S and WATTS, real RUN_TIME_S and
             RUN_WATTS, and EXTRA_WATTS, the power above the idle power of the shape's units.
         need: resources of each shape, shape (m, 3): KIND of nodes, number of UNITS, and whether the shape is

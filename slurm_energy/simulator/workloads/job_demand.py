@@ -53,7 +53,7 @@ class JobDemand:
         return np.append(candidate.need[:-1], self.added_watts(np.array([candidate.shape])))
 
     def added_watts(self, shapes: Ints) -> Floats:
-        """Return by how many watts the committed power would grow by one job, for each of the given shapes.
+        """Return by how many watts one job would raise the committed power, for each of the given shapes.
 
         Committed power is the highest future power of the cluster if no further job starts. The result is
         infinity if the power of nodes that boot for the job would exceed the budget, now or later.
@@ -93,7 +93,7 @@ class JobDemand:
         return [(run.start_s + run.limit_s, self.need(run.shape)) for run in self._runs.running.values()]
 
     def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
-        """Return the power in watts that a job adds once its nodes are on, for each of the given shapes."""
+        """Return the watts that a job adds when its nodes are on, for each of the given shapes."""
         if self._control is None:
             return [self._runs.extra_watts(shape) for shape in shapes]
         return self._control.added_watts(shapes)

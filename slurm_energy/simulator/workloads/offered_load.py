@@ -46,7 +46,9 @@ def offered_load(work: Workload, units: Ints) -> float | None:
 
 
 def unit_seconds(work: Workload, units: Ints) -> Floats:
-    """Return the work w_ik of each job on each kind in unit seconds, shape (n, kinds).
+    """Return the work w_ik of each job on each kind, shape (n, kinds).
+
+    Work is measured in unit seconds.
 
     Infinity means that no shape of the job fits on nodes of this kind.
     """
@@ -81,9 +83,9 @@ def _least_utilisation(seconds: Floats) -> float:
     """Return the lowest possible value of the highest utilisation among the kinds of nodes.
 
     The algorithm gives each kind of nodes a weight, called price. The work of a group is divided among the
-    kinds by a softmin of the prices, whose temperature falls from round to round. The price of a kind with
-    less than the maximum of work falls. Each round yields a feasible division of the work, so the result is
-    never below the optimum.
+    kinds by a softmin of the prices. The temperature of the softmin falls from round to round. If a kind has
+    less work than the kind with most work, its price falls. Each round yields a feasible division of the
+    work, so the result is never below the optimum.
 
     Args:
         seconds: work of each group on each kind, divided by the units of the kind, shape (g, kinds). Infinity

@@ -137,7 +137,7 @@ def _columns(
 
 
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
-    """Return the ratio of each job's run time in the trace to the run time of its model, shape (n,).
+    """Return the run time of each job in the trace, divided by the run time of its model, shape (n,).
 
     The run time in the trace is assumed to be measured on the first kind of nodes on which the model runs,
     with the rigid batch size and the job's number of GPUs. If the model cannot run on this number of GPUs,
@@ -256,5 +256,5 @@ def _rigid_shapes(model: ModelSection, table: Table) -> Table:
 
 
 def rigid(scenario: Scenario) -> Scenario:
-    """Return a copy of the scenario in which the number of GPUs and the batch size of every job are fixed."""
+    """Return a copy of the scenario in which all jobs have a fixed number of GPUs and a fixed batch size."""
     return replace(scenario, workload=replace(scenario.workload, rigid=True))

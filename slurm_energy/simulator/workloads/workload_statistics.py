@@ -76,7 +76,7 @@ def quantiles(values: Floats | Ints) -> dict[str, float] | None:
 
 
 def sizes(units: Ints, time_s: Floats) -> list[dict[str, float]]:
-    """Return the fraction of jobs and of work in each class of sizes.
+    """Return the fraction of the jobs, and the fraction of the work, in each class of sizes.
 
     Each class spans the sizes from one power of two to the next.
     """
@@ -125,7 +125,7 @@ def _period(begin_s: float, span_s: float) -> dict[str, Any]:
 
 
 def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
-    """Return the users with the most work, each with number of jobs and fraction of the total work."""
+    """Return the users with the most work, with their number of jobs and their fraction of the total work."""
     seconds = np.bincount(work.user, unit_s, len(work.users))
     jobs = np.bincount(work.user, minlength=len(work.users))
     order = np.argsort(-seconds, kind="stable")[:_TOP].tolist()
@@ -140,7 +140,10 @@ def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
 
 
 def _peak_demand(start_s: Floats, end_s: Floats, units: Ints) -> int:
-    """Return the maximum number of units in use at one time if every job started at its submission."""
+    """Return the maximum number of units in use at one time.
+
+    It is assumed that every job starts at its submission.
+    """
     times = np.concatenate([end_s, start_s])
     change = np.concatenate([-units, units])
     order = np.lexsort((change, times))  # at equal times ends come first

@@ -52,8 +52,8 @@ class UpdateResult:
 
     Attributes:
         done: jobs that were changed.
-        gone: jobs that had already left the queue, or had already left the state in which the change is
-            possible. This is no error.
+        gone: jobs that had already left the queue, or the state in which the change is possible. A job of
+            this kind is no error.
         refused: by job, the reason why Slurm rejected the change.
         remaining: jobs that were not changed because the batch reached its maximum duration or was stopped,
             in the given order.

@@ -108,7 +108,10 @@ def _expected_end_s(start_s: float, time_s: float, now: float) -> float:
 
 
 def count_tasks(text: str) -> int:
-    """Return the number of pending tasks in a task list of squeue, such as `1-10,12%4`; 1 for other texts."""
+    """Return the number of pending tasks in a task list of squeue, such as `1-10,12%4`.
+
+    For other texts the result is 1.
+    """
     total = 0
     for part in text.partition("%")[0].split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)

@@ -98,7 +98,7 @@ def _unix_s(text: str) -> float | None:
 
 
 def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
-    """Return the node names of each running or configuring job by job id, read with one squeue command.
+    """Return the node names of each running or configuring job by job id. One squeue command is used.
 
     Raises:
         UnavailableError: slurmctld does not answer.

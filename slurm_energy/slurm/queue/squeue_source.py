@@ -165,7 +165,9 @@ class SqueueSource:
         )
 
     def _held_cpus(self, now_s: float, row: Row) -> np.ndarray:
-        """Return the CPUs of the largest nodes of each job's partitions if the job takes whole nodes, else 0.
+        """Return CPUs of each job that takes whole nodes, 0 for other jobs.
+
+        The result is the number of CPUs of the largest nodes in the job's partitions.
 
         The sizes of the nodes are read with one command, at most every `_NODES_AGE_S` and only if any job
         takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
@@ -321,7 +323,10 @@ def _limit_s(text: str) -> float:
 
 
 def _task_count(text: str) -> int:
-    """Return the number of tasks in a list of array tasks such as `1-5,7,10-20:2%3`; 0: not an array."""
+    """Return the number of tasks in a list of array tasks such as `1-5,7,10-20:2%3`.
+
+    The result is 0 if the job is no array.
+    """
     total = 0
     for part in text.partition("%")[0].split(","):
         if match := _TASKS.fullmatch(part):

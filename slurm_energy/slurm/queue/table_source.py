@@ -1,4 +1,6 @@
-"""Reader of the queue from the files of slurmctld's plugin: a snapshot and a journal of later changes.
+"""Reader of the queue from the files of slurmctld's plugin.
+
+The files are a snapshot, and a journal of later changes.
 
 Every byte of the files is treated as hostile, because users choose the names and flags in them.
 """
@@ -131,7 +133,9 @@ class QueueTableSource:
         return columns_of(snapshot.taken_unix_s, snapshot.entries, snapshot.heap)
 
     def _with_journal(self, snapshot: _Snapshot, journal: dict[str, Any] | None) -> _Snapshot:
-        """Return a copy of the snapshot in which entries of the journal replace older ones of the same jobs.
+        """Return a copy of the snapshot that includes the journal.
+
+        An entry of the journal replaces older entries of the same job.
 
         Args:
             snapshot: the snapshot without entries of its journal.
@@ -232,7 +236,10 @@ def _sound(entries: Entries, heap_bytes: int) -> bool:
 
 
 def _sum(data: bytes, offset: int) -> int:
-    """Return the checksum of the 64-bit words in `data`, with 0 in place of the word at byte `offset`."""
+    """Return the checksum of the 64-bit words in `data`.
+
+    The word at byte `offset` counts as 0.
+    """
     words = np.frombuffer(data, "<u8").copy()
     words[offset // 8] = 0
     return checksum(words)

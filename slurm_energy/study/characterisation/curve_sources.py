@@ -96,7 +96,7 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
 
 
 def _sweep_point(point: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point of a sweep in the form of `GET /v1/tuning`, relative to the reference."""
+    """Return a point of a sweep, relative to the reference. The form is that of `GET /v1/tuning`."""
     errors = [
         one["time_s_deviation"] / one["time_s"] / math.sqrt(one["runs"])
         for one in (point, reference)

@@ -1,4 +1,7 @@
-"""Response of classes of jobs to hardware settings, and the best settings for an objective. Pure."""
+"""Response of classes of jobs to hardware settings. Pure functions.
+
+The module also finds the best settings for an objective.
+"""
 
 from __future__ import annotations
 

@@ -302,7 +302,9 @@ def _document(one: AlternativeForecast, on_front: bool) -> dict[str, Any]:
 
 
 def _energy_by(jobs: JobsTable, names: np.ndarray) -> dict[str, float]:
-    """Return the energy of the jobs by the name that is given for each job, such as an account.
+    """Return the energy of the jobs, summed by name.
+
+    Each job has a name, for example its account.
 
     Without known energies, return node-seconds instead.
     """

@@ -1,4 +1,6 @@
-"""Decision tree from the objective and the data to the levers, with a reason at each branch. Pure.
+"""Decision tree that selects levers, with a reason at each branch. Pure functions.
+
+It starts from the objective and the data.
 
 Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the policy: Zeus for energy
 and delay, Hades for fairness, AuraChronos for deadlines, Charon for a power limit. This tree also considers

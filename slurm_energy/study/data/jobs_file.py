@@ -1,4 +1,7 @@
-"""Reader of jobs from CSV files and from output of `sacct -P`, with the start and end of each job."""
+"""Reader of jobs from CSV files and from the output of `sacct -P`.
+
+Each job has a start and an end.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class JobsTable:
 
     @property
     def completion_s(self) -> Floats:
-        """Time of each job from submission to end in seconds; NaN if the job has not ended."""
+        """Seconds of each job from submission to end; NaN if the job has not ended."""
         return self.end_s - self.submit_s
 
     @property

@@ -75,7 +75,8 @@ class DailyKpis:
         days: the n days.
         values: values of each KPI by its name, shape (n,); NaN: unknown.
         energy_source: source of the energy of the days.
-        coverage: share of the node-hours of each day with known energy, shape (n,); NaN: the day has no work.
+        coverage: share of the node-hours of each day whose energy is known, shape (n,). NaN means that the
+            day has no work.
     """
 
     days: StudyDays
@@ -148,7 +149,7 @@ def _hour_edges(days: StudyDays) -> Floats:
 def _energy(
     ran: JobsTable, days: StudyDays, energy: EnergySeries | None, hours: Floats, hour_day: np.ndarray
 ) -> tuple[Floats, Floats, str, Floats]:
-    """Return energy by hour, peak power by day, the source of the energy, and the coverage by day."""
+    """Return energy by hour, peak power by day, the source of the energy, and coverage by day."""
     known = ~np.isnan(ran.energy_joules)
     all_hours = spread(ran.start_s, ran.end_s, ran.nodes * ran.run_s, days.edges_s)
     part = ran.where(known)

@@ -52,7 +52,10 @@ class StudyPeriod:
         return daily_kpis(self.jobs, self.days, self.energy, self.prices)
 
     def between(self, first: int, end: int) -> StudyPeriod:
-        """Return the days with the indices `first` to `end` - 1, and the jobs that overlap these days."""
+        """Return the days with the indices `first` to `end` - 1.
+
+        Jobs that overlap these days are included.
+        """
         days = self.days.between(first, end)
         kept = _overlapping(self.jobs, days)
         energy = self.energy
@@ -69,7 +72,7 @@ def measured_period(
     begin: date | None = None,
     end: date | None = None,
 ) -> StudyPeriod:
-    """Select a period of the data within the scope of the objective, and mark days of outages as unused.
+    """Select a period of the data within the scope of the objective. Mark days of outages as unused.
 
     Args:
         objective: objective of the study.

@@ -190,7 +190,10 @@ def _accounted_rows(start_s: float, end_s: float, run: Runner | None) -> list[di
 
 
 def _join(rows: Sequence[dict[str, Any]], runs: dict[tuple[int, int], dict[str, Any]]) -> None:
-    """Add energy and speed of recorded runs to the rows of sacct with the same job id and start."""
+    """Add the energy and speed of recorded runs to the rows of sacct.
+
+    A run and a row belong together if their job id and start are equal.
+    """
     by_id: dict[int, list[dict[str, Any]]] = {}
     for (job_id, _), record in runs.items():
         by_id.setdefault(job_id, []).append(record)

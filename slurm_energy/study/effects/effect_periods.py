@@ -1,8 +1,8 @@
-"""Values of KPIs by day and arm of a deployment, from which effects are estimated.
+"""Values of KPIs by day and by arm of a deployment. Effects are estimated from them.
 
-The first hours of each day are the washout, in which jobs of the previous arm still run. These hours do not
-count. They do not count on days of the baseline either, so that all days are compared over the same time of
-day.
+The first hours of each day are the washout, in which jobs of the previous arm still run. The washout does not
+count. The same hours do not count on days of the baseline, so that all days are compared over the same time
+of day.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class EffectPeriods:
         return self.assignment.design in (AssignmentDesign.PARTITION, AssignmentDesign.USERS)
 
     def series(self, kpi: str, account: str = "") -> PeriodSeries:
-        """Return the values of a KPI for the treated group, or for all jobs in a switchback.
+        """Return the values of a KPI for the treated group. In a switchback, return them for all jobs.
 
         Args:
             kpi: name of the KPI.

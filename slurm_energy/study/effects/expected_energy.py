@@ -59,7 +59,10 @@ def expected_kwh(
 
 
 def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
-    """Return, for the kind of each job, the energy per work of the known jobs in joules per node-hour."""
+    """Return the energy per work for the kind of each job, in joules per node-hour.
+
+    It is computed from the known jobs.
+    """
     kinds = np.where(jobs.job_class != "", jobs.job_class, jobs.name)
     rate = _means_by(np.full(jobs.count, "x"), jobs, is_known, 1)
     rate = np.where(np.isnan(own := _means_by(jobs.partition, jobs, is_known, _MIN_JOBS)), rate, own)
@@ -68,7 +71,7 @@ def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
 
 
 def _means_by(keys: Texts, jobs: JobsTable, is_known: Bools, min_jobs: int) -> Floats:
-    """Return for each job the mean energy per work of the known jobs with the same key.
+    """Return the mean energy per work of the known jobs that have the same key, for each job.
 
     The result is NaN if too few known jobs have this key.
     """

@@ -71,7 +71,9 @@ def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIAL
 
 
 def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> PlaceboCheck | None:
-    """Return the check of the difference in differences on the baseline; None with fewer than 8 periods.
+    """Return the placebo check of the difference in differences; None with fewer than 8 periods.
+
+    The check uses the baseline.
 
     Each trial imagines that the deployment started on another day of the baseline.
     """

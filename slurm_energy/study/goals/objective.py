@@ -226,7 +226,9 @@ class StudyObjective:
         return self.path.parent / name
 
     def digest(self, *sections: str) -> str:
-        """Return the SHA-256 of some sections of the objective and of the files named in these sections.
+        """Return the SHA-256 of some sections of the objective.
+
+        It includes the files that these sections name.
 
         Args:
             sections: sections to include: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.
@@ -240,7 +242,7 @@ class StudyObjective:
         return digest.hexdigest()
 
     def kpi_names(self) -> list[str]:
-        """Return the names of the KPIs in targets and limits in their order, without repetitions."""
+        """Return the names of the KPIs in targets and limits, in order and without repetitions."""
         return list(dict.fromkeys([*(t.kpi for t in self.targets), *(g.kpi for g in self.limits)]))
 
 

@@ -156,7 +156,10 @@ def _judge_limit(
 
 
 def _levels(estimate: EffectEstimate | None, baseline: float) -> tuple[float, float, float]:
-    """Return the value of the KPI under the change and the bounds of its interval, in the unit of the KPI."""
+    """Return the value of the KPI under the change, and the bounds of its interval.
+
+    All are in the unit of the KPI.
+    """
     if estimate is None:
         return (float("nan"),) * 3
     changes = estimate.change, estimate.low, estimate.high
@@ -181,12 +184,12 @@ def _interval_verdict(
 
 
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
-    """Return the reason why the values of single days prove a broken limit; empty without such a proof.
+    """Return the reason why the values of single days prove a broken limit; empty if they prove none.
 
     The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). This must
     hold on consecutive days from the first treated day on, or on consecutive treated days of a switchback.
-    Days without treatment count too, because the damage of a policy outlasts the policy. The margin is wide
-    because waits of neighbouring days are correlated.
+    Days without treatment are checked too, because the damage of a policy outlasts the policy. The margin is
+    wide, because waiting times of neighbouring days are correlated.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""

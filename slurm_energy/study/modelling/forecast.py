@@ -1,9 +1,9 @@
-"""Forecast of an alternative: simulations of the twin over several weeks, compared with the present site.
+"""Forecast of an alternative: the twin is simulated over several weeks and compared with the present site.
 
 Each seed stands for a period. Seed 0 is the held-out period itself. The periods of other seeds are composed
-of random days of the data, where a working day replaces a working day and a weekend day a weekend day. The
-alternative and the present site are simulated with the same jobs, so that the difference does not depend on
-the period.
+of random days of the data. A working day is replaced by a working day, and a weekend day by a weekend day.
+The alternative and the present site are simulated with the same jobs, so that the difference does not depend
+on the period.
 """
 
 from __future__ import annotations

@@ -240,7 +240,10 @@ def _cap_points(
     power_ratio: Floats,
     caps: Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[int, tuple[Floats, Floats]]:
-    """Return the response of each job to power limits, by the job's index in the order of submission."""
+    """Return the response of each job to power limits.
+
+    The key is the index of the job in the order of submission.
+    """
     found = {}
     for row, job in enumerate(np.argsort(jobs.submit_s, kind="stable").tolist()):
         points = np.array(caps.get(str(jobs.job_class[job]), ())).reshape(-1, 2)

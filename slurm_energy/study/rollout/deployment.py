@@ -96,8 +96,8 @@ class DeploymentState:
     def arm(self, start_s: float, partition: str = "", user: str = "") -> str:
         """Return the arm of a job: `treated`, `control`, or empty for neither.
 
-        A late switch leaves the previous arm in force at the start of a switchback period. A job that started
-        before such a switch belongs to neither arm.
+        If the switch to a new arm is late, the previous arm is still in force at the start of a switchback
+        period. A job that started in this period before the switch belongs to neither arm.
 
         Args:
             start_s: Unix time at which the job started.

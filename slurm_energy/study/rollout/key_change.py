@@ -208,7 +208,7 @@ def _cut(text: str, start: int, end: int) -> str:
 
 
 def value_at(text: str, path: Sequence[str]) -> Any:
-    """Return the value of a key in the text of a TOML file; None if the text does not contain the key."""
+    """Return the value of a key in the text of a TOML file; None if the text lacks the key."""
     value: Any = _parsed(text)
     for name in path:
         if not isinstance(value, dict) or name not in value:
@@ -264,7 +264,10 @@ def _with_change(text: str, change: KeyChange, remark: str) -> str:
 
 
 def _inserted(text: str, statements: Sequence[_Statement], change: KeyChange, remark: str) -> str:
-    """Return the text with a new key, after the header of its table or in a new table at the end."""
+    """Return the text with a new key.
+
+    The key is inserted after the header of its table, or in a new table at the end.
+    """
     for depth in range(len(change.path) - 1, 0, -1):
         for statement in statements:
             if statement.is_header and not statement.in_list and statement.path == change.path[:depth]:
@@ -368,7 +371,7 @@ def _key_end(chunk: str) -> int:
 
 
 def _parts(text: str, end: str) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a dotted key that ends at the character `end`, and the offset of this character."""
+    """Return the parts of a dotted key, and the offset of the character `end` that ends the key."""
     parts, at = [], 0
     while (match := _KEY_PART.match(text, at)) is not None:
         quoted = match["quoted"]

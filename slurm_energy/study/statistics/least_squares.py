@@ -59,8 +59,9 @@ def coefficient(columns: Floats, values: Floats, serial: bool = False) -> Coeffi
         columns: matrix of regressors with one row per period. It contains an intercept.
         values: one value per period.
         serial: whether the error allows for positive correlation between the residuals of neighbouring
-            periods, as in a first-order autoregressive process. With the correlation r, the variance is then
-            multiplied by (1 + r) / (1 - r), and the degrees of freedom are divided by the same factor.
+            periods, as in a first-order autoregressive process. If so, and if the correlation is r, the
+            variance is multiplied by (1 + r) / (1 - r), and the degrees of freedom are divided by this
+            factor.
     """
     rows, width = columns.shape
     others, last = columns[:, :-1], columns[:, -1]

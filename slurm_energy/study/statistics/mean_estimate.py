@@ -27,7 +27,8 @@ class MeanEstimate:
         low, high: confidence interval of the mean; NaN: too few days.
         deviation: standard deviation of the daily values around the weekly pattern; NaN: too few days.
         correlation: correlation of neighbouring days around the weekly pattern, not below 0.
-        weekdays: mean of each weekday, Monday first, shape (7,); NaN: the period has no such day.
+        weekdays: mean of each weekday, Monday first, shape (7,); NaN means that the period does not contain
+            this weekday.
     """
 
     days: int

@@ -1,8 +1,8 @@
-"""Power analysis of a baseline: effects that a validation can detect, and days that an effect needs.
+"""Power analysis of a baseline: which effects a validation can detect, and how many days an effect needs.
 
-The variation of days is determined as in a validation: relative to the energy expected from the work of a
-day, adjusted for the weekday and the work, without the washout. If the effect of a change differs between
-days, the days under the change vary more than the analysis assumes.
+The variation between days is determined as in a validation. It is relative to the energy that is expected
+from the work of a day, it is adjusted for the weekday and the work, and it leaves out the washout. If the
+effect of a change differs between days, the days under the change vary more than the analysis assumes.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def power_analysis(
     power: float = 0.8,
     switchback: DayVariation | None = None,
 ) -> PowerAnalysis:
-    """Return the effects that a baseline can detect, and the number of days that a wanted effect needs.
+    """Return the effects that a baseline can detect, and how many days the wanted effect needs.
 
     Baseline and comparison have n days each. The difference of their means has the variance 2 s^2 / n. In a
     switchback over n days, the difference has the variance 4 s^2 / n. s^2 is the variance of daily values,

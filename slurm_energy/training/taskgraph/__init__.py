@@ -1,4 +1,6 @@
-"""Training of convolutional networks as a graph of StarPU tasks, with the names and the meaning of PyTorch.
+"""Training of convolutional networks as a graph of StarPU tasks.
+
+Names and their meaning are those of PyTorch.
 
     from slurm_energy.training import taskgraph as tg
     layers = tg.Conv2d(3, 32, 3), tg.ReLU(), tg.MaxPool2d(2), tg.Flatten(), tg.Linear(32 * 12 * 16, 10)

@@ -19,7 +19,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """Split of a batch: the number of chunks, and of feature groups in each stage of a chunk."""
+    """Split of a batch: the number of chunks, and the number of feature groups in each stage of a chunk."""
 
     chunks: int
     groups: int = 1

@@ -1,7 +1,7 @@
 """Compilation and loading of the C sources in slurm_energy/training/native.
 
-The library is compiled for the processor that runs it, at the first use on each kind of processor, into the
-user's cache directory (`$XDG_CACHE_HOME/slurm-energy` or `~/.cache/slurm-energy`).
+The library is compiled at its first use on each kind of processor, for this kind of processor. It is stored
+in the user's cache directory (`$XDG_CACHE_HOME/slurm-energy` or `~/.cache/slurm-energy`).
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ class Trainer:
         workers: number of StarPU workers; by default the number of processors that this process may use. All
             trainers of a process share one StarPU. The trainer that was used last sets the number.
         granularity: "auto", the number of chunks of a batch, or a pair of this number and the number of
-            groups of features in each stage of a chunk. With numbers, results are equal bit by bit in all
-            runs. "auto" depends on measurements, so that sums may be formed in another order.
+            groups of features in each stage of a chunk. With numbers, the results of all runs are equal bit
+            by bit. With "auto", the split depends on measurements, so that sums may be formed in another
+            order in each run.
         distributed: share each batch among the processes that srun or mpirun started (StarPU-MPI). All
             processes call the same functions with the same values and keep equal parameters.
     """

@@ -50,7 +50,7 @@ SearchFactory = Callable[[Mapping[str, NodeOffer], frozenset[str]], GroupSearch]
 
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
-    """Times, in seconds, that govern a change of the operating point and the polls of the agents.
+    """Times in seconds for the change of the operating point and for the polls of the agents.
 
     Attributes:
         lead_s: time from the announcement of a change to the change.
@@ -181,7 +181,10 @@ class GroupCoordinator:
         return self._decision(member, now_s)
 
     def _adopt(self, poll: GroupPoll) -> None:
-        """Continue from the operating point in force on the nodes, for example in a restarted controller."""
+        """Continue from the operating point that is in force on the nodes.
+
+        An example is a restarted controller.
+        """
         if poll.point is not None and poll.epoch > self._state.epoch and self._switch is None:
             self._state = _State(poll.epoch, poll.point)
             for member in self._members.values():

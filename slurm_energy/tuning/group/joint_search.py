@@ -1,4 +1,7 @@
-"""Creation of the search for a job on several nodes, from the operating points that all nodes can have."""
+"""Creation of the search for a job on several nodes.
+
+It uses the operating points that all nodes can have.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def create_joint_search(
 
     Args:
         offers: for each node, the points that the node can have.
-        refused: names of those fields of `OperatingPoint` that have no effect on at least one node.
+        refused: names of the fields of `OperatingPoint` that have no effect on at least one node.
         objective: objective of the job.
         max_probes: maximum number of points that the search tries in each phase of the job.
     """
@@ -85,7 +88,7 @@ def common_points(
 
 
 def common_gpu(gpus: Collection[GpuHardware | None]) -> GpuHardware | None:
-    """Return all GPUs of the job with the range that is common to all nodes; None if a node has no GPU."""
+    """Return all GPUs of the job, with the range that all nodes have in common; None if a node has no GPU."""
     known = [gpu for gpu in gpus if gpu is not None]
     if len(known) < len(gpus):
         return None

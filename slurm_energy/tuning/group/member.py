@@ -1,4 +1,7 @@
-"""Member of a tuning group: state of one node of a job, and the time at which the node changes its point."""
+"""Member of a tuning group: the state of one node of a job.
+
+The module also computes when the node changes its operating point.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ Report = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class PauseCycle:
-    """The cycle of a program that pauses after the same number of units of work.
+    """Cycle of a program that pauses regularly.
+
+    Between two pauses, it always does the same number of units of work.
 
     A measurement over whole cycles contains the same number of pauses wherever the measurement begins. The
     result of a shorter measurement depends on whether it contains a pause.

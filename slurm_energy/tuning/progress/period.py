@@ -203,7 +203,9 @@ def _shortest_repetition(
 
 
 def _is_same_at_both_ends(even: Array, lag: float) -> bool:
-    """Return whether the first and the last third have the same shortest repetition as the whole series.
+    """Return whether the first third and the last third repeat as the whole series does.
+
+    The shortest repetition must be the same.
 
     If the series has few periods, halves are compared instead of thirds.
     """

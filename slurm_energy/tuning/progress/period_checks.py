@@ -152,7 +152,9 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
 
 
 def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
-    """Return whether the series is as smooth when folded at a fraction 1/k of the lag as at the lag.
+    """Return whether a period of a fraction 1/k of the lag fits the series equally well.
+
+    It does if the series is as smooth when folded at this fraction as when folded at the lag.
 
     Folding orders the samples by their phase. At the true period, neighbours in this order have similar
     values. At a multiple of the true period, the ordered series contains the same wave several times and is

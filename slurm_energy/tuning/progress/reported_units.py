@@ -1,4 +1,7 @@
-"""Units of work that the processes of a job reported, and the rate of the slowest process."""
+"""Units of work that the processes of a job reported.
+
+The module also computes the rate of the slowest process.
+"""
 
 from __future__ import annotations
 

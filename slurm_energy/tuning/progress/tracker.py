@@ -1,4 +1,6 @@
-"""Progress tracker: the speed of one job on one node, from the most trusted signal of the job.
+"""Progress tracker: it determines the speed of one job on one node.
+
+The speed comes from the most trusted signal of the job.
 
 Signals in order of trust: units that the job reports; a verified period of its power; the activity of its
 GPUs times their clock; retired instructions that were validated against one of the first two signals.
@@ -80,7 +82,7 @@ class ProgressTracker:
 
     @property
     def cycle_s(self) -> float | None:
-        """Seconds from one regular pause to the next of a job that reports its progress.
+        """Seconds between two regular pauses of a job that reports its progress.
 
         None: the job has no regular pauses.
         """
@@ -99,7 +101,7 @@ class ProgressTracker:
 
     @property
     def window_s(self) -> float:
-        """Length in seconds of a window in which the current source is expected to have a rate."""
+        """Length of a window in seconds with which the current source is expected to have a rate."""
         if self.cycle_s is not None:
             return self.cycle_s + (self._reports.unit_s() or 0.0)
         reported_s = self._reports.unit_s()

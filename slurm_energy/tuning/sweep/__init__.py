@@ -1,1 +1,1 @@
-"""Sweeps: points of a design, metrics of the results, and selection of points to repeat."""
+"""Sweeps: the points of a design, the metrics of results, and the selection of points to repeat."""

@@ -1,4 +1,7 @@
-"""95 % confidence intervals of means and of gains relative to the reference, from repeated runs."""
+"""95 % confidence intervals of means, and of gains relative to the reference.
+
+They are computed from repeated runs.
+"""
 
 from __future__ import annotations
 

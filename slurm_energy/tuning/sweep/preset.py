@@ -174,7 +174,9 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
 
 
 def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[dict[str, Value]]:
-    """Yield the combinations of the values of all choices, each with the names of the machine.
+    """Yield the combinations of the values of all choices.
+
+    Each combination also contains the names of the machine.
 
     Equal values of a choice count once.
     """
