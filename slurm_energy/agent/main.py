@@ -5,23 +5,15 @@ Every error is reported in one line and with a documented exit code.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.agent.budget.device_ceilings import lower_to_safe_limits
-from slurm_energy.agent.daemon import AgentDaemon, load_config
-from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.command_line.guarded import guarded
 from slurm_energy.command_line.parser import CommandParser
-from slurm_energy.config import Config, this_node
-from slurm_energy.control.settings_manager import SettingsManager
-from slurm_energy.devices.discovery import discover
-from slurm_energy.devices.node.power_options import node_power_options
-from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError, UsageError
+from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
+from slurm_energy.garbage_collection import loading_modules
 
 _EPILOG = """examples:
   senergyd                             serve with /etc/slurm/energy.toml
@@ -50,20 +42,25 @@ def _run_program(argv: Sequence[str] | None) -> int:
         arguments = argument_parser().parse_args(argv)
     except UsageError as error:
         return service_manager.report_failure("senergyd", error)
+    # Imported after --help and --version, because the imports take most of the time of these options.
+    with loading_modules():
+        from slurm_energy.agent import daemon, offline_commands
+
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyd", arguments.log_level or "info")
     service_manager.ignore_level_signals()
     try:
-        file_config = load_config(arguments.config)
+        file_config = daemon.load_config(arguments.config)
         config = file_config.for_this_node()
         service_manager.set_log_level(arguments.log_level or config.agent.log_level)
         if arguments.check:
-            return _check(config)
+            return offline_commands.check(config)
         if arguments.restore:
-            return _restore(config)
+            return offline_commands.restore(config)
         if arguments.safe_limits:
-            return _lower_to_safe_limits(config)
-        asyncio.run(_run(file_config, arguments, manager))
+            return offline_commands.lower_ceilings(config)
+        agent = daemon.AgentDaemon(file_config, arguments.config, manager, arguments.log_level)
+        asyncio.run(agent.run())
     except EnergyError as error:
         return service_manager.report_failure("senergyd", error)
     return EXIT_OK
@@ -94,84 +91,6 @@ def argument_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"senergyd {__version__}")
     return parser
-
-
-async def _run(
-    config: Config, arguments: argparse.Namespace, manager: service_manager.ServiceManager
-) -> None:
-    await AgentDaemon(config, arguments.config, manager, arguments.log_level).run()
-
-
-def _check(config: Config) -> int:
-    """Print the configuration and the node's devices, and return the exit code.
-
-    The exit code reports a failure if the node has nothing to measure or set.
-    """
-    devices = discover(node_power=node_power_options(config.node_power, this_node()))
-    hardware = devices.hardware
-    print(f"configuration: {config.path or 'defaults'}")
-    print(f"processor: {hardware.cpu_model or 'unknown'}, {hardware.cpu_count} CPUs online")
-    for gpu in hardware.gpus:
-        print(f"gpu {gpu.index}: {gpu.name}")
-    for counter in devices.counters:
-        print(f"counter: {counter.key} -> {counter.component} ({counter.quality})")
-    for counter in devices.node_counters:
-        print(f"node counter: {counter.key}")
-    for name, count in Counter(knob.name for knob in devices.knobs.values()).items():
-        print(f"knob: {name} x {count}")
-    for note in devices.notes:
-        print(f"note: {note}")
-    devices.close()
-    if devices.counters or devices.knobs:
-        return EXIT_OK
-    print("senergyd: error: this node has no device to measure or set", file=sys.stderr)
-    return EXIT_UNAVAILABLE
-
-
-def _restore(config: Config) -> int:
-    """Restore every setting in the settings journal and return the exit code.
-
-    Settings of running jobs are restored too. The ceilings of a power budget stay while the configuration
-    enforces budgets.
-    """
-    state = StateDirectory(config.agent.state_dir)
-    devices = discover()
-    settings = SettingsManager(devices, state.journal)
-    results = settings.repair(running=())
-    if config.budget.mode != "enforce":
-        results += settings.lift_ceilings()
-    devices.close()
-    state.close()
-    for result in results:
-        print(f"{result.key}: {result.note or 'restored'}")
-    if not results:
-        print("nothing to restore")
-    if state.journal.entries and config.budget.mode == "enforce":
-        print('ceilings of the power budget stay; budget.mode = "off" lifts them')
-    return EXIT_OK if all(result.done for result in results) else EXIT_FAILURE
-
-
-def _lower_to_safe_limits(config: Config) -> int:
-    """Lower the ceilings of a power budget to the safe limits of the last decision.
-
-    Return the exit code.
-
-    The systemd unit calls this whenever senergyd has ended, also after a crash or kill -9.
-    """
-    if config.budget.mode != "enforce":
-        print("no power budget is enforced")
-        return EXIT_OK
-    state = StateDirectory(config.agent.state_dir)
-    devices = discover()
-    settings = SettingsManager(devices, state.journal)
-    ceilings = lower_to_safe_limits(devices, settings, state.folder, config)
-    devices.close()
-    state.close()
-    for name, watts in ceilings.items():
-        print(f"{name}: at most {watts:g} W")
-    if not ceilings:
-        print("no decision of the controller is stored")
-    return EXIT_FAILURE if state.journal.write_error else EXIT_OK
 
 
 if __name__ == "__main__":

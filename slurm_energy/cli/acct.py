@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gc
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import acct_options
 from slurm_energy.cli.output import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.garbage_collection import paused_collection
 
 if TYPE_CHECKING:
     from slurm_energy.reports.acct.fields import Style
@@ -73,20 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.usage:
         emit_verbatim(_USAGE.splitlines())
         return EXIT_OK
-    with _without_cycle_search():
+    with paused_collection():  # with many jobs, collections take longer than the report itself
         return _report(args)
-
-
-@contextlib.contextmanager
-def _without_cycle_search() -> Iterator[None]:
-    """Suspend garbage collection of cycles. For many jobs, collection takes longer than the report itself."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slurm_energy.errors import EXIT_FAILURE
+from slurm_energy.garbage_collection import skip_collection_at_exit
 
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
@@ -29,6 +30,7 @@ def guarded(program: str, body: Callable[[], int], *, is_daemon: bool = False) -
         is_daemon: whether the program is a daemon. Operating system errors of a daemon are raised, because
             they may have causes other than standard output.
     """
+    skip_collection_at_exit()
     try:
         code = body()
         sys.stdout.flush()  # report write errors here, not when the interpreter exits

@@ -10,6 +10,7 @@ from slurm_energy import __version__, service_manager
 from slurm_energy.command_line.guarded import guarded
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
+from slurm_energy.garbage_collection import loading_modules
 from slurm_energy.validation import DaemonRole, load_for_daemon
 
 EPILOG = """examples:
@@ -34,7 +35,8 @@ def _run_program(argv: Sequence[str] | None) -> int:
         arguments = argument_parser().parse_args(argv)
     except UsageError as error:
         return service_manager.report_failure("senergyctld", error)
-    from slurm_energy.controller import daemon  # imported after --help and --version: aiohttp is slow
+    with loading_modules():
+        from slurm_energy.controller import daemon  # imported after --help and --version: aiohttp is slow
 
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyctld", arguments.log_level or "info")

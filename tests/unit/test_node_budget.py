@@ -12,7 +12,7 @@ import pytest
 from test_agent_sharing import Limit
 from test_job_manager import Node, env
 
-from slurm_energy.agent import main
+from slurm_energy.agent import offline_commands
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.budget.messages import DeviceReport, NodeDecision, NodePoll
@@ -372,8 +372,8 @@ def test_restore_by_hand_lifts_ceilings_only_without_budgets(
     at_node = dataclasses.replace(
         config, agent=dataclasses.replace(config.agent, state_dir=node.folder / "state")
     )
-    monkeypatch.setattr(main, "discover", lambda: discover(node.tree.root))
-    assert main._restore(at_node) == 0
+    monkeypatch.setattr(offline_commands, "discover", lambda: discover(node.tree.root))
+    assert offline_commands.restore(at_node) == 0
     text = capsys.readouterr().out
     if config is OFF:
         assert node.tree.snapshot() == node.original

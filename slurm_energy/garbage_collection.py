@@ -1,0 +1,42 @@
+"""Collection of cyclic garbage: pauses, and exemption of objects that live as long as the process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def paused_collection() -> Iterator[None]:
+    """Context manager that postpones the collection of cyclic garbage until after its block."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def loading_modules() -> Iterator[None]:
+    """Context manager for the imports of a daemon, without collections during and because of them.
+
+    Modules, classes and functions live as long as the process. Collections that visit them free nothing; they
+    took an eighth of the processor time of senergyctld's imports.
+    """
+    with paused_collection():
+        yield
+        gc.freeze()
+
+
+def skip_collection_at_exit() -> None:
+    """Exempt all objects from the collection when the interpreter exits.
+
+    That collection visits all modules. It took 90 of 740 ms of processor time of a process that only imported
+    the modules of senergyctld, and 15 of 140 ms of `senergy acct`.
+    """
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
