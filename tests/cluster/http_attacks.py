@@ -56,7 +56,7 @@ _held: list[socket.socket] = []
 
 
 def _connect(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     _held.append(connection)
     return connection
 

@@ -147,7 +147,7 @@ class LabDriver:
     def kill(self, daemon: str, node: str | None = None, how: int = signal.SIGKILL) -> None:
         """Send a signal to a daemon; after SIGKILL or SIGTERM wait until it has ended."""
         os.kill(self.pid(daemon, node), how)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while how in (signal.SIGKILL, signal.SIGTERM) and self.lab.daemon_pid(daemon, node) is not None:
             assert time.monotonic() < deadline, f"{daemon} does not end"
             time.sleep(0.02)

@@ -364,7 +364,7 @@ def cgroup_line() -> str:
         [shutil.which("slurmctld", path=SEARCH) or "slurmctld", "-V"],
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
         check=True,
     )
     release = re.search(r" (\d+)\.(\d+)", version.stdout)

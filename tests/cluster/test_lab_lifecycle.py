@@ -219,7 +219,7 @@ def test_down_ends_srun_on_the_login_node():
             time.sleep(0.05)
     finally:
         driver.down()
-    assert srun.wait(timeout=20) != 0
+    assert srun.wait(timeout=60) != 0
     assert traces_of(driver.layout.root) == []
 
 

@@ -183,7 +183,7 @@ def test_accounting_knows_finished_jobs(lab: LabDriver):
     job = lab.sbatch("true", "--job-name=told")
     lab.wait(job)
     argv = ["sacct", "-n", "-X", "-P", "-j", str(job), "-o", "jobname,account,state"]
-    deadline = time.monotonic() + 20  # slurmdbd hears of a short job's end before it hears its name
+    deadline = time.monotonic() + 60  # slurmdbd hears of a short job's end before it hears its name
     while (line := lab.run(*argv).stdout.strip()) != "told|root|COMPLETED":
         assert time.monotonic() < deadline, line
         time.sleep(0.2)

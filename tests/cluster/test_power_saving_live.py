@@ -151,7 +151,7 @@ def controller(cluster, monkeypatch, **settings):
             yield made
         finally:
             made.process.terminate()
-            made.process.wait(30)
+            made.process.wait(60)
 
 
 def saving_status(made):

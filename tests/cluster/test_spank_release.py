@@ -43,12 +43,12 @@ def test_the_same_source_works_with_a_slurm_outside_usr():
 
 def test_a_prefix_without_slurm_is_refused(tmp_path):
     command = [SCRIPT, "--slurm-prefix", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 @pytest.mark.parametrize("release", ["", "21.08", "26.05; true", "--slurm-prefix"])
 def test_an_unknown_release_is_refused(release):
-    done = subprocess.run([SCRIPT, release], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([SCRIPT, release], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")

@@ -63,7 +63,7 @@ def test_the_processes_of_a_lab_are_found_and_ended(tmp_path):
         assert processes.lab_processes(tmp_path) == [process.pid]
         assert processes.lab_processes(tmp_path.parent) == []
         assert processes.kill_until_gone(lambda: processes.lab_processes(tmp_path), 30) == []
-        assert process.wait(timeout=30) == -signal.SIGKILL
+        assert process.wait(timeout=60) == -signal.SIGKILL
     assert not processes.is_running(process.pid)
 
 
@@ -100,7 +100,7 @@ def test_killed_processes_are_awaited_after_the_search_misses_them(monkeypatch):
 
 def test_a_zombie_counts_as_ended():
     with subprocess.Popen(["true"]) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while processes.is_running(process.pid):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -115,7 +115,7 @@ def served(tmp_path):
         "supervisor.Supervisor(supervisor._listen(pathlib.Path(sys.argv[1])), None).serve()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not processes.accepts(path):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -135,7 +135,7 @@ def step(tmp_path, name: str, script: str, **more) -> StartupStep:
 
 def test_a_supervisor_starts_reaps_and_reports_processes(served, tmp_path):
     served.spawn("short", ["sh", "-c", "exit 3"], {}, tmp_path / "log")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while served.children()["short"]["exit"] is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -207,4 +207,4 @@ def test_a_supervisor_ends_with_its_starter(tmp_path):
     with subprocess.Popen(argv, pass_fds=(reader,)) as process:
         os.close(reader)
         threading.Timer(0.2, os.close, [writer]).start()
-        assert process.wait(timeout=30) == 1
+        assert process.wait(timeout=60) == 1

@@ -57,7 +57,7 @@ class NodeAgent:
         environment = {**os.environ, "LD_LIBRARY_PATH": "/run/senergy-lab/lib"}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, env=environment)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log()
             try:
@@ -78,7 +78,7 @@ class NodeAgent:
         if self.process is not None:
             if self.process.poll() is None:
                 os.kill(self.pid(), number)
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=60)
             self.process = None
 
     def remove(self) -> None:
@@ -115,7 +115,7 @@ class NodeAgent:
 
     def new_record(self, earlier: set[str]) -> EnergyRecord:
         """Return the new record of an ended job once it is written."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for record in self.records():
                 if record.record_id not in earlier and record.step is None:

@@ -57,10 +57,10 @@ class LabNode:
         assert self.process
         self.process.terminate()
         try:
-            return self.process.wait(timeout=20)
+            return self.process.wait(timeout=60)
         finally:
             self.process.kill()
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=60)
             for pipe in (self.process.stdout, self.process.stderr):
                 if pipe:
                     pipe.close()

@@ -40,7 +40,7 @@ def started(emulate: Callable[..., Any]) -> Iterator[Callable[..., CrashingAgent
 
 
 def eventually(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.02)
@@ -238,7 +238,7 @@ def test_file_systems_that_die_under_senergyd(started: Callable[..., CrashingAge
     agent.begin(1, policy="powersave", cap="400")
     assert agent.node.process is not None
     agent.node.process.kill()
-    agent.node.process.wait(timeout=30)
+    agent.node.process.wait(timeout=60)
     eventually(lambda: "Transport endpoint is not connected" in agent.log(), "senergyd notices")
     assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     assert (

@@ -50,7 +50,7 @@ class SharedAgent(NodeAgent):
 
 def wait_for(look, expected) -> None:
     """Wait for settings of CPUs, which follow the response to a step."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (found := look()) != expected:
         assert time.monotonic() < deadline, found
         time.sleep(0.05)

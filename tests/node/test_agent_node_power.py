@@ -33,7 +33,7 @@ def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
         assert load.poll() is None
     finally:
         load.kill()
-        load.wait(20)
+        load.wait(60)
 
 
 def eventually(condition: Callable[[], object]) -> None:

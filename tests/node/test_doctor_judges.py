@@ -312,7 +312,7 @@ def get(address: str, path: str) -> dict[str, Any]:
     """Return a resource requested with a client that knows nothing of Redfish."""
     token = base64.b64encode(f"operator:{PASSWORD}".encode()).decode()
     request = urllib.request.Request(address + path, headers={"Authorization": f"Basic {token}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 

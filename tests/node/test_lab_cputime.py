@@ -90,13 +90,13 @@ def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
         program = f"import os\nfor f in {files!r}: open(f, 'w').write(str(os.getpid()))\nwhile True: pass"
         spinner = subprocess.Popen([sys.executable, "-c", program])
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while used(node) < 20:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         finally:
             spinner.kill()
-            spinner.wait(timeout=10)
+            spinner.wait(timeout=60)
         before, found, after = used(node), seen(node, files), used(node)
         assert found["source"]["7"] == GROUP.format(7)
         assert before - 1e-5 <= found["jobs"]["7"] / 1e9 <= after + 1e-5

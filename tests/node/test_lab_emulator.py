@@ -56,7 +56,7 @@ def test_what_a_killed_emulator_left_is_replaced(place):
     node = LabNode(place, "xeon-8358").start()
     assert node.process
     node.process.send_signal(signal.SIGKILL)
-    node.process.wait(timeout=10)
+    node.process.wait(timeout=60)
     for pipe in (node.process.stdout, node.process.stderr):
         if pipe:
             pipe.close()
@@ -162,5 +162,5 @@ def test_programs_that_outlive_the_emulator_get_their_speed_back(place):
         assert group not in Path(f"/proc/{sleeper.pid}/cgroup").read_text()
     finally:
         sleeper.kill()
-        sleeper.wait(timeout=10)
+        sleeper.wait(timeout=60)
     assert own_groups(group) == []

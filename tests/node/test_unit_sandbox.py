@@ -79,7 +79,7 @@ def test_the_controller_serves_inside_its_unit_s_limits(tmp_path: Path) -> None:
         assert (tmp_path / "run/policies").stat().st_mode & 0o777 == 0o644
     finally:
         daemon.terminate()
-        assert daemon.wait(30) == 0
+        assert daemon.wait(60) == 0
     assert not re.search(r"not permitted|ERROR|Traceback", log.read_text()), log.read_text()
 
 

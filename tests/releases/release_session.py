@@ -195,7 +195,7 @@ class Session:
             connection, _ = listener.accept()
             self.keep("hook_begin.json", connection.makefile("rb").readline())
             connection.sendall(b'{"ok": true}\n')
-            process.wait(30)
+            process.wait(60)
         Path(f"{self.socket}.root").unlink()
 
     def deliver(self, munge_socket):

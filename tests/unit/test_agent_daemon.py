@@ -39,7 +39,7 @@ SENERGYD = [sys.executable, "-m", "slurm_energy.agent.main"]
 
 
 def eventually(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if found := condition():
             return found
@@ -105,7 +105,7 @@ class Agent:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def lua_licenses(interpreter: str, statements: str) -> list[str]:
         input=code + statements,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

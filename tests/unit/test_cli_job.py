@@ -277,7 +277,7 @@ def agent(tmp_path: Path) -> Iterator[dict[str, Any]]:
     thread = threading.Thread(target=serve)
     thread.start()
     yield conversation
-    thread.join(10)
+    thread.join(60)
     listener.close()
 
 

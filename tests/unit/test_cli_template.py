@@ -56,7 +56,7 @@ def test_batch_scripts_match_golden_files_and_are_valid_shell(
     for text in (full, rendered(capsys, name, *REQUIRED[name])):
         script = tmp_path / "job.sh"
         script.write_text(text)
-        subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+        subprocess.run(["bash", "-n", str(script)], check=True, timeout=60)
         head, _, body = text.partition("\n\n")
         assert head.startswith("#!/bin/bash\n")
         assert all(line.startswith("#SBATCH --") for line in head.splitlines()[1:])
@@ -72,7 +72,7 @@ def test_a_script_that_offers_shapes_uses_the_allocated_gpus(
     text = rendered(capsys, name, *REQUIRED[name], "alternatives=gpu:a100:4,gpu:h100:2")
     assert "#SBATCH --energy-alternatives=gpu:a100:4,gpu:h100:2\n" in text
     (tmp_path / "job.sh").write_text(text)
-    subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True, timeout=20)
+    subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True, timeout=60)
     if name == "pytorch-ddp":
         assert 'PROCESSES="${PROCESSES:-$SLURM_GPUS_ON_NODE}"' in text
         assert '--nproc_per_node="$PROCESSES"' in text
@@ -246,7 +246,7 @@ def test_a_script_name_stays_one_word_of_the_shell(tmp_path: Path, name: str) ->
     done = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"],
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=True,
         env={"LC_ALL": "C.UTF-8"},
     )

@@ -80,7 +80,7 @@ def test_a_fifo_is_not_waited_for(tmp_path, name):
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    reader.join(30)
+    reader.join(60)
     assert errors == [str(tmp_path / name)]
 
 

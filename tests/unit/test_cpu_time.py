@@ -145,7 +145,7 @@ def test_a_real_control_group_counts(tmp_path: Path) -> None:
         (group / "cgroup.procs").write_text(str(worker.pid))
         times, job = JobCpuTimeReader(Path("/"), "n1"), JobProcesses(os.getpid())
         first = times.read([job])[job.job_id]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         later = first
         while later is not None and first is not None and later - first < 50_000_000:
             assert time.monotonic() < deadline, "the group's CPU time does not grow"
@@ -155,7 +155,7 @@ def test_a_real_control_group_counts(tmp_path: Path) -> None:
         times.close()
     finally:
         worker.kill()
-        worker.wait(20)
+        worker.wait(60)
         for _ in range(100):
             try:
                 for folder in (group, group.parent, top):

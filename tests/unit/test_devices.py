@@ -273,7 +273,7 @@ def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnerg
 
 def settled(counter: nvml.NvmlEnergyCounter) -> int:
     """Read until the library is open again."""
-    deadline = time.time() + 20
+    deadline = time.time() + 60
     while time.time() < deadline:
         try:
             return counter.read()

@@ -64,7 +64,7 @@ class Agent:
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self.thread.join(10)
+        self.thread.join(60)
         self.path.unlink()
         for connection in self.silent:
             connection.close()
@@ -110,7 +110,7 @@ class Plugin:
         return int(self("logged")[0])
 
     def close(self) -> str:
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, errors
         return errors
 

@@ -52,7 +52,7 @@ class Agent:
 
     def message(self):
         """Return the single message since `reset` or the last call."""
-        assert self.arrived.wait(10)
+        assert self.arrived.wait(60)
         self.arrived.clear()
         assert len(self.lines) == 1
         line = self.lines.pop()
@@ -63,7 +63,7 @@ class Agent:
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self.thread.join(10)
+        self.thread.join(60)
 
     def _serve(self) -> None:
         while True:

@@ -336,7 +336,7 @@ class TestCommandRunner:
         while runner._child is None:
             time.sleep(0.01)
         runner.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive() and len(errors) == 1
         with pytest.raises(UnavailableError, match="shutting down"):
             runner(["true"])

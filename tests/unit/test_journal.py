@@ -422,7 +422,7 @@ def test_kill_9_at_any_instant_loses_no_original(
             time.sleep(chance.uniform(0, 0.03))
         finally:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
             assert process.stdout is not None
             process.stdout.close()
         changed += tree.snapshot() != before

@@ -64,7 +64,7 @@ def ask(lua, policy_file, *questions):
         [lua, DRIVER, MODULE_FOLDER, policy_file],
         input=text.encode(),
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
@@ -205,7 +205,7 @@ def run_lua(lua, chunk, policy_file="/nonexistent/policies"):
         local check = senergy.check
     """
     command = {"input": prelude + chunk, "capture_output": True, "text": True}
-    done = subprocess.run([lua, "-"], **command, timeout=20, check=False)
+    done = subprocess.run([lua, "-"], **command, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

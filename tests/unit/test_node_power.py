@@ -125,7 +125,7 @@ def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) 
     finally:
         devices.close()
         server.shutdown()
-        thread.join(20)
+        thread.join(60)
         server.server_close()
 
 

@@ -148,7 +148,7 @@ class Measuring:
 
     def __call__(self) -> float:
         self.requested.release()
-        assert self.go.acquire(timeout=20)
+        assert self.go.acquire(timeout=60)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -176,7 +176,7 @@ def stop(sensor: PolledPowerSensor, measure: Measuring) -> None:
     measure.answers += [0.0] * 5
     for _ in range(5):
         measure.go.release()
-    assert measure.released.wait(20)
+    assert measure.released.wait(60)
 
 
 def test_a_read_never_waits_for_a_source_that_hangs() -> None:
@@ -184,7 +184,7 @@ def test_a_read_never_waits_for_a_source_that_hangs() -> None:
     sensor = polled(measure)
     with pytest.raises(DeviceError, match="no reading yet"):
         sensor.read()
-    assert measure.requested.acquire(timeout=20)  # the source was queried and does not respond
+    assert measure.requested.acquire(timeout=60)  # the source was queried and does not respond
     with pytest.raises(DeviceError, match="no reading yet"):
         sensor.read()
     measure.go.release()

@@ -61,7 +61,7 @@ class Plugin:
 
     def close(self) -> None:
         self.process.stdin.close()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(60) == 0
 
 
 @pytest.fixture

@@ -298,7 +298,7 @@ def test_a_connection_that_the_agent_closed_is_opened_again(agent: FakeAgent) ->
         import os, time
         for number in range(1, 3):
             with slurm_energy.profile("a"): pass
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while number == 1 and not os.path.exists("closed1") and time.monotonic() < deadline:
                 time.sleep(0.01)
     """)

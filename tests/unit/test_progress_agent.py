@@ -33,7 +33,7 @@ import slurm_energy
 from slurm_energy.profiling import progress
 for batch in slurm_energy.track(range(5), total=50):
     pass
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 60
 while progress._reporter._unanswered and time.monotonic() < deadline:
     time.sleep(0.05)
     progress._reporter._receive()
@@ -46,7 +46,7 @@ import json, time
 import slurm_energy
 from slurm_energy.profiling import progress
 watched = slurm_energy.watch(range(60), total=60)
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 60
 for number in watched:
     if number == 1:
         while progress._reporter._unanswered and time.monotonic() < deadline:

@@ -26,7 +26,7 @@ class Listener:
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.socket.bind(self.path)
         self.socket.listen()
         self.peer: socket.socket | None = None
@@ -34,7 +34,7 @@ class Listener:
     def messages(self, count: int) -> list[dict[str, Any]]:
         if self.peer is None:
             self.peer, _ = self.socket.accept()
-            self.peer.settimeout(20)
+            self.peer.settimeout(60)
             self.lines = self.peer.makefile("rb")
         return [json.loads(self.lines.readline()) for _ in range(count)]
 

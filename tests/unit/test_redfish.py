@@ -40,7 +40,7 @@ def server() -> Iterator[Any]:
     thread = serve(made)
     yield made
     made.shutdown()
-    thread.join(20)
+    thread.join(60)
     made.server_close()
 
 
@@ -180,7 +180,7 @@ def test_the_bmc_s_certificate_is_checked(tmp_path: Path, password: Path) -> Non
     finally:
         trusting.close()
         server.shutdown()
-        thread.join(20)
+        thread.join(60)
         server.server_close()
 
 

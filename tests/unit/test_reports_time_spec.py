@@ -162,7 +162,7 @@ def test_agrees_with_the_sacct_of_this_machine(text: str, slurm_conf: dict[str, 
     before = datetime.now()
     try:
         done = subprocess.run(
-            command, env=slurm_conf, capture_output=True, text=True, timeout=20, check=False
+            command, env=slurm_conf, capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
         pytest.skip("sacct waits for a database")

@@ -220,13 +220,13 @@ def test_kill_9_while_learning_neither_loses_nor_duplicates(store, monkeypatch):
             if number % 10 == 0:
                 time.sleep(0.0005 * (number // 10))
                 learner.kill()
-                assert learner.wait(30) == -signal.SIGKILL
+                assert learner.wait(60) == -signal.SIGKILL
                 learner.stdout.close()
                 learner, killed = None, killed + 1
     finally:
         if learner is not None:
             learner.kill()
-            learner.wait(30)
+            learner.wait(60)
     while learn(store):
         pass
     assert killed == total // 10

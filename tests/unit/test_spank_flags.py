@@ -86,7 +86,7 @@ class Driver:
         self.process.stdin.write(question)
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
-        assert answer.endswith(b"\n"), self.process.communicate(timeout=10)[1].decode()
+        assert answer.endswith(b"\n"), self.process.communicate(timeout=60)[1].decode()
         verdict, problem, text = answer.decode("ascii")[:-1].split("\t")
         return verdict == "ok", problem, text
 
@@ -98,7 +98,7 @@ class Driver:
         return accepted, "" if accepted else text
 
     def close(self) -> None:
-        _, complaints = self.process.communicate(timeout=10)
+        _, complaints = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, complaints.decode()
 
 

@@ -328,7 +328,7 @@ def test_kill_9_while_learning_neither_loses_nor_repeats_a_run(tmp_path):
             learner.stdout.readline()
             time.sleep(0.002 * number)
             learner.kill()
-            assert learner.wait(30) == -signal.SIGKILL
+            assert learner.wait(60) == -signal.SIGKILL
     with engine.connect(store.path) as connection:
         for found in tuning_runs.unlearned_jobs(connection):
             run = run_row(workload=found.display_id)
