@@ -38,7 +38,7 @@ class StoredTrial(NamedTuple):
     """A trial in the database: adjustments that are tried against the cause of one finding.
 
     Attributes:
-        key: row id of the trial; 0: the trial is not stored yet.
+        key: row id of the trial; 0 means that the trial is not stored yet.
         cluster: Slurm's ClusterName.
         uid: owner of the program.
         workload: identity of the program: fingerprint of the batch script, else the value of

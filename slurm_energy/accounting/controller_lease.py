@@ -81,7 +81,7 @@ class LeaseState:
     """The lease and the controllers at one moment.
 
     Attributes:
-        token: fencing token; 0: the lease was never taken.
+        token: fencing token; 0 means that the lease was never taken.
         holder: name of the controller that holds the lease; None means that the lease is free.
         instance: identity of the process that holds the lease; None means that the lease is free.
         session: number of the database session in which the holder of the lease writes.

@@ -110,7 +110,7 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
 
     Args:
         groups: n groups of devices.
-        limit_watts: limit per device, shape (n,); NaN: no limit.
+        limit_watts: limit per device, shape (n,); NaN means no limit.
     """
     limits = np.where(np.isnan(limit_watts), np.inf, limit_watts)
     job_time = np.exp(_sum_by_job(groups.job_id, np.log(time_ratios(groups, limits[:, None])[:, 0])))

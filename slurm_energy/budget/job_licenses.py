@@ -54,8 +54,8 @@ def requested_watts(
     Args:
         queue: n jobs of Slurm's queue.
         powers: power of each partition, including the key `ANY_PARTITION`.
-        predicted_watts: upper quantile of the predicted power of the whole job, including idle power;
-            NaN: unknown.
+        predicted_watts: upper quantile of the predicted power of the whole job, including idle power; NaN
+            means unknown.
         max_watts: maximum power of the whole job under the job's power caps; infinity without a cap.
     """
     watts = np.empty(queue.count, np.int64)
@@ -88,7 +88,8 @@ def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: fl
 
     Args:
         watts: power that the job adds without a limit.
-        max_watts: power that is free when no other job runs, at the highest future limit; infinity: no limit.
+        max_watts: power that is free when no other job runs, at the highest future limit; infinity means no
+            limit.
         slowdown: whether the job has a slowdown limit.
         least_watts: power below which the job does not start; None means `MIN_SHARE` of `watts`.
     """

@@ -229,7 +229,7 @@ class OverriddenLimit:
     Attributes:
         configured: limit that the configuration states.
         watts: the live limit, which an operator has set while the daemon runs.
-        end_unix_s: time from which the configured limit applies again; infinity: never.
+        end_unix_s: time from which the configured limit applies again; infinity means never.
     """
 
     configured: LimitSource

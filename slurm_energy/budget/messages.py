@@ -125,7 +125,7 @@ class NodePoll:
     Attributes:
         node: Slurm's name of the node.
         boot_id: identifier of the node's boot. A reboot resets power limits.
-        number: number of the last decision that was applied and read back; 0: no decision.
+        number: number of the last decision that was applied and read back; 0 means no decision.
         devices: packages and GPUs.
         node_watts: power of the whole node; None means not measured.
         dram_watts: power of the memory; None means not measured.
@@ -178,7 +178,7 @@ class NodeDecision:
     """Decision of the controller for one node.
 
     Attributes:
-        number: number of the decision; 0: no budget applies to the node.
+        number: number of the decision; 0 means that no budget applies to the node.
         limits_watts: power limit by device; None means that the budgets set no limit. A device that is not
             listed keeps its ceiling.
         safe_watts: safe limit by device. The agent sets this limit when `lease_s` has passed without a

@@ -28,7 +28,7 @@ class PowerGroups:
         time_ratio: time per unit of work at each of these limits, relative to the time without a limit;
             at least 1 and not increasing, shape (n, k).
         power_ratio: power of the device at each of these limits, relative to `draw_watts`, shape (n, k).
-        slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN: no slowdown limit.
+        slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN means no slowdown limit.
         weight: number of nodes of the job, which is the weight of the job's slowdown; 0 for devices
             without a job.
         deadline_s: seconds until the job's deadline minus its remaining time without a limit; infinity
@@ -76,7 +76,7 @@ class PowerShares:
     """Result of a budget decision for n groups of devices and b budgets.
 
     Attributes:
-        limit_watts: limit of each device of a group; NaN: no limit is needed. Shape (n,).
+        limit_watts: limit of each device of a group; NaN means that no limit is needed. Shape (n,).
         binding: row of the budget that determines the group's limit; -1 means that no budget does. Shape
             (n,).
         keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).

@@ -85,10 +85,10 @@ class _DeviceState:
         started_s: time of the first report of these jobs.
         exceeds_since_s: time since which the device exceeds its ceiling; None means that the device keeps the
             ceiling.
-        learned_watts: lowest reachable limit while these jobs run; 0: unknown.
+        learned_watts: lowest reachable limit while these jobs run; 0 means unknown.
         highest_watts: maximum of the lowest reachable limits of all jobs so far.
-        start_watts: power that the device may draw at its lowest limit while a job starts; 0: the jobs
-            have started.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that the
+            jobs have started.
     """
 
     job_ids: tuple[int, ...] = ()

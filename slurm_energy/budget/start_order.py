@@ -63,7 +63,7 @@ def order_starts(
     Args:
         pending: pending jobs in the order of their priority.
         running: running jobs.
-        headroom_watts: power that new jobs may add under each budget; infinity: no limit.
+        headroom_watts: power that new jobs may add under each budget; infinity means no limit.
     """
     headroom = np.array(headroom_watts, np.float64)
     all_jobs = _admit(pending, headroom)

@@ -65,7 +65,7 @@ class EnergyCounter(ABC):
             between two wraps of the counter.
         quality: whether the readings are measured, modelled or partial.
         interval_s: seconds between new values of the hardware. The counter is not read before a new value is
-            due. 0: the counter is read at every sample.
+            due. 0 means that the counter is read at every sample.
     """
 
     quality: Quality = Quality.MEASURED

@@ -105,7 +105,8 @@ class Event(NamedTuple):
     Attributes:
         start_ns: start in ns of CLOCK_MONOTONIC.
         duration_ns: duration in ns; 0 for marks and counters.
-        value: value of a counter, or number of samples of a training step; NaN: the event has no value.
+        value: value of a counter, or number of samples of a training step; NaN means that the event has no
+            value.
         phase: index of the phase's name in the header's `names`.
         thread: number of the thread; `GPU_THREAD` for events timed by the GPU.
         lap: number of times that the writer had started at the first slot of the file.

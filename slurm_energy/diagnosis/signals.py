@@ -128,7 +128,7 @@ class ObservedSeries:
             GPU)`.
         start_s: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
-        values: one mean per interval; NaN: unknown.
+        values: one mean per interval; NaN means unknown.
     """
 
     name: str

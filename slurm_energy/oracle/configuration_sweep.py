@@ -37,7 +37,7 @@ class Sweep:
 
     Attributes:
         rows: settings of each alternative: kind of device, number of devices, samples per device and step,
-            and power limit per device in watts (infinite: none).
+            and power limit per device in watts (infinity means no limit).
         predictions: predictions with their ranges.
         step_s: seconds per update.
         clock: clock as a share of the maximum clock.
@@ -81,11 +81,11 @@ def sweep(
         kinds: kinds of device.
         gpus: numbers of devices.
         batches: samples per device and step.
-        caps_watts: power limits per device; infinite: none.
+        caps_watts: power limits per device; infinity means no limit.
         precision: precision of matrix products.
         samples: training samples of the whole job.
         k: constant of the energy-delay sum (see `objectives.eds`).
-        clock_mhz: clock limit of all devices; infinite: none.
+        clock_mhz: clock limit of all devices; infinity means no limit.
         accumulation: forward and backward passes per update of the weights.
 
     Raises:
@@ -212,7 +212,7 @@ def _near_usual_cap(
         reference_job: the job to which the energy-delay sum refers.
         k: constant of the energy-delay sum.
         name: name of the objective.
-        values: by assumed error, the objective of all alternatives; infinite: not selectable.
+        values: by assumed error, the objective of all alternatives; infinity means not selectable.
         best: index of the alternative with the least expected objective.
     """
     columns = (

@@ -49,7 +49,7 @@ class Configurations:
         batch: samples per device and pass.
         gpus: number of devices that train together.
         accumulation: passes per update of the weights.
-        cap_watts: power limits per device; infinite: none.
+        cap_watts: power limits per device; infinity means no limit.
         clock: clock limits as shares of the maximum clock.
     """
 

@@ -47,7 +47,7 @@ class TrainingAlternatives:
         batch: samples per device and pass.
         gpus: number of devices that train together.
         samples: training samples that the job processes in total.
-        cap_watts: power limit per device; infinite: none.
+        cap_watts: power limit per device; infinity means no limit.
         clock: clock limit as a share of the maximum clock.
         accumulation: passes per update of the weights.
     """
@@ -99,7 +99,8 @@ class TrainingAlternatives:
 
         Args:
             combinations: workload profile, kind of device, precision, samples per device and pass, number of
-                devices, samples of the job, and power limit in watts (infinite: none) of each alternative.
+                devices, samples of the job, and power limit in watts (infinity means no limit) of each
+                alternative.
         """
         rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}

@@ -23,7 +23,7 @@ _GRAMS_PER_KG = 1e3
 
 @dataclass(frozen=True, slots=True)
 class PlacementScores:
-    """Predicted quantities of n jobs on m clusters, shape (n, m) each. NaN: unknown or impossible.
+    """Predicted quantities of n jobs on m clusters, shape (n, m) each. NaN means unknown or impossible.
 
     Attributes:
         start_s, end_s: predicted start and end, on the clock of the signals.

@@ -227,7 +227,7 @@ class PriorityEngine:
         return association
 
     def _users(self, queue: QueueColumns, predicted: QueuePredictions, now_s: float) -> tuple[Users, Floats]:
-        """Return the usage table and the normalised shares (NaN: unknown), one row per association.
+        """Return the usage table and the normalised shares (NaN means unknown), one row per association.
 
         For a run without an energy record, the usage is the predicted power times the duration.
         """
@@ -281,7 +281,7 @@ class PriorityEngine:
         return at[np.array([applied_factors.get(job, 0) != 0 for job in scontrol_ids(queue, at)], np.bool_)]
 
     def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
-        """Return the current site factors of the queue rows `ordered`; 0: the job has none.
+        """Return the current site factors of the queue rows `ordered`; 0 means that the job has none.
 
         The site factors are those of the last cycle. In portable mode, and before the first cycle, they are
         read from the queue, as Slurm reports them.

@@ -60,7 +60,7 @@ class QueuePredictions:
         level: index into `oracle.history.similarity.LEVELS` if the source is history, else -1.
         source_time_s: run time predicted by the source, before lower bound and misprediction factor are
             applied.
-        lower_bound_s: lower bound on the run time (see `prediction_guard`); 0: none.
+        lower_bound_s: lower bound on the run time (see `prediction_guard`); 0 means none.
         misprediction: misprediction factor, at least 1, by which the run time was multiplied: the ratio of
             actual to predicted time of the user's jobs.
     """
@@ -192,7 +192,7 @@ class QueuePredictor:
             quantiles: function that predicts a quantile of the watts of jobs from measured runs.
 
         Returns:
-            Quantile (NaN: unknown) and maximum (infinity without a cap) in watts, shape (n,) each.
+            Quantile (NaN means unknown) and maximum (infinity without a cap) in watts, shape (n,) each.
         """
         requests = self._request_columns(queue, None, None, None)
         requests.pop("model")
@@ -204,7 +204,7 @@ class QueuePredictor:
         return np.where(is_valid, np.minimum(watts, max_watts), np.nan), max_watts
 
     def slowdown_limits(self, queue: QueueColumns) -> Floats:
-        """Return the accepted slowdown of each job as a fraction; NaN: no limit. Shape (n,)."""
+        """Return the accepted slowdown of each job as a fraction; NaN means no limit. Shape (n,)."""
         partitions = [partition.partition(",")[0] for partition in queue.partition]
         limits = [one.slowdown_limit for one in self._requests_of(queue.flags, queue.user, partitions)]
         return np.array([np.nan if limit is None else limit for limit in limits], np.float64)

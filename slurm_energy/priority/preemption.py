@@ -314,7 +314,7 @@ def _cheapest_victims(
 
     Args:
         here: the candidates on the node.
-        free: free units on the node, by GPU type (empty: CPUs).
+        free: free units on the node, by GPU type (an empty text means CPUs).
         kind: GPU type that the urgent job needs; an empty value means CPUs.
         units: number of such GPUs or CPUs that the urgent job needs on the node.
         cores: number of CPUs that the urgent job needs on the node.

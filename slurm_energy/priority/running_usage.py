@@ -25,7 +25,8 @@ class UnrecordedRun(NamedTuple):
         restart_count: number of requeues before this run.
         association: account and user.
         start_s: Unix seconds.
-        end_s: time at which the queue no longer contained the run, in Unix seconds; infinity: it still runs.
+        end_s: time at which the queue no longer contained the run, in Unix seconds; infinity means that it
+            still runs.
         power_watts: predicted watts of the whole job.
         gpus: number of GPUs on all nodes.
     """

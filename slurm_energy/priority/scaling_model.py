@@ -71,7 +71,8 @@ def harmonized(
     Args:
         predicted: predictions in m rows; the rows of one job are adjacent.
         job: a number that identifies the job of each row, shape (m,).
-        time: relative run times in any unit; NaN: unknown, so that the job's predictions stay unchanged.
+        time: relative run times in any unit; NaN means that it is unknown, so that the job's predictions stay
+            unchanged.
         watts: relative watts in any unit; NaN has the same meaning as in `time`.
         limit_s: maximum run time of each row in seconds; NaN for none.
     """

@@ -56,7 +56,7 @@ def update_site_factors(old: Ints) -> Ints:
     range is used up, all jobs get new factors.
 
     Args:
-        old: current factors of the jobs in the new order, shape (n,); 0: the job has no factor.
+        old: current factors of the jobs in the new order, shape (n,); 0 means that the job has no factor.
 
     Returns:
         Strictly decreasing factors from `MAX_SITE_FACTOR` down to `MIN_SITE_FACTOR`, shape (n,).
@@ -89,7 +89,8 @@ def stable_order(old: Ints) -> Ints:
     because scores depend on medians over the queue.
 
     Args:
-        old: current factors of the jobs in the policy's order, shape (n,); 0: the job has no factor.
+        old: current factors of the jobs in the policy's order, shape (n,); 0 means that the job has no
+            factor.
 
     Returns:
         Indices into `old`, shape (n,). If no job has a factor, this is the policy's own order.

@@ -41,7 +41,7 @@ class Snapshot:
             left out.
         order: indices into `rows` in the ranked order, the job that starts first comes first, shape (r,).
         place: place in the queue, 1 for the first to start; 0 means not ranked. Shape (n,).
-        site_factors: site factors that senergyctld assigns, shape (n,); 0: it assigns none.
+        site_factors: site factors that senergyctld assigns, shape (n,); 0 means that it assigns none.
         withdrawn_rows: queue rows to which senergyctld no longer assigns a site factor although an earlier
             one is still set in Slurm; portable mode only.
         new_rows: queue rows that have a site factor and had no site factor in the previous cycle. In the

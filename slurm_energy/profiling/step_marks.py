@@ -107,7 +107,7 @@ class StepMarks:
         """Record the step that ends now, and report it as progress.
 
         Args:
-            samples: samples of the step; NaN: unknown.
+            samples: samples of the step; NaN means unknown.
             total: total number of steps of this process, if known.
         """
         if self._open is not None:

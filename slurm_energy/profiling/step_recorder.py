@@ -77,7 +77,8 @@ class StepRecorder:
             name: name of the phase.
             start_ns: start in ns of `time.perf_counter_ns`.
             end_ns: end in ns of `time.perf_counter_ns`.
-            value: number of samples of a training step; NaN: unknown, or the phase is no step.
+            value: number of samples of a training step; NaN means that the number is unknown, or that the
+                phase is no step.
             thread: identifier of the thread; 0 for the calling thread.
             weight: number of steps that this execution represents.
         """

@@ -42,7 +42,8 @@ class TimedPhase(NamedTuple):
         name: name of the phase.
         start_ns: start in ns of CLOCK_MONOTONIC.
         end_ns: end in ns of CLOCK_MONOTONIC.
-        value: number of samples of a step; NaN: unknown, or the phase is no step.
+        value: number of samples of a step; NaN means that the number is unknown, or that the phase is no
+            step.
         thread: identifier of the thread; `GPU` for phases that the GPU has timed.
         weight: number of steps that this execution represents. In short steps, phases are timed only
             occasionally.
@@ -216,7 +217,7 @@ class StepStatistics:
             start_ns: start of the step and of the wait for data.
             received_ns: end of the wait.
             end_ns: end of the step.
-            samples: samples of the step; NaN: unknown.
+            samples: samples of the step; NaN means unknown.
             thread: identifier of the thread.
         """
         waited_ns = received_ns - start_ns

@@ -73,7 +73,7 @@ class WorkerTrial:
     """Trial of more processes for one data loader. The number changes only between epochs.
 
     Args:
-        workers: number of processes in the first epoch; 0: the program loads the data itself.
+        workers: number of processes in the first epoch; 0 means that the program loads the data itself.
         max_workers: maximum number of processes to try.
     """
 

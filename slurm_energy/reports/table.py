@@ -28,7 +28,7 @@ class Column(Generic[Row]):
 
     Attributes:
         field: the field to show.
-        width: width in characters of the terminal; 0: each text has its natural width, as in sprio.
+        width: width in characters of the terminal; 0 means that each text has its natural width, as in sprio.
         left: whether the text is left-justified.
         fixed: whether the user requested this width.
     """

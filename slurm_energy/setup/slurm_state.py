@@ -105,7 +105,7 @@ def started_before(pid: int, paths: Iterable[Path], root: Path = Path("/")) -> b
     """Return whether a process started before one of the files was last changed.
 
     Args:
-        pid: process id; 0: no process.
+        pid: process id; 0 means no process.
         paths: the files; absent files do not count.
         root: directory that contains proc.
     """

@@ -244,7 +244,7 @@ class _Request:
         return nodes, tasks or nodes * (per_node or 1)
 
     def _gpus(self, nodes: int, tasks: int) -> tuple[int, str | None]:
-        """Return the number of GPUs on all nodes, and their GRES type (None: not named).
+        """Return the number of GPUs on all nodes, and their GRES type (None means not named).
 
         The first option that is set in this order decides: --gpus, --gpus-per-node, --gpus-per-task, --gres,
         --tres-per-task, --gpus-per-socket.

@@ -22,7 +22,7 @@ class ExitStatus:
     Attributes:
         code: exit code; sacct subtracts 128 from codes of 128 and more. A shell returns 128 + N for a program
             that signal N ended. A code of 9 therefore means either 9 or 137, which is SIGKILL.
-        signal: signal that ended the process; 0: none.
+        signal: signal that ended the process; 0 means none.
     """
 
     code: int

@@ -24,7 +24,7 @@ MAX_MEMORY_MIB: Final = 1 << 50
 class RequestedResources:
     """Resources that a job requests on all nodes together.
 
-    None: the list does not contain the resource.
+    None means that the list does not contain the resource.
 
     `gpus` is also None for a job without GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
 

@@ -53,7 +53,7 @@ def check_admission(context: CheckContext) -> Iterator[Finding]:
 def _license_total(text: str, name: str) -> int | None:
     """Return the total of a license in the value of `Licenses`.
 
-    None: the license is missing or has no valid count.
+    None means that the license is missing or has no valid count.
     """
     for item in text.split(","):
         license_name, _, count = item.strip().partition(":")

@@ -238,7 +238,8 @@ class ResctrlProfile:
 
     Attributes:
         num_rmids: number of monitoring ids (RMIDs). The root group uses one id.
-        core_energy_rmids: number of monitoring ids for the energy of cores; 0: this energy is not monitored.
+        core_energy_rmids: number of monitoring ids for the energy of cores; 0 means that this energy is not
+            monitored.
         mounted: whether the file system is mounted.
         limbo_s: time for which the monitoring id of a removed monitoring group cannot be used again.
         closids: number of resctrl control groups, including the root group.

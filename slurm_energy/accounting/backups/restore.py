@@ -142,7 +142,7 @@ def _restore_server(source: Path, database: Database, progress: Progress) -> dic
 
 @contextlib.contextmanager
 def _current_rows(source: Path, progress: Progress) -> Iterator[tuple[int, _TableRows]]:
-    """Context manager that returns the number of rows of a backup (0: unknown), and its rows.
+    """Context manager that returns the number of rows of a backup (0 means unknown), and its rows.
 
     The rows have the current schema.
     """

@@ -41,7 +41,7 @@ class DeferredRun:
         user, account, partition: names; an empty text means unknown.
         eligible_s: time at which the job could have started without deferral.
         start_s, end_s: start and end of the run.
-        energy_joules: energy of the run on all nodes; NaN: unknown.
+        energy_joules: energy of the run on all nodes; NaN means unknown.
     """
 
     job: int

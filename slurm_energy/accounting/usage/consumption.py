@@ -53,7 +53,7 @@ def read_consumption(connection: Connection, after: int, since: float) -> list[C
 
     Args:
         connection: connection to the database.
-        after: row id; only records with a higher row id are returned. 0: from the first record.
+        after: row id; only records with a higher row id are returned. 0 means that all records are returned.
         since: Unix seconds; only records that end at this time or later are returned.
     """
     query = _query(connection).where(_records.c.id > after, _records.c.step == "", _records.c.end >= since)

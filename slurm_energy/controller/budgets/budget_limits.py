@@ -175,7 +175,7 @@ class BudgetLimits:
         return None if ended else override
 
     def configured_watts(self, name: str, unix_s: float) -> float:
-        """Return the limit that applies to a budget without its live limit; infinity: no limit."""
+        """Return the limit that applies to a budget without its live limit; infinity means no limit."""
         return self._limits[name].source.limit_at(unix_s)
 
     def problem(self, name: str, unix_s: float) -> str:

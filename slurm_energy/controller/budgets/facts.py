@@ -152,7 +152,7 @@ class BudgetStatus:
 
     Attributes:
         name: name in the configuration.
-        limit_watts: limit of the budget before the margin is subtracted; infinity: no limit.
+        limit_watts: limit of the budget before the margin is subtracted; infinity means no limit.
         measured_watts: measured power; nodes that do not report count at their committed power. None means
             that no node has reported.
         committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.

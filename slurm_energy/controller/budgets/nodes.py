@@ -40,7 +40,8 @@ class BudgetDevice:
             power at which the device counts.
         requested_watts: power limit that the job on the device requests. Infinity means that the job requests
             no limit, or the device does not have exactly one job.
-        start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that no
+            job starts.
         draw: estimates of the device's power.
     """
 

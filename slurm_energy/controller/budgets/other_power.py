@@ -57,7 +57,7 @@ class OtherPower:
         return min(MAX_SLOPE, max(0.0, (xy + UNKNOWN_SLOPE * prior) / (xx + prior)))
 
     def watts_at(self, device_watts: float) -> float:
-        """Return the power of the other parts if the devices may draw `device_watts`; 0: unknown."""
+        """Return the power of the other parts if the devices may draw `device_watts`; 0 means unknown."""
         value = self.value or 0.0
         if not self._window:
             return value

@@ -92,8 +92,8 @@ def economic_power(
         full_watts: power that each job adds without limits, shape (n,).
         predicted: whether the power of each job is predicted from measured runs, n entries.
         powers: power of each partition by name; the key `ANY_PARTITION` applies to all other partitions.
-        slowdown_limits: maximum increase of each job's run time as a fraction of the untuned run time; NaN:
-            no limit. Shape (n,).
+        slowdown_limits: maximum increase of each job's run time as a fraction of the untuned run time; NaN
+            means no limit. Shape (n,).
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
         curves: response curves by program.

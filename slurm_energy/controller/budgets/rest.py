@@ -90,7 +90,10 @@ def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
 
 
 def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
-    """Return the excess of a boot's power over the power committed to the node's devices; 0: no boot."""
+    """Return the excess of a boot's power over the power committed to the node's devices.
+
+    The result is 0 if the node does not boot.
+    """
     facts = inputs.slurm_nodes.get(node.name)
     if facts is None or facts.boot_watts is None:
         return 0.0

@@ -33,9 +33,10 @@ class CycleDevices:
         node: index of the device's node.
         min_watts, max_watts: range of the power limit.
         draw_watts: expected power without a limit.
-        watts: measured power; NaN: unknown.
+        watts: measured power; NaN means unknown.
         idle_watts: power at which the device counts while it is idle.
-        start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that no
+            job starts.
         trusted: whether the reports of the device's node are plausible.
         controlled: whether the device's node reports and is trusted.
         busy: whether jobs use the device.

@@ -53,7 +53,7 @@ def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
 def _series(factor: GridFactor | None, now_s: float) -> GridSeries | None:
     """Return the time series of a factor or, without a value at `now_s`, the series of its fallback.
 
-    None: neither series has a value at `now_s`.
+    None means that neither series has a value at `now_s`.
     """
     if factor is None:
         return None

@@ -80,7 +80,8 @@ class BeginTimeHolds:
 
         Args:
             jobs: ids of the jobs to hold, the most important first.
-            begin_s: current begin time of each pending job in Unix time; NaN: the job has no begin time.
+            begin_s: current begin time of each pending job in Unix time; NaN means that the job has no begin
+                time.
             now_unix_s: the time now.
             until_s: end of the hold of each job in Unix time; None means that the holds have no end.
             hold_s: maximum time from now to the new begin time.

@@ -11,8 +11,8 @@ class MovedBegin:
     """Begin time of a job before and after senergyctld moved it.
 
     Attributes:
-        original_s: begin time that the user requested, before the first move; NaN: the user requested no
-            begin time.
+        original_s: begin time that the user requested, before the first move; NaN means that the user
+            requested no begin time.
         set_s: begin time that senergyctld set last.
         changed_s: time of the last change.
     """
@@ -59,7 +59,7 @@ class BeginTimes:
 
         Args:
             job: id of the job.
-            begin_s: current begin time of the job in Slurm; NaN: the job has no begin time.
+            begin_s: current begin time of the job in Slurm; NaN means that the job has no begin time.
         """
         moved = self.moved.get(job)
         return begin_s if moved is None else moved.original_s

@@ -313,7 +313,7 @@ class DeferralPlanner:
         return plan, table
 
     def _planned_s(self, group: Ints) -> Floats:
-        """Return the planned starts of jobs, which are given by their group ids; NaN: the job is not held."""
+        """Return the planned starts of jobs, given by their group ids. NaN means that the job is not held."""
         known = [self.jobs.get(job_id) for job_id in group.tolist()]
         held = [job if job is not None and job.held_since_s is not None else None for job in known]
         return np.array([math.nan if job is None else job.planned_start_s for job in held], np.float64)

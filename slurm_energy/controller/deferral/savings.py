@@ -90,7 +90,7 @@ def _merged(
 def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wait]) -> tuple[Floats, Floats]:
     """Return the usual wait in the partition of each job at the time when the job became eligible.
 
-    The result contains the mean and the standard deviation of the waits of other jobs; NaN: unknown.
+    The result contains the mean and the standard deviation of the waits of other jobs; NaN means unknown.
     """
     queue_s, deviation_s = np.full(len(eligible_s), np.nan), np.full(len(eligible_s), np.nan)
     of_jobs, of_waits = np.array(partitions), np.array([one[0] for one in waits], np.str_)

@@ -14,7 +14,7 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 
 
 def duration_column(queue: QueueColumns, flag: str) -> Floats:
-    """Return the duration in seconds that a flag of each job states; NaN: the job lacks the flag.
+    """Return the duration in seconds that a flag of each job states; NaN means that the job lacks the flag.
 
     The shape is (n,), where n is the number of jobs in the queue.
     """

@@ -42,7 +42,7 @@ class _Candidates:
         work_s: time for which each job has worked in all its runs, without the time that restarts cost.
         left_s: predicted remaining run time.
         latest_s: time by which the first run of each job had to start.
-        deadline_s: latest start that the job's deadline permits; NaN: no deadline.
+        deadline_s: latest start that the job's deadline permits; NaN means no deadline.
         resume_by_s: time by which each job must start again after a suspension.
         columns: values of the jobs from which the suspensions are decided.
     """
@@ -260,7 +260,9 @@ class Suspensions:
         return _Candidates(rows, work_s, left_s, latest_s, deadline_s, resume_s, columns)
 
     def _latest_start_s(self, queue: QueueColumns, rows: Ints, deadline_s: Floats) -> Floats:
-        """Return the latest first starts of jobs that are in their first run; NaN: a job has no slack.
+        """Return the latest first starts of jobs that are in their first run.
+
+        NaN means that a job has no slack.
 
         The slack counts from the submission. This holds even for a job whose user requested a later begin
         time, because slurmctld no longer shows that time.

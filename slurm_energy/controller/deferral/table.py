@@ -30,7 +30,7 @@ class DeferrableRows:
         rows: rows in the queue.
         eligible_s: time at which each job could have started without deferral.
         latest_start_s: latest permitted start of each job.
-        planned_s: start that the last plan assigned to the job; NaN: the job is not held.
+        planned_s: start that the last plan assigned to the job; NaN means that the job is not held.
     """
 
     rows: Ints

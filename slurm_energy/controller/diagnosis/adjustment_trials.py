@@ -226,7 +226,7 @@ def _is_control(
 def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:
     """Return the decision to end a trial because a later run completed without requesting values.
 
-    None: no later run completed without requesting values.
+    None means that no later run completed without requesting values.
     """
     if trial.sbatch_options:
         return None

@@ -126,7 +126,7 @@ class PowerSavingEngine:
         Args:
             config: the configuration.
             idle_watts: lowest measured power by node.
-            headroom_watts: power that the budgets leave free; infinity: there is no budget.
+            headroom_watts: power that the budgets leave free; infinity means that there is no budget.
 
         Raises:
             UnavailableError: slurmctld does not answer or refuses a change.

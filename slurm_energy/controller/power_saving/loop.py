@@ -235,7 +235,7 @@ class PowerSavingLoop:
 
 
 def headroom_watts(budget: BudgetLoop) -> float:
-    """Return the smallest headroom of all enforced power budgets; infinity: no budget is enforced.
+    """Return the smallest headroom of all enforced power budgets; infinity means that no budget is enforced.
 
     The headroom limits the number of boots.
     """

@@ -30,7 +30,7 @@ class _OpenPeriod:
     def energy_uj(self, until_s: float, length_s: float) -> int | None:
         """Return the energy in `length_s` seconds at the mean power of the readings.
 
-        None: the readings cover too little of the time from the start to `until_s`.
+        None means that the readings cover too little of the time from the start to `until_s`.
         """
         if not self.readings or until_s - self.readings[0][0] < _MIN_SHARE * (until_s - self.since_s):
             return None

@@ -50,7 +50,7 @@ class GridRates:
     def __call__(self, start: int, end: int) -> list[float | None]:
         """Return, for each factor that varies with time, the rate per microjoule between two times.
 
-        None: the rate is unknown.
+        None means that the rate is unknown.
         """
         if (start, end) not in self._known:
             self._known[start, end] = [self._rate(factor, start, end) for factor in self._varying]

@@ -96,7 +96,7 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
 def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
     """Take the lease and serve as the active controller. Return why the active role ended.
 
-    None: a signal ended the daemon.
+    None means that a signal ended the daemon.
     """
     location = configured_database(host.config.controller)
     lease = ControllerLease(location, host.presence, free.token)

@@ -45,7 +45,7 @@ class ControllerLease:
         clock_s: returns seconds since boot, including suspended time.
 
     Attributes:
-        token: fencing token of this process's lease; 0: this process has not taken the lease.
+        token: fencing token of this process's lease; 0 means that this process has not taken the lease.
         policy_lines: lines that this controller adds to the policy file.
         state: state of the lease and of all controllers at the last renewal.
         on_loss: called in the renewing thread when another controller has taken the lease.

@@ -76,7 +76,7 @@ class PassiveController:
     async def run(self) -> LeaseState | None:
         """Wait until this controller should become active, and return the free lease.
 
-        None: a signal ended the wait.
+        None means that a signal ended the wait.
         """
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

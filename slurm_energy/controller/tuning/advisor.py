@@ -210,7 +210,7 @@ class TuningAdvisor:
 def curve_oracle(config: Config) -> CurveOracle | None:
     """Return a function that maps a model and a kind of hardware to the oracle's response curve.
 
-    None: numpy is missing.
+    None means that numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.

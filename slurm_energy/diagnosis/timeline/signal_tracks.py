@@ -82,7 +82,7 @@ def counter_points(
     Args:
         series_start_s: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
-        values: mean per interval; NaN: unknown.
+        values: mean per interval; NaN means unknown.
         window: part of the job's time that the timeline shows.
 
     Returns:
@@ -150,7 +150,7 @@ class _CounterGroup:
             name: name of the track.
             unit: unit of the values.
             axis: start of the first interval in Unix seconds, and seconds per interval.
-            values: mean per interval; NaN: unknown.
+            values: mean per interval; NaN means unknown.
         """
         points, gaps = counter_points(*axis, values, self._window)
         if points:

@@ -50,7 +50,7 @@ class Measurement:
         gpus: number of devices that train together.
         precision: precision of matrix products.
         optimizer: name of the optimizer.
-        cap_watts: power limit per device; infinite: none.
+        cap_watts: power limit per device; infinity means no limit.
         step_s: seconds per step.
         power_watts: mean power of one device in watts; NaN if not measured.
         looping: whether the framework updates one tensor after the other.

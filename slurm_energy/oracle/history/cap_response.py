@@ -115,7 +115,7 @@ def convert_part(
 
     Args:
         watts: mean watts under the cap `before`.
-        before: cap of the measured run in watts; infinity: none.
+        before: cap of the measured run in watts; infinity means no limit.
         after: cap for the prediction in watts; infinity means no cap.
         tdp_watts: design power of the component. A higher cap does not raise the watts above it.
         response: constants of the model.
@@ -141,7 +141,7 @@ def convert_run(
         gpu_watts: the part of `watts` that the GPU draws; 0 for a run without GPUs.
         before: caps of the measured run.
         after: caps to predict for.
-        tdp_watts: design power of one GPU; infinity: unknown.
+        tdp_watts: design power of one GPU; infinity means unknown.
     """
     rest = max(0.0, watts - gpu_watts)
     gpu, gpu_time = convert_part(gpu_watts, before.gpu_watts, after.gpu_watts, tdp_watts)

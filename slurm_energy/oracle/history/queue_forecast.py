@@ -30,7 +30,7 @@ class QueueForecast:
             5 % and 95 % quantile.
         energy_joules, energy_low_joules, energy_high_joules: expected joules of the whole job, their 5 % and
             95 % quantile.
-        runs: number of runs behind the forecast; 0: no run is similar to the job.
+        runs: number of runs behind the forecast; 0 means that no run is similar to the job.
         level: index of the similarity level in `similarity.LEVELS`; -1 means that no run is similar to the
             job.
     """
@@ -81,7 +81,7 @@ def predict_power_quantile(
         quantile: from 0 to 1; it is rounded up to a multiple of 1 / `ATOMS`.
 
     Returns:
-        Watts (NaN: unknown) and level (-1: no run is similar), shape (jobs,) each.
+        Watts (NaN means unknown) and level (-1 means that no run is similar), shape (jobs,) each.
 
     Raises:
         ValueError: as `predict_many`.

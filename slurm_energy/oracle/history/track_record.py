@@ -50,8 +50,8 @@ class ResourceRequest(NamedTuple):
         nodes: requested nodes, at least 1.
         cpus: CPUs on all nodes that the job will hold, at least 1. With `--exclusive` these are all CPUs of
             the nodes.
-        gpus: requested GPUs on all nodes; 0: none.
-        memory_mib: requested memory on all nodes in MiB; 0: unknown.
+        gpus: requested GPUs on all nodes; 0 means none.
+        memory_mib: requested memory on all nodes in MiB; 0 means unknown.
     """
 
     limit_s: float

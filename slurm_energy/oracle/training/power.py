@@ -98,7 +98,7 @@ def clock_under(
         theta: parameters of the device.
         scalars: factors of the workload.
         tdp_watts: design power, which also acts as a limit.
-        cap_watts: power limit in watts; infinite: none.
+        cap_watts: power limit in watts; infinity means no limit.
         highest: clock limit as a share of the maximum clock.
 
     Returns:

@@ -118,7 +118,7 @@ class Posterior:
 
     Args:
         at: the observed steps, linearised at the most likely latent quantities.
-        residuals: logarithms of the ratios observed / expected of time and power, shape (2, n); NaN: not
+        residuals: logarithms of the ratios observed / expected of time and power, shape (2, n); NaN means not
             observed.
         scores: quantiles (`ranges.SCORE_LEVELS`) of the scores of time and of power in predictions from other
             kinds of device. A score is an error divided by the predicted standard deviation.

@@ -100,12 +100,12 @@ class JobColumns(NamedTuple):
 
     Attributes:
         real: columns of real numbers, shape (n, 12). SUBMIT_S and DEADLINE_S are times. LIMIT_S is the time
-            limit (NaN: none), and KILL_S the run time after which the job is killed (infinity: never). SIZE
-            is the requested fraction of the cluster. KEY is the value by which the policy sorts jobs. LEFT is
-            the fraction of the work that remains. ALLOWED is the maximum energy-delay product of a good shape
-            under `kairos`. SHORTEST_S is the run time in the fastest shape, possible or not. RISK_S is the
-            time from which the deadline is at risk. LATEST_S is a lower bound of the deadline minus the run
-            time. RESTART_S is the extra time of the next start.
+            limit (NaN means none), and KILL_S the run time after which the job is killed (infinity means
+            never). SIZE is the requested fraction of the cluster. KEY is the value by which the policy sorts
+            jobs. LEFT is the fraction of the work that remains. ALLOWED is the maximum energy-delay product
+            of a good shape under `kairos`. SHORTEST_S is the run time in the fastest shape, possible or not.
+            RISK_S is the time from which the deadline is at risk. LATEST_S is a lower bound of the deadline
+            minus the run time. RESTART_S is the extra time of the next start.
         whole: columns of integers, shape (n, 11). ROW is the row in the workload. USER is the index of the
             user. ID_RANK is the position by job id, PLACE the position by submission and job id, and KEY_RANK
             the position by KEY. The shapes of the job are the rows FIRST to LAST - 1. URGENT is whether the

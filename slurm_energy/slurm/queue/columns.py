@@ -27,32 +27,32 @@ class QueueColumns:
     Attributes:
         taken_unix_s: Unix time of the snapshot of the queue.
         job_id: Slurm's job id of the record, as `scontrol update` takes it.
-        array_job_id: job id of the array; 0: not part of an array.
+        array_job_id: job id of the array; 0 means that the job is not part of an array.
         array_task_id: index in the array; -1 means not part of an array, or a record of several tasks.
         tasks: pending array tasks in the record; 1 for a single job.
-        het_job_id: job id of the heterogeneous job; 0: not part of one.
+        het_job_id: job id of the heterogeneous job; 0 means that the job is not part of one.
         uid: uid of the job's owner.
         state: PENDING or RUNNING. Configuring, completing and suspended jobs are not listed.
         held: whether the user or an administrator holds the job; Slurm's priority of the job is then 0.
         dependent: the job waits for the jobs on which it depends, or for its begin time.
         fixed: an administrator set the priority; site factors have no effect on the job.
         requeue: the job may be requeued.
-        submit_s, eligible_s, start_s, end_s, deadline_s: Unix seconds; NaN: none. `end_s` is the time at
+        submit_s, eligible_s, start_s, end_s, deadline_s: Unix seconds; NaN means none. `end_s` is the time at
             which a running job reaches its time limit.
-        time_limit_s: seconds; NaN: no limit.
+        time_limit_s: seconds; NaN means no limit.
         nodes, cpus, gpus: numbers on all nodes together, requested by a pending job or allocated to a running
             one. If a job requests a range, they are the minimum.
         held_cpus: number of all CPUs of the nodes that a pending job takes whole (`--exclusive`, or the
-            partition's `OverSubscribe=EXCLUSIVE` or `ExclusiveUser`); 0: the job shares nodes, or the number
-            is unknown.
+            partition's `OverSubscribe=EXCLUSIVE` or `ExclusiveUser`); 0 means that the job shares nodes, or
+            that the number is unknown.
         memory_mib: memory in MiB on all nodes together, requested by a pending job or allocated to a running
-            one; 0: unknown.
+            one; 0 means unknown.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
         priority: Slurm's priority as squeue shows it.
         site_factor: Slurm's site factor as sprio shows it, without Slurm's NICE_OFFSET.
         nice: nice value as `--nice` takes it.
         restart_count: number of earlier requeues.
-        shares_norm: normalised fair shares of the job's association, 0 to 1; NaN: unknown.
+        shares_norm: normalised fair shares of the job's association, 0 to 1; NaN means unknown.
         user: login name; the uid as text if this host does not know the name.
         account, partition, qos, name: Slurm account, partition, quality of service and job name; empty if not
             set. Several partitions are separated by commas.

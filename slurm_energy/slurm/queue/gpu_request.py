@@ -47,7 +47,7 @@ class GpuRequest:
     Attributes:
         pending: the job is pending.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
-        gpus: GPUs per node; 0: none.
+        gpus: GPUs per node; 0 means none.
         others: generic resources per node other than GPUs, in the notation of the request.
         excluded: host list of excluded nodes; an empty value means none.
         pins_nodes: whether the user named nodes, features or a reservation for the job.
@@ -132,8 +132,8 @@ def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
     """Parse the generic resources that a job requests per node.
 
     Returns:
-        Type of the GPUs (empty: not named), their number, the other resources, and why the GPUs cannot be
-        changed (empty: they can be changed).
+        Type of the GPUs (an empty text means not named), their number, the other resources, and why the GPUs
+        cannot be changed (an empty text means that they can be changed).
     """
     gpu_kind, gpus, gpu_items, others = "", 0, 0, []
     for item in text.split(","):

@@ -336,7 +336,9 @@ def _task_count(text: str) -> int:
 
 
 def _gpus_and_memory(row: Row) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Return each job's GPUs on all nodes, their GRES type (empty: not named), and its MiB (0: unknown).
+    """Return each job's GPUs on all nodes, their GRES type, and its MiB.
+
+    An empty type means that it is not named; 0 MiB mean that the memory is unknown.
 
     The numbers in the list of allocated TRES take precedence over the requested ones.
     """

@@ -100,7 +100,8 @@ def program_features(jobs: JobsTable) -> tuple[list[str], Floats, Floats]:
         jobs: jobs. Jobs that have not run are left out.
 
     Returns:
-        Names; features of shape (programs, features), NaN: unknown; node-hours of shape (programs,).
+        Names; features of shape (programs, features), in which NaN means unknown; node-hours of shape
+        (programs,).
     """
     ran = jobs.where(jobs.run_s > 0)
     columns = np.column_stack(

@@ -27,7 +27,7 @@ class ClassPoint:
     Attributes:
         time_ratio, power_ratio: run time and power relative to the untuned job.
         settings: hardware settings of the point as readable text.
-        deviation: relative standard deviation of the ratios; NaN: unknown.
+        deviation: relative standard deviation of the ratios; NaN means unknown.
     """
 
     time_ratio: float

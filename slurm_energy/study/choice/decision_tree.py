@@ -24,7 +24,7 @@ TUNING_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SiteFigures:
-    """Figures of the site in its present state, as input of the decision tree. NaN: unknown.
+    """Figures of the site in its present state, as input of the decision tree. NaN means unknown.
 
     Attributes:
         idle_share: share of the cluster's energy that idle nodes draw.

@@ -34,7 +34,7 @@ class LimitOutlook:
         kpi: KPI of the limit.
         account: Slurm account to which the limit applies; an empty value means all jobs.
         forecast: whether the alternative is expected to keep the limit.
-        value: forecast value of the KPI; NaN: unknown.
+        value: forecast value of the KPI; NaN means unknown.
         minimum, maximum: permitted values.
     """
 
@@ -114,7 +114,7 @@ def limit_outlook(
     Args:
         limit: bounds of a KPI from the objective.
         change: forecast change of the limited KPI; None means unknown.
-        deviation: standard deviation of the KPI over the days of the present site; NaN: unknown.
+        deviation: standard deviation of the KPI over the days of the present site; NaN means unknown.
         account: account to which the limit applies; an empty value means all jobs.
     """
     if change is None or math.isnan(change.value):

@@ -40,11 +40,12 @@ class JobsTable:
             no arm.
         nodes, cpus, gpus: allocated resources.
         submit_s: submission.
-        start_s: start; NaN: the job has not started.
-        end_s: end; NaN: the job has not ended.
+        start_s: start; NaN means that the job has not started.
+        end_s: end; NaN means that the job has not ended.
         time_limit_s: requested time limit.
         energy_joules: energy of the job on all nodes.
-        speed: mean speed relative to the untuned job; NaN: nothing indicates that the job was tuned.
+        speed: mean speed relative to the untuned job; NaN means that nothing indicates that the job was
+            tuned.
     """
 
     job_id: Texts
@@ -82,7 +83,7 @@ class JobsTable:
 
     @property
     def power_watts(self) -> Floats:
-        """Mean power of each job, summed over its nodes; NaN: unknown."""
+        """Mean power of each job, summed over its nodes; NaN means unknown."""
         return self.energy_joules / np.where(self.run_s > 0, self.run_s, np.nan)
 
     @property

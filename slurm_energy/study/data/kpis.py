@@ -29,7 +29,7 @@ class EnergySeries:
 
     Attributes:
         start_s, end_s: intervals in Unix seconds, shape (m,).
-        joules: energy of each interval; NaN: unknown.
+        joules: energy of each interval; NaN means unknown.
         source: name of the source of the energy, for example `senergyctld /v1/usage`.
     """
 
@@ -73,7 +73,7 @@ class DailyKpis:
 
     Attributes:
         days: the n days.
-        values: values of each KPI by its name, shape (n,); NaN: unknown.
+        values: values of each KPI by its name, shape (n,); NaN means unknown.
         energy_source: source of the energy of the days.
         coverage: share of the node-hours of each day whose energy is known, shape (n,). NaN means that the
             day has no work.

@@ -23,7 +23,7 @@ class StudySources:
     """Sources from which a step of a study reads jobs and energy.
 
     Attributes:
-        read: function that returns all jobs of the cluster and the energy of its nodes (None: unknown).
+        read: function that returns all jobs of the cluster and the energy of its nodes (None means unknown).
         files: files from which `read` takes the data, for the manifest; empty for the running site.
         options: options that select the data, for the manifest.
     """

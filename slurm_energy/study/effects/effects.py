@@ -211,7 +211,8 @@ def difference_effect(
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
     """Return the carry-over: the effect of the change in the previous period on the present period.
 
-    None: the carry-over cannot be determined. If the interval does not contain 0, the washout is too short.
+    None means that the carry-over cannot be determined. If the interval does not contain 0, the washout is
+    too short.
     """
     series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)

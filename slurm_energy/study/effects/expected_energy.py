@@ -34,7 +34,7 @@ def expected_kwh(
         jobs: jobs of the baseline and of the deployment.
         days: periods of the result, usually days.
         begin_s: end of the baseline and start of the deployment in Unix seconds.
-        measured_kwh: energy of all nodes by period; None: only the energy of jobs counts.
+        measured_kwh: energy of all nodes by period; None means that only the energy of jobs counts.
     """
     ran = jobs.where((jobs.run_s > 0) & ~np.isnan(jobs.work_node_hours))
     is_known = (ran.end_s <= begin_s) & ~np.isnan(ran.energy_joules)

@@ -24,7 +24,7 @@ class EffectDay:
         kpi: name of the KPI.
         group: `baseline`, `control` or `treated`.
         value: value of the KPI.
-        expected: value expected from the work of the day; NaN: unknown.
+        expected: value expected from the work of the day; NaN means unknown.
     """
 
     day: str

@@ -163,7 +163,7 @@ class StudyLimit:
 
         Args:
             baseline: mean of the KPI in the baseline.
-            deviation: standard deviation of the daily values in the baseline; NaN: unknown.
+            deviation: standard deviation of the daily values in the baseline; NaN means unknown.
         """
         low = float("-inf") if self.minimum is None else self.minimum
         high = float("inf") if self.maximum is None else self.maximum

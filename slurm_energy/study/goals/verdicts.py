@@ -56,7 +56,7 @@ class TargetResult:
         verdict: whether the target is reached.
         estimate: estimated effect; None means not enough data.
         is_certain: whether the whole confidence interval reaches the target.
-        baseline: mean of the KPI over the days of the baseline; NaN: unknown.
+        baseline: mean of the KPI over the days of the baseline; NaN means unknown.
     """
 
     target: StudyTarget
@@ -75,9 +75,9 @@ class LimitResult:
         account: Slurm account to which the limit applies; an empty value means all jobs.
         verdict: whether the limit is kept.
         reason: reason of the verdict, for people.
-        baseline: mean of the KPI over the days of the baseline; NaN: unknown.
-        level: value of the KPI while the deployed change is in force; NaN: unknown.
-        level_low, level_high: confidence interval of `level`; NaN: unknown.
+        baseline: mean of the KPI over the days of the baseline; NaN means unknown.
+        level: value of the KPI while the deployed change is in force; NaN means unknown.
+        level_low, level_high: confidence interval of `level`; NaN means unknown.
         minimum, maximum: bounds of the permitted values.
         estimate: estimated effect; None means not enough data.
     """
@@ -100,7 +100,7 @@ def estimate_effect(
 ) -> EffectEstimate | None:
     """Return the effect on a KPI. The design of the deployment selects the estimator.
 
-    None: there are too few periods.
+    None means that there are too few periods.
     """
     series = periods.series(kpi, account)
     if series.block is not None:

@@ -192,7 +192,7 @@ class ForecastChange:
     Attributes:
         today: mean under the present configuration.
         value: mean under the alternative.
-        change: relative change; NaN: unknown.
+        change: relative change; NaN means unknown.
         low, high: prediction interval of the change in a further period.
         mean_low, mean_high: confidence interval of the mean change over many periods.
     """

@@ -45,7 +45,7 @@ class ReplayDeviation:
 
     Attributes:
         kpi: `makespan_s`, `power_pNN_watts` (percentile NN of hourly power), or a KPI of `indicators`.
-        measured, simulated: the values; NaN: unknown.
+        measured, simulated: the values; NaN means unknown.
         bound: permitted relative error; None means no bound.
     """
 
@@ -56,7 +56,7 @@ class ReplayDeviation:
 
     @property
     def error(self) -> float:
-        """Relative error of the simulated value; NaN: unknown."""
+        """Relative error of the simulated value; NaN means unknown."""
         return self.simulated / self.measured - 1 if self.measured else math.nan
 
     @property

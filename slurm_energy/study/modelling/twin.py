@@ -46,8 +46,8 @@ class TwinKind:
         nodes: number of nodes.
         idle_watts: power of an idle node. The power of a job includes this idle power.
         off_watts, boot_s, boot_watts, shutdown_s, shutdown_watts: as in `[power_saving]` of energy.toml.
-        min_watts: minimum power to which a power budget can limit a node; 0: the power of a node cannot
-            be limited.
+        min_watts: minimum power to which a power budget can limit a node; 0 means that the power of a node
+            cannot be limited.
     """
 
     nodes: int
@@ -105,8 +105,8 @@ class TwinDeferral:
 
     Attributes:
         policy: `cheapest` or `cleanest`.
-        slack_s: maximum time by which each job may be deferred after its submission, shape (n,); NaN: the
-            job may not be deferred.
+        slack_s: maximum time by which each job may be deferred after its submission, shape (n,); NaN means
+            that the job may not be deferred.
         series: price or carbon intensity over Unix time. The simulated controller knows past values, from
             which it forecasts future values.
     """

@@ -58,7 +58,7 @@ def days_chart(days: Sequence[Mapping[str, Any]], name: str, size: tuple[int, in
     A value is drawn relative to the expected value if the expected value is known.
 
     Args:
-        days: rows with `date`, `group`, `value` and `expected` (None: unknown).
+        days: rows with `date`, `group`, `value` and `expected` (None means unknown).
         name: title of the KPI.
         size: width and height in pixels.
     """

@@ -23,7 +23,7 @@ def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (7
 
     Args:
         kpi: name of the KPI.
-        estimate: `mean`, `low`, `high` and `weekdays` of the baseline (None: unknown).
+        estimate: `mean`, `low`, `high` and `weekdays` of the baseline (None means unknown).
         size: width and height in pixels.
     """
     frame = Frame(*size, 76, 14, 12, 30)
@@ -73,8 +73,8 @@ def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
     """Draw the twin's error of each KPI as a bar, as SVG. A permitted range is drawn too.
 
     Args:
-        errors: rows with `kpi`, `error` (None: unknown), `bound` (None: no bound) and `exceeds`. Bars end
-            at 50 %.
+        errors: rows with `kpi`, `error` (None means unknown), `bound` ((None means that there is no bound))
+            and `exceeds`. Bars end at 50 %.
         size_x: width in pixels.
     """
     known = [one for one in errors if one["error"] is not None]
@@ -119,7 +119,7 @@ def power_chart(hours: Sequence[Mapping[str, Any]], size: tuple[int, int] = (720
     """Draw measured and simulated power by hour as lines, as SVG.
 
     Args:
-        hours: rows with `start_s`, `measured_watts` and `simulated_watts` (None: unknown).
+        hours: rows with `start_s`, `measured_watts` and `simulated_watts` (None means unknown).
         size: width and height in pixels.
     """
     frame = Frame(*size, 66, 14, 12, 30)

@@ -24,8 +24,9 @@ class MeanEstimate:
     Attributes:
         days: number of days with a known value.
         mean: mean of the means of the seven weekdays.
-        low, high: confidence interval of the mean; NaN: too few days.
-        deviation: standard deviation of the daily values around the weekly pattern; NaN: too few days.
+        low, high: confidence interval of the mean; NaN means that there are too few days.
+        deviation: standard deviation of the daily values around the weekly pattern; NaN means that there are
+            too few days.
         correlation: correlation of neighbouring days around the weekly pattern, not below 0.
         weekdays: mean of each weekday, Monday first, shape (7,); NaN means that the period does not contain
             this weekday.

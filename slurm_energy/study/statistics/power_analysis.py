@@ -31,7 +31,7 @@ class DayVariation:
 
     Attributes:
         days: number of days with a known value.
-        deviation: standard deviation relative to the mean; NaN: unknown.
+        deviation: standard deviation relative to the mean; NaN means unknown.
         correlation: correlation of neighbouring days, not below 0.
         parameters: number of parameters that a validation fits, including the mean.
         adjusted_for: factors for which a validation adjusts.
@@ -84,7 +84,8 @@ class PowerAnalysis:
             effect. None means more than ten years, or unknown.
         needed_switchback_days: number of days that a switchback needs for the wanted effect. None means more
             than ten years, or unknown.
-        deviation: relative standard deviation of daily values on which the figures are based; NaN: unknown.
+        deviation: relative standard deviation of daily values on which the figures are based; NaN means
+            unknown.
         adjusted_for: factors for which the comparison adjusts.
     """
 

@@ -64,7 +64,7 @@ class GroupMember:
     def switch_at_s(self) -> float | None:
         """Time of the next change that this node has stored, on the controller's clock.
 
-        None: no change is stored.
+        None means that no change is stored.
         """
         return self._switch_at_s
 

@@ -84,7 +84,7 @@ class ProgressTracker:
     def cycle_s(self) -> float | None:
         """Seconds between two regular pauses of a job that reports its progress.
 
-        None: the job has no regular pauses.
+        None means that the job has no regular pauses.
         """
         cycle = self._reports.cycle if self._source is ProgressSource.REPORTED else None
         return None if cycle is None else cycle.seconds
@@ -247,7 +247,7 @@ class ProgressTracker:
     def _detect(self, samples: list[Sample]) -> Period | None:
         """Return the period with which the power in the samples repeats.
 
-        None: there is no such period, the utilisation has another period, or numpy is missing.
+        None means that there is no such period, the utilisation has another period, or numpy is missing.
         """
         try:
             from slurm_energy.tuning.progress.period import detect_period

@@ -66,7 +66,7 @@ class Factor:
 def option_of(name: str) -> str | None:
     """Return the sbatch option that a factor sets, without leading dashes.
 
-    None: the factor sets an environment variable.
+    None means the factor sets an environment variable.
     """
     if name.startswith("sbatch."):
         return name.removeprefix("sbatch.")
