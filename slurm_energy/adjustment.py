@@ -153,7 +153,7 @@ def kind_named(name: Any) -> AdjustmentKind:
 
 
 def checked_value(kind: AdjustmentKind, value: Any) -> int | None:
-    """Return a value that is an integer within the limits of its kind, else None."""
+    """Return a value if it is an integer within the limits of its kind, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     properties = KINDS[kind]

@@ -1,4 +1,6 @@
-"""The energy of a node in a period of time, divided among its jobs: plain data exchanged as JSON.
+"""The energy of a node in a period, divided among the node's jobs.
+
+A period is plain data, exchanged as JSON.
 
 Agent and controller exchange periods. Reports over time are computed from periods. In every component of a
 period the energy of the jobs, the idle energy and the unattributed energy add up to the measured energy, to

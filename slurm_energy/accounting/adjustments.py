@@ -263,7 +263,7 @@ def program_runs(connection: Connection, cluster: str, uid: int, workload: str) 
 def recent_runs(
     connection: Connection, policies: Collection[str], since: float, until: float
 ) -> list[tuple[str, int, int, int]]:
-    """Return (cluster, job id, restart count, uid) of ended jobs with one of the policies, newest first.
+    """Return the newest ended jobs that had one of the policies, as (cluster, job id, restart count, uid).
 
     Args:
         connection: connection to the database.

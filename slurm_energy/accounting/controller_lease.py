@@ -84,7 +84,7 @@ class LeaseState:
         token: fencing token; 0 means that the lease was never taken.
         holder: name of the controller that holds the lease; None means that the lease is free.
         instance: identity of the process that holds the lease; None means that the lease is free.
-        session: number of the database session in which the holder of the lease writes.
+        session: number of the database session that the holder of the lease uses to write.
         held_s: seconds since the lease was taken or released.
         renewed_age_s: seconds since the last renewal of the lease.
         successor: name of the controller that shall take the lease next, as set by the last holder of the

@@ -208,7 +208,7 @@ def _url(location: DatabaseLocation) -> URL:
 
 
 def _is_in_transaction(connection: Connection) -> bool:
-    """Return whether the connection works and the transaction that was begun on it is still open."""
+    """Return whether the connection works and still has the transaction that was begun on it."""
     if connection.invalidated or connection.closed or not connection.info.get(_IN_TRANSACTION):
         return False
     return backend_of(connection).is_in_transaction(connection)

@@ -39,7 +39,7 @@ class Quota:
         user: login name; an empty value means all users of the account together.
         resource: quantity that the quota limits.
         period: time for which the amount is granted.
-        amount: granted amount in joules, in units of the currency, or in grams of CO2 equivalents.
+        amount: granted amount. The unit is joules, a unit of the currency, or grams of CO2 equivalents.
         unit: unit of the amount: `J`, the currency, or `g`.
         warn_percent: warning level in percent of the amount: from this use on, jobs go after others; None
             means never.

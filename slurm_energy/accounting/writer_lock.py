@@ -102,7 +102,9 @@ def lock_connection(connection: Connection, name: str) -> None:
 
 
 def adopt_owner(path: Path) -> None:
-    """Change the owner of a file that root created to the owner of its directory, who runs senergyctld.
+    """Give a file that root created to the owner of its directory.
+
+    This owner is the user who runs senergyctld.
 
     Raises:
         OSError: the file or directory does not exist.

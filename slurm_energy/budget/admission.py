@@ -98,8 +98,9 @@ def start_limits(limits: GroupLimits, idle_watts: Floats, members: Ints, headroo
 
     The limit applies until the next distribution.
 
-    Each group gets its economic limit plus a fraction of the range from this limit to the group's expected
-    power. The fraction is the same for all groups and as large as the headroom of the budgets allows.
+    Each group gets its economic limit plus a fraction of the range between this limit and the group's
+    expected power. All groups have the same fraction. It is the largest fraction that the headroom of the
+    budgets allows.
 
     Args:
         limits: characteristic limits of the groups of devices of one admitted job.

@@ -160,7 +160,7 @@ class CeilingCommitment:
         self._unsaved.discard(node)
 
     def report(self, poll: NodePoll) -> None:
-        """Update the held ceilings of a node from a poll of the node.
+        """Update the ceilings that a node holds, according to a poll of the node.
 
         A confirmed decision replaces all decisions with lower numbers. The node may still apply decisions
         that were sent later, so these decisions continue to count. A poll of an earlier boot is ignored. A
@@ -358,7 +358,7 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
-    """Return for each raise of a ceiling the fraction that fits under all budgets, 0 to 1.
+    """Return which fraction of each raise of a ceiling fits under all budgets, from 0 to 1.
 
     Args:
         raises: requested increase of each ceiling, by row.

@@ -1,9 +1,9 @@
 """Order in which a distribution policy lowers the power of groups of devices.
 
 Each group's range of limits is divided into segments. Each segment has an interval of prices. A price is a
-number that measures how far groups are lowered: at a price within the interval, the corresponding part of the
-segment is taken from the group. If one price applies to all groups, the groups have the limits that the
-policy considers fair or best. Prices of all policies are divided into tiers:
+number that measures how far groups are lowered. At a price within the interval of a segment, the
+corresponding part of the segment is taken from the group. If one price applies to all groups, the groups have
+the limits that the policy considers fair or best. Prices of all policies are divided into tiers:
 
 - -1 to 0: the limit falls to the expected power of the device, which takes no power from the job;
 - 0 to 1: the limit falls further to the lowest limit that keeps the job's slowdown limit;
@@ -97,7 +97,7 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
 
 def _grid(groups: PowerGroups, limits: GroupLimits) -> Floats:
-    """Return the limits per device at which the marginal price of a group may change, in descending order."""
+    """Return the limits per device at which a group's marginal price may change, in descending order."""
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
     grid = np.concatenate([levels, np.stack(columns, axis=1)], axis=1)

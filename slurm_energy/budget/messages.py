@@ -82,7 +82,7 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """State of a job that runs on the node, as part of the node's poll.
+    """State of a job that runs on the node. The node's poll contains it.
 
     Attributes:
         job_id, restart_count: job id and restart count of the job.

@@ -1,4 +1,6 @@
-"""Detection of nodes with wrong measurements or limits, from contradictions in the nodes' polls.
+"""Detection of nodes that report wrong measurements or limits.
+
+They are found by contradictions in the nodes' polls.
 
 A distrusted node counts at its nameplate power, because neither its power nor its ceilings are certain.
 """

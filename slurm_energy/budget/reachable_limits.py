@@ -61,7 +61,7 @@ class ReachableLimits:
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def start_watts(self, name: str) -> float:
-        """Return the power that a device may draw at its lowest limit while it is idle or its jobs start.
+        """Return the power that a device may draw at its lowest limit, while it is idle or its jobs start.
 
         The result is 0 after the device's jobs have started.
         """

@@ -47,8 +47,8 @@ class BestSettings:
         curve: the response curve from which the settings come.
         point: operating point with the lowest value of the objective; None if no setting is better than the
             untuned job.
-        time_limit_s: time limit with which the job ends in 95 of 100 cases, a multiple of 60; None if
-            unknown.
+        time_limit_s: time limit within which the job ends in 95 of 100 cases, rounded to a multiple of 60;
+            None if unknown.
     """
 
     objective: Objective

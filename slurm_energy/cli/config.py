@@ -128,7 +128,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _idle_watts(args: argparse.Namespace) -> dict[tuple[str, str, str], float]:
-    """Return the idle power of each budget, by the name and scope of the budget.
+    """Return the idle power of each budget. The keys are the name and the scope of the budget.
 
     The result is empty if senergyctld does not answer soon, or knows no budgets yet.
     """

@@ -1,8 +1,8 @@
 """Generator of the man pages: `python -m slurm_energy.cli.man DIRECTORY`.
 
-The pages come from the parsers of the commands and daemons and from the schema of the configuration. Their
-date is SOURCE_DATE_EPOCH, else today. argparse-manpage was not used: its pages lack the descriptions that
-apropos needs, and join the lines of examples.
+The pages are made from the parsers of the commands and daemons and from the schema of the configuration.
+Their date is SOURCE_DATE_EPOCH, else today. argparse-manpage was not used, because its pages lack the
+descriptions that apropos needs, and because it joins the lines of examples.
 """
 
 from __future__ import annotations

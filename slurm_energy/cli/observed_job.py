@@ -20,7 +20,9 @@ _MAX_OBSERVATION_BYTES: Final = 16 << 20
 def fetch_observed_job(
     args: argparse.Namespace, client: ControllerClient, job_id: str
 ) -> tuple[JobUsage, list[Any]]:
-    """Return the last run of a job, or its data so far if it is running, with its node observations as JSON.
+    """Return the last run of a job, and its node observations as JSON.
+
+    If the job is running, the run contains the data so far.
 
     Args:
         args: options of the command, which name the configuration.

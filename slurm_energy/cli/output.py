@@ -1,4 +1,7 @@
-"""Output of text and JSON on standard output, notes and errors on standard error, and format options."""
+"""Output of text and JSON on standard output, and of notes and errors on standard error.
+
+The module also defines the options for the format.
+"""
 
 from __future__ import annotations
 

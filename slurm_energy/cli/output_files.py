@@ -23,7 +23,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def report_written(path: Path, content: str = "") -> None:
-    """Name a written file or directory on standard error, with a description of its content if given."""
+    """Print the name of a written file or directory on standard error, with a description if one is given."""
     print(f"senergy: written: {path}" + (f": {content}" if content else ""), file=sys.stderr)
 
 

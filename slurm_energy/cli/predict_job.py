@@ -233,7 +233,9 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
 
 
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
-    """Return a list with the oracle of training jobs, or an empty list if it cannot predict the job.
+    """Return a list with the oracle of training jobs.
+
+    The list is empty if this oracle cannot predict the job.
 
     In the second case the reason is added to `notes`.
     """

@@ -12,7 +12,7 @@ _WIDTH: Final = 30
 
 
 class ProgressLine:
-    """Context manager that shows on one line of the terminal how much of a long command is done.
+    """Context manager that shows on one line of the terminal which part of a long command is done.
 
     Args:
         label: text that names the work, e.g. `writing`.

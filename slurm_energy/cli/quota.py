@@ -1,4 +1,7 @@
-"""`senergy quota`: quotas of energy, cost or carbon by Slurm account, their use, and changes of quotas."""
+"""`senergy quota`: quotas of energy, cost or carbon by Slurm account.
+
+The command shows how much of each quota is used, and changes quotas.
+"""
 
 from __future__ import annotations
 

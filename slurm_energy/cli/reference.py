@@ -74,7 +74,10 @@ def _options(actions: list[argparse.Action]) -> Iterator[str]:
 
 
 def option_value(action: argparse.Action) -> str:
-    """Return the value of an option, after a blank or in `[=VALUE]`, or the name of an argument."""
+    """Return the value of an option, or the name of an argument.
+
+    The value of an option follows a blank or has the form `[=VALUE]`.
+    """
     if action.nargs == 0:
         return ""
     choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()

@@ -95,7 +95,7 @@ def verbatim(lines: Iterable[str]) -> Iterator[str]:
 
 
 def body(text: str) -> tuple[list[str], list[str]]:
-    """Return the lines for the text below the options of a help page, and for its examples."""
+    """Return the lines for the text and the examples that follow the options of a help page."""
     described: list[str] = []
     examples: list[str] = []
     for group in blocks(text):

@@ -106,7 +106,7 @@ def _names(text: str | None) -> list[str] | None:
 def _refuse_unknown(
     rows_of_answer: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]
 ) -> None:
-    """Refuse accounts without a row, and users without a row that do not exist on this host.
+    """Refuse accounts that have no row. Refuse users who have no row and do not exist on this host.
 
     Raises:
         NotFoundError: names the account or user.

@@ -98,7 +98,10 @@ def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _common_spans(block: Sequence[str]) -> list[Span]:
-    """Return the columns of a table without a rule, separated by positions that are blank in all lines."""
+    """Return the columns of a table without a rule.
+
+    Columns are separated by positions that are blank in all lines.
+    """
     width = max(map(len, block))
     filled = [any(line[at : at + 1].strip() for line in block) for at in range(width)]
     text = "".join("-" if is_filled else " " for is_filled in filled)

@@ -141,7 +141,7 @@ def _selected(node: NodeObservation, ranks: Sequence[range]) -> NodeObservation:
 
 
 def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
-    """Set the shown time window: the time of the job, or of its events, within --from and --to.
+    """Set the time window to show: the time of the job or of its events, limited by --from and --to.
 
     Raises:
         UsageError: --from is not before --to.

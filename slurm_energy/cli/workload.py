@@ -160,7 +160,7 @@ def _cell(value: float, unit: str) -> str:
 
 
 def _problem_lines(table: dict[str, Any]) -> list[str]:
-    """Return a table of rejected and doubtful rows of the files, and remarks on the selection."""
+    """Return a table of rejected and doubtful rows of the files, with remarks on the selection."""
     lines = [
         f"{'rejected' if entry['rejected'] else 'used':<9} {entry['rows']:>7}  "
         f"{entry['file']}:{entry['line']}: {entry['problem']}"

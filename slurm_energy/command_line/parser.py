@@ -94,7 +94,10 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(self.prog, message.removeprefix("argument "), f"see {self.prog} --help")
 
     def _joined(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments, with each option value that begins with a dash joined to its option."""
+        """Yield the arguments.
+
+        An option value that begins with a dash is joined to its option.
+        """
         rest = iter(words)
         for word in rest:
             value = next(rest, None) if word in self.dashed_values else None

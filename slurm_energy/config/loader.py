@@ -185,7 +185,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def table_label(section: str, position: int) -> str:
-    """Return the name of a table in a list of tables: `edp`, `edp[2]`, `edp[3]` for positions 0, 1 and 2."""
+    """Return the name of a table in a list of tables: `edp`, `edp[2]`, `edp[3]` for index 0, 1 and 2."""
     return f"{section}[{position + 1}]" if position else section
 
 

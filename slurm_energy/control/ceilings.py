@@ -14,7 +14,7 @@ from slurm_energy.devices.discovery import NodeDevices
 def set_ceilings(
     devices: NodeDevices, journal: SettingsJournal, ceilings: Mapping[str, str | None], arbiter: Arbiter
 ) -> list[RestoreResult]:
-    """Set or lift the ceilings of knobs, and write every value that changes as a result.
+    """Set or lift the ceilings of knobs. Write every value that changes as a result.
 
     The original value is in the journal before the first write. A value that another program has set is
     overwritten only if it exceeds the ceiling. A knob stays unchanged if it cannot be read or its device is
@@ -46,7 +46,7 @@ def set_ceilings(
 
 
 def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
-    """Change the ceiling of a knob within a transaction, and request the resulting value of the knob.
+    """Change the ceiling of a knob within a transaction. Request the value of the knob that results.
 
     Returns:
         Whether the journal entry is no longer needed, so that the original must be restored.

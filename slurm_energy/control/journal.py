@@ -22,7 +22,9 @@ _MAX_BYTES = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """The state of one knob that the agent changes, or that changes as a side effect of another knob.
+    """State of one knob.
+
+    The agent changes the knob, or the knob changes as a side effect of another one.
 
     Attributes:
         key: key of the knob.

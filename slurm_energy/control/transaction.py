@@ -191,7 +191,7 @@ class SettingsTransaction:
 
 
 def write_and_verify(knob: Knob, outcome: SettingOutcome, current: str) -> SettingOutcome:
-    """Write one value, read it back, and return a copy of `outcome` that holds the result.
+    """Write one value and read it back. Return a copy of `outcome` that contains the result.
 
     Args:
         knob: knob to write.

@@ -1,4 +1,7 @@
-"""The last live report of each node, kept only in memory, and the response to `GET /v1/running`."""
+"""The last live report of each node, and the response to `GET /v1/running`.
+
+The reports are kept only in memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cache of the running jobs, filled by one squeue command for all requests of agents."""
+"""Cache of the running jobs.
+
+One squeue command fills it for all requests of agents.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Forecast of the number of units (GPUs, nodes or cores) that future jobs will need, from past arrivals.
+"""Forecast of the number of units that future jobs will need, computed from past arrivals.
+
+Units are GPUs, nodes or cores.
 
 A deferred job must not take the units that later arrivals will need. Arrivals are modelled as a Poisson
 process. The rate of the process is the mean rate of the past. If enough days are known, this mean is blended
@@ -39,7 +41,7 @@ class ArrivalHistory:
         submit_s: time of each arrival.
         time_s: run time of the job.
         units: number of units (GPUs, nodes or cores) that the job needs.
-        hardware: index of the job's kind of hardware, as in the rows of `Capacity.units`.
+        hardware: index of the job's kind of hardware. It is also the row in `Capacity.units`.
         slack_s: maximum time by which the start of the job could be deferred; 0 for an urgent job.
     """
 

@@ -20,7 +20,8 @@ class FinishedJobs:
         eligible_s: time at which the job could have started without deferral.
         start_s, end_s: start and end of the job's actual run.
         energy_joules: energy of the job.
-        queue_s: time for which the job would have waited for resources from `eligible_s` on; NaN if unknown.
+        queue_s: time for which the job would have waited for resources, counted from `eligible_s`; NaN if
+            unknown.
         queue_deviation_s: standard deviation of `queue_s`; NaN counts as 0.
     """
 
@@ -113,7 +114,9 @@ def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCos
 
 
 def typical_waits(waits: ObservedWaits, times_s: Floats, window_s: float) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the waits of jobs that were submitted near given times.
+    """Return the mean and the standard deviation of waits.
+
+    Only jobs that were submitted near the given times count.
 
     Args:
         waits: jobs that were not deferred, with their waits.

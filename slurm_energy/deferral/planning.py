@@ -221,7 +221,7 @@ def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: Signal
     Args:
         queue: the pending jobs.
         table: the deferrable jobs and the starts.
-        slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room; such a job may
+        slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room. It may then
             start at once.
         signal: the signal that was minimised.
     """

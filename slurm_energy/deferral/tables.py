@@ -127,7 +127,7 @@ class DeferralQueue:
         time_s: predicted run time.
         power_watts: predicted mean power.
         units: number of units (GPUs, nodes or cores) that each job needs.
-        hardware: index of the job's kind of hardware, as in the rows of `Capacity.units`.
+        hardware: index of the job's kind of hardware. It is also the row in `Capacity.units`.
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None if no signal is known.
         capacity: free resources; None means unlimited.

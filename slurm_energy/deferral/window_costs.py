@@ -19,7 +19,7 @@ _MAX_SLOTS: Final = 4 * 24 * 14
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Cost of drawing one watt from a fixed time to any later time, as a piecewise linear function.
+    """Cost of drawing one watt from a fixed time to any later time. It is a piecewise linear function.
 
     Attributes:
         start_s: start of the first time step.
@@ -64,7 +64,9 @@ class CostCurve:
 
 
 def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve | None:
-    """Return the cost of energy over time by a signal, including the PUE if the outside temperature is known.
+    """Return the cost of energy over time that a signal yields.
+
+    The cost includes the PUE if the outside temperature is known.
 
     For a step with an unknown signal value, the mean and the standard deviation of the known steps are used.
 

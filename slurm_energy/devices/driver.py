@@ -29,7 +29,9 @@ class DeviceGoneError(DeviceError):
 
 
 class WriteStage(IntEnum):
-    """Position of a knob in the order of writes. The lowest value is written first and restored last.
+    """Position of a knob in the order of writes.
+
+    The knob with the lowest value is written first and restored last.
 
     GPU persistence mode is written first, because an NVIDIA driver without it may unload and lose the limits.
     A power profile of a GPU is written before the limit and the clock, because it may change both.

@@ -1,4 +1,7 @@
-"""Choice of a sampling interval that is short enough to notice every wrap of an energy counter."""
+"""Choice of a sampling interval.
+
+The interval must be short enough to notice every wrap of an energy counter.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _MIN_INTERVAL_S = 0.01
 
 
 def max_sampling_interval_s(counters: Iterable[EnergyCounter]) -> float:
-    """Return the maximum interval in seconds at which each counter is read at least three times per wrap.
+    """Return the longest interval in seconds with which all counters are read three times per wrap.
 
     The shortest possible time between two wraps of a counter is its range divided by its `max_watts`. The
     result is infinite if no counter wraps, and at least 0.01 s. If a counter can wrap too fast even for this

@@ -41,7 +41,7 @@ _Adviser = Callable[[JobView, JobFinding], Iterator[FindingAdvice]]
 def advise(
     observation: JobObservation, findings: Sequence[JobFinding], config: DiagnosisConfig
 ) -> tuple[FindingAdvice, ...]:
-    """Return the advice for the findings of a job, in the order of the findings."""
+    """Return the advice for the findings of a job. It has the same order as the findings."""
     view = JobView(observation, config)
     return tuple(
         advice

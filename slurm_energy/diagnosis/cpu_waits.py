@@ -97,7 +97,10 @@ def _contended_share(view: JobView, node: NodeObservation) -> float | None:
 
 
 def _mean_in(view: JobView, node: NodeObservation, signal: str, window: tuple[float, float]) -> float | None:
-    """Return the mean of a job's signal on a node over all intervals that overlap a time window."""
+    """Return the mean of a job's signal on a node.
+
+    The mean is over all intervals that overlap a time window.
+    """
     series = view.node_series(node, signal)
     if series is None:
         return None

@@ -77,7 +77,9 @@ def parse_live_findings(data: Any) -> tuple[LiveFinding, ...]:
 
 
 def merged(nodes: Iterable[Sequence[LiveFinding]]) -> tuple[LiveFinding, ...]:
-    """Merge the findings of a job on its nodes into findings of the job, the most expensive first.
+    """Merge the findings of a job on its nodes into findings of the job.
+
+    The most expensive finding comes first.
 
     Energy is summed. All other figures are those of the node on which the largest fraction of the time is
     affected.

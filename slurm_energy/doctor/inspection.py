@@ -305,9 +305,10 @@ def _display_vendors(system: Path) -> set[str]:
 
 
 def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
-    """Return the configuration, the reason why it cannot be read at all, and its errors and warnings.
+    """Return the configuration, the reason why it cannot be read, and its errors and warnings.
 
-    If the configuration has errors, the defaults are returned instead, because no daemon uses such a file.
+    If the configuration has errors, the defaults are returned instead, because no daemon uses a file with
+    errors.
     """
     try:
         checked = check_file(argument)

@@ -47,7 +47,10 @@ def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
 
 
 def _hooks(slurm: SlurmFileFindings) -> list[CheckResult]:
-    """Check whether the Prolog and Epilog, or energy_hooks.so, announce jobs to the agent, and when."""
+    """Check whether and when jobs are announced to the agent.
+
+    The Prolog and Epilog, or energy_hooks.so, announce them.
+    """
     checks = []
     programs = (("Prolog", slurm.prolog), ("Epilog", slurm.epilog))
     if slurm.hooks and (slurm.prolog or slurm.epilog):

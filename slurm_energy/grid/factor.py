@@ -1,4 +1,7 @@
-"""A carbon intensity or price, with a fallback for the times at which the series has no value."""
+"""A carbon intensity or price.
+
+It has a fallback for the times at which the series has no value.
+"""
 
 from __future__ import annotations
 

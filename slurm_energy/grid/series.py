@@ -141,7 +141,7 @@ class GridSeries:
         return GridSeries(self.source, self._means(step_s), step_s)
 
     def _means(self, step_s: float) -> Iterator[Sample]:
-        """Yield one mean sample per step without gaps, and the original samples of the other steps."""
+        """Yield one mean sample for each step without gaps, and the original samples of all other steps."""
         spans = zip(self._starts, self._ends, strict=True)
         rows = {row for start, end in spans for row in range(int(start // step_s), int(end // step_s) + 1)}
         for row in sorted(rows):
@@ -176,10 +176,10 @@ def usual_step_s(starts: Sequence[float]) -> float:
 
 
 def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | None = None) -> list[Sample]:
-    """Return samples for ascending times and values, with an end for each sample.
+    """Return samples for ascending times and values. Each sample gets an end.
 
     Args:
-        points: ascending times with their values. A value of None means unknown from that time on.
+        points: ascending times with their values. If a value is None, the value is unknown from that time on.
         max_age_s: maximum seconds for which a value holds; None means twice the usual distance of two times.
     """
     if max_age_s is None:

@@ -1,4 +1,6 @@
-"""Units of carbon intensities and prices: the accepted spellings, and the factors to the internal units.
+"""Units of carbon intensities and prices.
+
+The module has the accepted spellings, and the factors to the internal units.
 
 Inside the project a carbon intensity is in grams of CO2 equivalents per kWh, and a price in units of the
 currency per kWh.

@@ -70,7 +70,7 @@ class EnergyJob:
         """Return energy, power, settings and steps of the ended job.
 
         Args:
-            timeout_s: maximum time to wait for the records of all nodes, in seconds.
+            timeout_s: maximum seconds to wait until all nodes have delivered their records.
 
         Returns:
             Object in the form of `senergy job --json`, see docs/reference/json.md.
@@ -86,7 +86,7 @@ class EnergyJob:
         """Return the power trace of the ended job as a data frame; see `frames.trace` for the columns.
 
         Args:
-            timeout_s: maximum time to wait for the records of all nodes, in seconds.
+            timeout_s: maximum seconds to wait until all nodes have delivered their records.
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time, or no trace.

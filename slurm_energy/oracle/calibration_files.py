@@ -240,7 +240,9 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Return whether a value is plausible for `key`, the name of a quantile of measured / predicted.
+    """Return whether a value is plausible for `key`.
+
+    The key names a quantile of measured / predicted.
 
     A low quantile must be at most 1 and a high one at least 1, so that a prediction lies in its own range.
     Neither quantile may be too far from 1, so that products stay finite.

@@ -44,8 +44,8 @@ class Sweep:
         objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
         best: by objective, the index of the best alternative. Alternatives that do not fit the memory are
             excluded, unless none fits.
-        front: whether each alternative is on the Pareto front: no other one is better in both time and
-            energy.
+        front: whether each alternative is on the Pareto front. An alternative is on it if no other
+            alternative is better in both time and energy.
         fits: whether the batch fits the memory of the device.
     """
 

@@ -188,7 +188,7 @@ class FallbackOracle:
         self._oracles = tuple(oracles)
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction of the first oracle that can predict the job, or None if none of them can."""
+        """Return the prediction of the first oracle that can predict the job; None if no oracle can."""
         for oracle in self._oracles:
             prediction = oracle.predict(request)
             if prediction is not None:

@@ -40,7 +40,7 @@ Deviation = tuple[float, float]
 class Configurations:
     """Settings of n training steps, as arrays of shape (n,).
 
-    All steps are of one workload on one kind of device.
+    All steps belong to one workload, on one kind of device.
 
     The n steps are those rows of `TrainingAlternatives` that have the same profile, kind of device and
     precision.
@@ -68,8 +68,8 @@ class StepPredictions:
         step_s: seconds per update.
         power_watts: mean watts of one device.
         clock: clock during work as a share of the maximum clock.
-        spread: quantiles of measured / predicted, shape (n, 4): 5 and 95 % of time, then 5 and 95 % of power,
-            as in `Spread`.
+        spread: quantiles of measured / predicted, shape (n, 4). The columns are the 5 and 95 % quantiles of
+            time, then those of power, as in `Spread`.
     """
 
     step_s: Array
@@ -185,7 +185,10 @@ class StepPredictor:
         )
 
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
-        """Return the cached lookup table of a workload on a kind of device. Compute it at the first call."""
+        """Return the cached lookup table of a workload on a kind of device.
+
+        It is computed at the first call.
+        """
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
         cached = self._tables.get(key)
         if cached is not None and cached[0] is calibration and cached[1] is profile and cached[2] is kind:

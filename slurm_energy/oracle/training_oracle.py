@@ -98,9 +98,9 @@ class TrainingAlternatives:
         """Return alternatives without a clock limit or accumulation.
 
         Args:
-            combinations: workload profile, kind of device, precision, samples per device and pass, number of
-                devices, samples of the job, and power limit in watts (infinity means no limit) of each
-                alternative.
+            combinations: columns with one value for each alternative: workload profile, kind of device,
+                precision, samples per device and pass, number of devices, samples of the job, and power limit
+                in watts (infinity means no limit).
         """
         rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}
@@ -134,8 +134,8 @@ class TrainingPredictions:
         clock: clock during work as a share of the maximum clock.
         footprint_bytes: estimated device memory that the job needs.
         fits: whether the memory of the device is at least `footprint_bytes`.
-        spread: quantiles of measured / predicted, shape (n, 4): 5 and 95 % of time, then 5 and 95 % of power,
-            as in `Spread`.
+        spread: quantiles of measured / predicted, shape (n, 4). The columns are the 5 and 95 % quantiles of
+            time, then those of power, as in `Spread`.
     """
 
     step_s: Array
@@ -248,7 +248,10 @@ class TrainingOracle:
 
     @cached_property
     def prior(self) -> TrainingOracle:
-        """Oracle that predicts from other kinds of device only and ignores measurements on the same kind."""
+        """Oracle that predicts from other kinds of device only.
+
+        It ignores measurements on the same kind.
+        """
         return TrainingOracle(self._prior_calibration, looping=self._looping)
 
     def _prior_calibration(self, name: str) -> Calibration:

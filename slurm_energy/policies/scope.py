@@ -54,7 +54,9 @@ class JobScope:
 
 
 def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware, tuple[str, ...]]:
-    """Return a copy of `hardware` with only the parts whose settings a job may change, and notes.
+    """Return a copy of `hardware`, and notes.
+
+    The copy has only the parts whose settings a job may change.
 
     The notes are for the energy record.
 

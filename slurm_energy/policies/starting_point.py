@@ -36,7 +36,7 @@ def starting_point(
 ) -> StartingPoint | None:
     """Return the starting point of a job; None if no starting point is known.
 
-    The entries of the `edp` table contain settings with the best energy-delay product, so that only the
+    The entries of the `edp` table contain settings with the best energy-delay product. Therefore only the
     objective `edp` uses them. The CPU values were measured with programs that compute on CPUs. They are not
     used for a job that requested GPUs if an entry names a GPU setting. GPUs of several products have no
     common starting point.

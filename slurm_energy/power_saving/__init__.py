@@ -1,1 +1,4 @@
-"""Decisions to power idle nodes down and nodes up, from a forecast of idle gaps."""
+"""Decisions to power idle nodes down and to power nodes up.
+
+They follow from a forecast of idle gaps.
+"""

@@ -1,4 +1,7 @@
-"""Decision on the nodes of a cluster to power down or up, over all pools and partitions."""
+"""Decision which nodes of a cluster to power down or up.
+
+It considers all pools and partitions.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from slurm_energy.power_saving.node_energy import NodeEnergy
 def clairvoyant_saving_joules(
     energy: NodeEnergy, times_s: Floats, busy_nodes: Floats, nodes: int, end_s: float
 ) -> float:
-    """Return the saving if nodes are off in each idle gap that is long enough, and no job is delayed.
+    """Return the saving if nodes are off in each idle gap that is long enough.
+
+    No job is delayed.
 
     Each job is assumed to use the node that became idle last. The idle gaps are then as unequal as possible.
     This maximizes the saving. A gap at the start or at the end needs a shutdown. A gap at the end needs no

@@ -195,7 +195,7 @@ def plan_pool(
 
 
 def expected_saving_joules(energy: NodeEnergy, horizon_s: Floats, probability: Floats) -> Floats:
-    """Return the expected saving if the node of each rank is off from now until it is needed, shape (k,).
+    """Return the expected saving if a node is off from now until it is needed, for each rank, shape (k,).
 
     An idle gap that lasts longer than the forecast counts with the length of the forecast. The saving is
     therefore underestimated.

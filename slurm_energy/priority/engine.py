@@ -54,7 +54,7 @@ class AgedStarts:
     _starts: dict[tuple[int, float], int] = field(default_factory=dict)
 
     def by_user(self, queue: QueueColumns, now_s: float, wait_bound_s: float) -> Mapping[int, int]:
-        """Return the number of recent starts of jobs that had waited past the bound, by uid.
+        """Return the number of recent starts of jobs that had waited longer than the bound, by uid.
 
         Args:
             queue: all jobs. Each task of an array counts as a job.

@@ -1,4 +1,6 @@
-"""The reason for each pending job's place in the queue, as plain data for `GET /v1/priority`.
+"""The reason why each pending job has its place in the queue.
+
+It is plain data for `GET /v1/priority`.
 
 This module only describes the engine's decisions in words.
 """
@@ -61,7 +63,7 @@ def display_id(snapshot: Snapshot, row: int) -> str:
 
 
 def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[int]:
-    """Return the queue rows of pending jobs in order of their places.
+    """Return the queue rows of pending jobs ordered by their places.
 
     Jobs without a place come last, ordered by job id.
 
@@ -204,7 +206,7 @@ class Explainer:
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
 
     def _neighbours(self, row: int, at: int) -> str:
-        """Return text that explains the place of a job relative to its two neighbours in the queue.
+        """Return a text that compares a job with its two neighbours in the queue and so explains its place.
 
         The text states why the previous job goes before this job, and why this job goes before the next job.
         Neighbours that the caller may not see are left out.
@@ -218,7 +220,7 @@ class Explainer:
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
-        """Return (job id, ranked index) of the job at a place; None if no such job may be named."""
+        """Return (job id, ranked index) of the job at a place; None if no job at this place may be named."""
         if not 1 <= place <= len(self._at_place):
             return None
         queue, row = self._snapshot.queue, int(self._at_place[place - 1])

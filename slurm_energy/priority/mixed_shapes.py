@@ -1,8 +1,8 @@
 """Mixed GPU shapes: a job divides its work among nodes with different GPU types.
 
 `gpu:a100+h100:2` means 2 GPUs per node on nodes of either type. The predictions assume a program that
-balances its work, such as `training.balanced`: every node gets work in proportion to its speed, so that all
-nodes end at the same time. Pure functions.
+balances its work, such as `training.balanced`. In this program every node gets work in proportion to its
+speed, so that all nodes end at the same time. Pure functions.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def balanced_split(
 
     Args:
         node_shares: fraction of the job's nodes by GPU type; the fractions add up to 1.
-        time_s: run time of the whole job on nodes of one type only, above 0.
-        power_watts: watts of the whole job on nodes of one type only.
+        time_s: run time of the whole job if it runs on nodes of one type only, above 0.
+        power_watts: watts of the whole job if it runs on nodes of one type only.
     """
     rates = {kind: share / time_s[kind] for kind, share in node_shares.items()}
     rate = sum(rates.values())

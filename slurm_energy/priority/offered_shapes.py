@@ -51,7 +51,7 @@ class OfferedShapeTable(ShapeTable):
         offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
         gpus_free: free GPUs when the table was made, by GPU type in the rows. For a mixed shape, the free
             GPUs of all its types are added up.
-        splits: division of the work of each mixed shape by row.
+        splits: division of the work of each mixed shape, by row of the table.
     """
 
     shape: list[GpuShape | None] = field(default_factory=list)

@@ -1,4 +1,6 @@
-"""Predicted time and watts of every job of a queue, from history, training model and nameplate.
+"""Predicted time and watts of every job of a queue.
+
+The sources are history, training model and nameplate.
 
 The oracles compute the predictions. This module decides which oracle is queried for which job, and which
 prediction is used.
@@ -61,8 +63,8 @@ class QueuePredictions:
         source_time_s: run time predicted by the source, before lower bound and misprediction factor are
             applied.
         lower_bound_s: lower bound on the run time (see `prediction_guard`); 0 means none.
-        misprediction: misprediction factor, at least 1, by which the run time was multiplied: the ratio of
-            actual to predicted time of the user's jobs.
+        misprediction: misprediction factor by which the run time was multiplied, at least 1. It is the ratio
+            of actual to predicted time of the user's jobs.
     """
 
     time_s: Floats
@@ -93,7 +95,7 @@ class QueuePredictions:
         return product
 
     def basis(self, row: int) -> str:
-        """Return one line for users about the data on which the prediction in a row is based."""
+        """Return one line for users that says on which data the prediction in a row is based."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])

@@ -28,7 +28,7 @@ SAME_START_S: Final = 2.0
 
 
 class StartedPrediction(NamedTuple):
-    """Prediction of a job's run time that was valid at the start of the job.
+    """The prediction of a job's run time that was valid when the job started.
 
     Attributes:
         job_id: Slurm's job id.
@@ -66,7 +66,10 @@ class Mispredictions:
         self.loaded = True
 
     def record_starts(self, queue: QueueColumns, now_s: float) -> None:
-        """Record jobs that have started since the last ranking, and jobs that exceed their prediction."""
+        """Record jobs that have started since the last ranking.
+
+        Record also jobs that exceed their prediction.
+        """
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist()
         started: dict[int, StartedPrediction] = {}
         self._running = {}
@@ -100,7 +103,8 @@ class Mispredictions:
         """Return (`overrun_sum`, `overrun_size_seconds`) of a user's jobs that exceed their prediction.
 
         Each job is weighted by its run time in seconds times its size. The first value is the weighted sum of
-        the relative overruns, the second one the sum of the weights. (0, 0): no such job.
+        the relative overruns. The second value is the sum of the weights. (0, 0) means that no job exceeds
+        its prediction.
         """
         return self._running.get(user, (0.0, 0.0))
 

@@ -67,10 +67,10 @@ class NullPublisher:
 class TablePublisher:
     """Publisher of plugin mode. Every cycle it writes a table of all pending jobs, changed or not.
 
-    A recent table shows the plugin that senergyctld runs. slurmctld looks up all jobs in the table once a
-    minute, and a single job whenever one of its fields is set. A new job would therefore stay in the middle
-    of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so that
-    slurmctld looks the job up at once.
+    From a recent table, the plugin sees that senergyctld is running. slurmctld looks up all jobs in the table
+    once a minute, and a single job whenever one of its fields is set. A new job would therefore stay in the
+    middle of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so
+    that slurmctld looks the job up at once.
 
     Args:
         path: path of the file `priority.table`.

@@ -30,7 +30,7 @@ def rank_correlation(place: Ints) -> RankCorrelation:
     """Compare two orders of the same jobs.
 
     Args:
-        place: for the jobs listed in the second order, the place of each in the first order, shape (n,). All
+        place: place of each job in the first order, shape (n,). The jobs are listed in the second order. All
             places are different.
     """
     count = len(place)

@@ -1,8 +1,8 @@
 """Relative time and watts of a job's GPU shapes when only some shapes were measured. Pure functions.
 
-Runs on one GPU type give the run time of the job on that type. For other types and other numbers of GPUs, the
-run time is scaled by a ratio. The ratio comes from the training model if the job names a model, otherwise
-from the peak figures of the GPU types.
+Measured runs on one GPU type give the run time of the job on this type. For other types and other numbers of
+GPUs, the run time is scaled by a ratio. The ratio comes from the training model if the job names a model,
+otherwise from the peak figures of the GPU types.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floa
 
 
 def is_measured(predicted: QueuePredictions) -> Bools:
-    """Return for each row whether its prediction is based on measured runs in exactly this GPU shape."""
+    """Return whether the prediction in each row is based on measured runs in exactly this GPU shape."""
     of_kind: Bools = (predicted.source == HISTORY) & _NAMES_GPU_KIND[predicted.level]
     return of_kind
 

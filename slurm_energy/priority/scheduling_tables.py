@@ -92,13 +92,13 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return, for each queue row, its leader: the row whose place it shares, shape (n,).
+    """Return, for each queue row, its leader, which is the row whose place it shares, shape (n,).
 
     Most rows are their own leaders.
 
-    Slurm addresses all records of an array or of a heterogeneous job together. Pending records of such a job
-    therefore share one place, the place of the first record that is not held. Running records and records
-    with a fixed place are their own leaders.
+    Slurm addresses all records of an array or of a heterogeneous job together. The pending records of an
+    array or heterogeneous job therefore share one place. It is the place of the first record that is not
+    held. Running records and records with a fixed place are their own leaders.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -184,9 +184,9 @@ def job_table(
 ) -> Jobs:
     """Return the table of the ranked jobs.
 
-    The factors of partition and QOS are unknown here and set to 0: Slurm sorts by partition tier itself, and
-    the site's own weights may be used beside the site factor. The size factor is the job's number of CPUs
-    divided by the number of CPUs of the largest job.
+    The factors of partition and QOS are unknown here and set to 0. Slurm itself sorts by partition tier, and
+    a site may use its own weights beside the site factor. The size factor is the job's number of CPUs divided
+    by the number of CPUs of the largest job.
 
     Args:
         queue: all jobs.
@@ -212,7 +212,7 @@ def job_table(
 
 
 def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
-    """Return, for each queue row, whether the job is pending and waits only for resources and its turn.
+    """Return whether the job of each queue row is pending and waits only for resources or its turn.
 
     Jobs blocked by a limit or by a node that is down are included, see `blocked_rows`.
     """

@@ -94,7 +94,7 @@ class Snapshot:
 
         The importance of a change is the maximum of the old and the new factor. A job that must leave the
         head of the queue is therefore as important as a job that must move there. If only the first changes
-        are made, all jobs above the jobs of the remaining changes are already in the right order.
+        are made, the jobs above those of the remaining changes are already in the right order.
 
         The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one id,
         which applies to all its records.
@@ -118,7 +118,7 @@ class Snapshot:
         return self.queue.job_id[at], self.site_factors[at]
 
     def startable(self) -> Bools:
-        """Return whether the job of each queue row is pending and waits only for resources and its turn."""
+        """Return whether the job of each queue row is pending and waits only for resources or its turn."""
         return startable_rows(self.queue, self.computed)
 
     def correlation_with_slurm(self) -> RankCorrelation:

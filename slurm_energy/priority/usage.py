@@ -32,7 +32,7 @@ _MIN_RELATIVE_SHARE: Final = 1e-6  # relative to the mean; prevents a division b
 
 
 def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
-    """Return the fraction, 0 to 1, of an interval's usage that still counts at the present time.
+    """Return the fraction of an interval's usage that still counts now, from 0 to 1.
 
     Usage is spread evenly over the interval. The fraction is the mean of 2^(-(now - t) / half life) over the
     interval, so it does not jump when a running job ends and its energy record replaces the estimate.
@@ -92,7 +92,7 @@ class DecayedUsage:
         return rows
 
     def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
-        """Add new energy records to the usage, and update earlier records that were not settled."""
+        """Add new energy records to the usage. Update earlier records that were not settled yet."""
         self._decay_to(now_s)
         final = []
         for record in records:

@@ -1,4 +1,4 @@
-"""Times of phases on the GPU from CUDA events, without synchronisation.
+"""Times of phases on the GPU. They are read from CUDA events, without synchronisation.
 
 The GPU executes the work of a phase after the program has submitted the work. Two CUDA events in the stream
 measure the execution. The times of the events are read when the GPU has passed the events, usually a step or
@@ -95,7 +95,7 @@ class CudaTimer:
 
 
 def gpu_index(device: int, environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the index that a GPU of this process has among all GPUs of the node.
+    """Return the index of one of this process's GPUs among all GPUs of the node.
 
     The result is None if the environment variables do not determine the index. Slurm numbers the GPUs of a
     job from 0 in CUDA_VISIBLE_DEVICES if the job can access only its own GPUs. The variables SLURM_STEP_GPUS
@@ -121,7 +121,7 @@ def gpu_index(device: int, environment: Mapping[str, str] = os.environ) -> int |
 
 
 def _indexes(text: str | None) -> list[int] | None:
-    """Return a list of indexes such as `0,1,4-6`; None if the text is not such a list."""
+    """Return a list of indexes such as `0,1,4-6`; None if the text is no list of indexes."""
     if not text:
         return None
     indexes: list[int] = []

@@ -65,8 +65,8 @@ class EnergyReader(ABC):
     """Source of energy readings. Only differences between two readings are meaningful.
 
     Attributes:
-        name: value of `source` in the recorded sections: `agent` (energy of the job on this node), `devices`
-            (energy of the whole node) or `none`.
+        name: value of `source` in the recorded sections. `agent` is the energy of the job on this node,
+            `devices` is the energy of the whole node, and `none` means no energy.
     """
 
     name: str

@@ -27,9 +27,9 @@ def is_batch_ready(iterator: Any) -> bool:
 
 
 def is_in_order(iterator: Any) -> bool:
-    """Return whether the iterator received no batch before a batch that precedes it.
+    """Return whether the iterator received all batches in order so far.
 
-    Such a batch waits in the iterator for a slower loader process.
+    A batch that was received before a preceding batch waits in the iterator for a slower loader process.
     """
     try:
         return all(len(entry) != _RECEIVED for entry in iterator._task_info.values())

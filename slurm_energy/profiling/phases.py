@@ -80,11 +80,11 @@ class phase:  # noqa: N801 (used like a function, as a context manager and as a 
 class watch(Generic[_Item]):  # noqa: N801 (used like a function)
     """Record the steps of a loop: `for batch in watch(loader, model, optimizer):`.
 
-    Each item is one step, from the request for the item to the request for the next one. The wait for the
-    item is recorded as `data`. With a PyTorch model and optimizer, `forward`, `backward` and `optimizer` are
-    recorded too. On a GPU, these phases are timed with CUDA events, without synchronisation. Each step counts
-    as one unit of progress, as with `track`. A step that the program leaves with `break` or an exception is
-    not counted.
+    Each item is one step. The step lasts from the request for the item to the request for the next item. The
+    wait for the item is recorded as `data`. With a PyTorch model and optimizer, `forward`, `backward` and
+    `optimizer` are recorded too. On a GPU, these phases are timed with CUDA events, without synchronisation.
+    Each step counts as one unit of progress, as with `track`. A step that the program leaves with `break` or
+    an exception is not counted.
 
     Args:
         loader: the items, for example a `torch.utils.data.DataLoader`.

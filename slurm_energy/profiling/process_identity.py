@@ -1,4 +1,6 @@
-"""Identity of the measured process (job, step, node, rank, process id), and the directory of its output file.
+"""Identity of the measured process, and the directory of its output file.
+
+The identity consists of job, step, node, rank and process id.
 
 The identity is read from environment variables. The identity grants no rights.
 """

@@ -79,8 +79,8 @@ class StepMarks:
         """Mark the start of the work on a batch.
 
         Args:
-            copy_ns: duration of a copy to the device at the end of the wait for the batch. The copy does not
-                count as wait.
+            copy_ns: duration of a copy to the device, at the end of the wait for the batch. The copy does not
+                count as part of the wait.
         """
         now = _now()
         self._step_ns, self._received_ns = self._idle_ns, now - copy_ns

@@ -69,7 +69,7 @@ def phase_name(text: str) -> str:
 
 
 class _Durations:
-    """Accumulator of statistics of the durations of one phase."""
+    """Accumulator for the durations of one phase. It computes their statistics."""
 
     __slots__ = ("count", "histogram", "sum_ns", "sum_squares_s2")
 
@@ -230,7 +230,10 @@ class StepStatistics:
         self._end_step(start_ns, end_ns, samples, thread)
 
     def add_samples(self, samples: float) -> None:
-        """Correct the number of samples of the steps, because the last batch of an epoch may be smaller."""
+        """Correct the number of samples of the steps.
+
+        The last batch of an epoch may be smaller than the others.
+        """
         if self._samples is not None:
             self._samples += samples
 

@@ -62,8 +62,8 @@ def _walk(path: Path) -> tuple[int, int]:
     """Resolve a path step by step. Follow only symbolic links of root and of this user.
 
     Returns:
-        An O_PATH descriptor of the file, with which the file cannot be read or written, and the owner (uid)
-        of the directory that contains the file.
+        An O_PATH descriptor of the file, and the uid of the owner of the directory that contains the file.
+        The file cannot be read or written with this descriptor.
     """
     rest = list(path.absolute().parts[1:])[::-1]
     at, parent_owner, links = os.open("/", _PATH_ONLY), 0, 0

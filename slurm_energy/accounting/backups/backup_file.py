@@ -93,7 +93,10 @@ class BackupWriter:
             self._temporary.unlink(missing_ok=True)
 
     def write_table(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Write the rows of a table. The values of a row are in the order of the header's columns."""
+        """Write the rows of a table.
+
+        The values of a row are in the same order as the columns in the header.
+        """
         binary = [column.endswith(":base64") for column in self._header.tables[name]]
         encode = _encoded if any(binary) else lambda values, _: values
         self._write({"table": name})

@@ -40,8 +40,8 @@ class RecoveredTable:
         rows: number of recovered rows.
         missing: number of row ids, up to the highest one, without a recovered row. They include rows that
             were deleted before the damage. None means that the rows of the table have no ids.
-        unreadable: number of row ids at which SQLite reported damage. For a table without row ids: number of
-            directions of reading, forward and backward, in which SQLite reported damage.
+        unreadable: number of row ids at which SQLite reported damage. A table without row ids is read forward
+            and backward. For this table it is the number of directions in which SQLite reported damage.
         invalid: number of rows that were read but have impossible values or refer to a lost row.
     """
 

@@ -18,7 +18,7 @@ MAX_ARRIVALS: Final = 500_000
 def read_node_arrivals(
     connection: Connection, cluster: str, since: float, max_arrivals: int = MAX_ARRIVALS
 ) -> list[tuple[str, float, float]]:
-    """Return (node, start, end) of each job on each node, in order of the start. Times are Unix seconds.
+    """Return (node, start, end) of each job on each node, ordered by start. Times are Unix seconds.
 
     If there are more than `max_arrivals` rows, the oldest ones are omitted. No start that is later than the
     first returned start is missing.

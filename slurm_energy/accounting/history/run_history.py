@@ -1,4 +1,6 @@
-"""The history of finished runs, from which run times and energies of jobs are predicted.
+"""The history of finished runs.
+
+Run times and energies of jobs are predicted from this history.
 
 The size of the history is bounded. A run enters the history once, when its job facts are final and the
 records of all its nodes have arrived. The transaction that adds a run also marks the run's job as learned. A
@@ -166,7 +168,7 @@ def store_finished_runs(
 
 
 def _complete_jobs(missing_since: float) -> Select[int]:
-    """Return the query for the ids of finished jobs whose runs are not in the history yet.
+    """Return the query for the ids of finished jobs that have runs which the history does not contain yet.
 
     Jobs that lack the records of some nodes are not selected, so that they do not delay other jobs.
 
@@ -187,7 +189,7 @@ def _complete_jobs(missing_since: float) -> Select[int]:
 
 
 def read_runs(connection: Connection) -> Iterator[FinishedRun]:
-    """Yield all runs in the history in the order of their ends."""
+    """Yield all runs in the history, ordered by their ends."""
     columns = _history.c
     query = select(columns.body, columns.end, columns.id)
     for row in read_pages(connection, query, [columns.end, columns.id], _PAGE_ROWS):

@@ -1,6 +1,6 @@
 """Job facts (data about a job in Slurm's accounting) in the database.
 
-This module selects the jobs to look up in Slurm, stores the results and links records to them.
+The module selects the jobs to look up in Slurm. It stores the results, and links records to them.
 """
 
 from __future__ import annotations

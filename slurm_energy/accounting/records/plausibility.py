@@ -134,7 +134,7 @@ class PlausibilityCheck:
 
 
 def _check_lead(subject: str, lead_s: float) -> None:
-    """Raise an error if the end of a record or period is too far (`lead_s` seconds) in the future."""
+    """Raise an error if the end of a record or period is more than `lead_s` seconds in the future."""
     if lead_s > MAX_CLOCK_LEAD_S:
         raise UsageError(
             f"{subject}: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"

@@ -21,7 +21,7 @@ _ID_REUSED_AFTER_S: Final = 3600.0
 
 
 def selected(selection: RecordSelection) -> ColumnElement[bool]:
-    """Return the SQL condition on the table of records, alias `r`, for a selection of records."""
+    """Return the SQL condition for a selection of records, on the table of records with the alias `r`."""
     parts: list[ColumnElement[bool]] = [true()]
     if selection.visible is not None:
         parts.append(is_visible(selection.visible))

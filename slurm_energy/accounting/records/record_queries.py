@@ -75,7 +75,8 @@ def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) ->
     """Raise an error if a selected job has records, but the caller may see none of them.
 
     Raises:
-        ForbiddenError: the message names the first such job.
+        ForbiddenError: the caller may see no record of a selected job. The message names the first job of
+            this kind.
     """
     if selection.visible is None:
         return

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_
 def read_pages(
     connection: Connection, query: Select[Any], key: Sequence[ColumnElement[Any]], rows: int
 ) -> Iterator[Row[*tuple[Any, ...]]]:
-    """Yield the rows of a query in the order of a key.
+    """Yield the rows of a query, ordered by a key.
 
     Args:
         connection: connection to the database.

@@ -90,7 +90,7 @@ def _step_13(connection: Connection) -> None:
 
 
 def _step_14(connection: Connection) -> None:
-    """Add the energy of each hour by day, and the time in which runs were suspended."""
+    """Add the energy of each hour by day. Add also the time in which runs were suspended."""
     _count_hours(connection)
     add_columns(connection, *_ADDED_COLUMNS[14])
     jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs

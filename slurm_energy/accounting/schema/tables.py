@@ -72,7 +72,7 @@ def row_id() -> Column[int]:
 
 
 def partial_index(name: str, *columns: str, where: str) -> Index:
-    """Return an index of only the rows that fulfil a condition, but on MariaDB of all rows.
+    """Return an index of those rows that fulfil a condition. On MariaDB, the index has all rows.
 
     Args:
         name: name of the index.

@@ -46,7 +46,7 @@ class ConsumptionRecord(NamedTuple):
 
 
 def read_consumption(connection: Connection, after: int, since: float) -> list[ConsumptionRecord]:
-    """Return at most `CHUNK` entries for whole jobs (not steps), in the order of arrival.
+    """Return at most `CHUNK` entries of whole jobs (not of steps), in the order in which they arrived.
 
     Call the function again with `after` set to the `row` of the last entry until fewer than `CHUNK` entries
     are returned.

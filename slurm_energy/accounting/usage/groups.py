@@ -85,7 +85,9 @@ class GroupedRun:
     gpus: int
 
     def overlap_s(self, start: int, end: int) -> float:
-        """Return the seconds of the run between two times; 0 or less if it did not run between them.
+        """Return the seconds of the run between two times.
+
+        The result is 0 or less if the run did not overlap this time.
 
         Clocks of nodes and of slurmctld may differ by 5 minutes.
         """

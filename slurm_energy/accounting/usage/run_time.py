@@ -32,7 +32,10 @@ class RunTime(NamedTuple):
     suspended_s: int
 
     def add_hours(self, changes: SumChanges, sign: int) -> None:
-        """Add the CPU and GPU time of each hour to the changes of the sums; `sign` -1 subtracts it."""
+        """Add the CPU and GPU time of each hour to the changes of the sums.
+
+        If `sign` is -1, the time is subtracted.
+        """
         if self.start == self.end:
             return
         for hour in range(self.start - self.start % HOUR_S, self.end, HOUR_S):

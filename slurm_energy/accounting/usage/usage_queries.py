@@ -44,8 +44,8 @@ class UsageQuery:
         clusters: names of clusters; an empty value means all.
         nodes: nodes whose energy is counted; an empty value means all nodes. With a list of nodes, CPU and
             GPU time are unknown.
-        rates: function that returns, for a time span, rates per microjoule such as emissions; an unknown rate
-            is None. None instead of a function: no weighted sums are computed.
+        rates: function that returns rates per microjoule, for example emissions, for a time span. An unknown
+            rate is None. If `rates` itself is None, no weighted sums are computed.
         count_jobs: whether to count also the jobs that ran.
     """
 

@@ -309,7 +309,10 @@ def _equal(row: Row[Any], names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def _unknown_job(row: Row[Any], now: float) -> dict[str, Any]:
-    """Return the table row that notes a job without facts, so that Slurm is queried while the job runs."""
+    """Return the table row that notes a job without facts.
+
+    Because of this row, Slurm is queried while the job runs.
+    """
     names = ("cluster", "job_id", "restart_count", "start", "end")
     return {name: row._mapping[name] for name in names} | {"since": now}
 

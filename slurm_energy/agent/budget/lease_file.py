@@ -28,7 +28,7 @@ _SYNC_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The controller's last decision, and the time until which the limits of the decision are valid.
+    """The controller's last decision, and the time until which its limits are valid.
 
     Attributes:
         decision: the controller's decision about the power limits of this node.

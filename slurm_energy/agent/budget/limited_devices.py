@@ -79,7 +79,9 @@ class LimitedDevice:
 
 
 def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[LimitedDevice, ...]:
-    """Return the packages and GPUs of a node with the power limits that apply without jobs and ceilings.
+    """Return the packages and GPUs of a node.
+
+    Their power limits are those that apply without jobs and ceilings.
 
     Args:
         devices: devices of the node.

@@ -118,7 +118,7 @@ class NodeBudget:
         return max(_MIN_CHECK_S, self._lease.until_s - self._clock.boottime())
 
     def start(self) -> None:
-        """Continue the lease of an earlier agent run, or lower the ceilings to the lease's safe limits.
+        """Continue the lease of an earlier agent run, or else lower the ceilings to its safe limits.
 
         A reboot resets the power limits of the hardware, and time has passed without the controller. After a
         reboot the safe limits are therefore in force before jobs start. If the configuration has no budgets,
@@ -222,14 +222,16 @@ class NodeBudget:
         self._store()
 
     def add_sample(self, now_s: float) -> None:
-        """Add the time since the previous sample to `budget_capped_s` of each job that the budget slows.
+        """Add the time since the previous sample to `budget_capped_s`.
+
+        Do this for each job that the budget slows down.
 
         The budget slows a job if the ceiling of one of the job's devices is below the job's own power limit.
 
         The method also lowers the ceilings to the safe limits if the lease has ended.
 
         Args:
-            now_s: time of the last sample of the node in seconds since boot.
+            now_s: time at which the last sample of the node was taken, in seconds since boot.
         """
         last_s, self._sampled_s = self._sampled_s, now_s
         if self._has_ceilings:

@@ -416,7 +416,10 @@ class JobManager:
         self._checkpoints.save(session)
 
     def _sample(self, reason: SampleReason, received_s: float = math.inf) -> None:
-        """Take a sample, unless a sample since `received_s` is already as complete as `reason` requires."""
+        """Take a sample if it is needed.
+
+        It is not needed if a sample since `received_s` is as complete as `reason` requires.
+        """
         if not self._meter.has_sample_since(received_s, reason):
             self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
             self.budget.add_sample(self._meter.sampled_at)

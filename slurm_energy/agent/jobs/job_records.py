@@ -73,7 +73,9 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
 
 
 def running_record(session: Session, now: float) -> EnergyRecord:
-    """Return a record of a running job as if the job ended at `now`. The session stays unchanged.
+    """Return a record of a running job that states what the record would state if the job ended at `now`.
+
+    The session stays unchanged.
 
     The record has the key `watts`: the mean power of the job by component in the last complete window of its
     power monitor. If the signals of the job are sampled, the key `signals` lists signal, part of the node and

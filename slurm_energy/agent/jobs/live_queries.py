@@ -85,13 +85,13 @@ class LiveQueries:
         return len(self._running)
 
     def energy(self, job_id: int, reader: int | None, *, fresh: bool) -> tuple[int, dict[str, Any]]:
-        """Return the uid of a job's owner, and the response with the job's energy so far and its power.
+        """Return the uid of the owner of a job, and the response with the job's energy so far and power.
 
         Args:
             job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
-            fresh: whether to take a new sample, as far as the user's rate limit allows. A program that
-                measures a short section needs a new sample.
+            fresh: whether to take a new sample. The user's rate limit may prevent it. A program that measures
+                a short section needs a new sample.
 
         Raises:
             NotFoundError: the job does not run here.

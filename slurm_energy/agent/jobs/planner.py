@@ -210,7 +210,9 @@ def _fallback(session: Session, config: Config) -> PolicyRequest:
 
 
 def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
-    """Store which CPUs a job on a shared node has, computed from the cores that a Slurm step reports.
+    """Store which CPUs a job on a shared node has.
+
+    They are computed from the cores that a Slurm step reports.
 
     Args:
         session: session of the job, in which the CPUs are stored.
@@ -231,7 +233,10 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
 
 
 def request_again(session: Session, config: Config) -> PolicyRequest:
-    """Return the policy request of a running job with its current caps, for a new settings plan."""
+    """Return the policy request of a running job with its present caps.
+
+    A new settings plan is made from this request.
+    """
     caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     flags = {name: session.requested.get(key, "") for name, key in _FLAG_NAMES.items()}

@@ -51,8 +51,8 @@ class _JobProgress:
     Attributes:
         first, latest: first and latest report by process.
         pending: reports that the tuner has not collected yet.
-        end_s: expected end of a process's work in seconds since boot, by process; only for processes that
-            have reported the total number of their units.
+        end_s: time at which a process is expected to end its work, by process, in seconds since boot. Only
+            processes that have reported the total number of their units have an entry.
     """
 
     first: dict[str, ProgressReport] = field(default_factory=dict)

@@ -52,8 +52,8 @@ class Session:
         cpu_list: the job's logical CPUs; None until a step reports them, and for a job with the whole node.
         policy: energy policy in force.
         requested: the job's energy flags, for its record.
-        model, tag: values of the flags `--energy-model` and `--energy-tag`, which are recorded and change no
-            setting; None if the job has no such flag.
+        model, tag: values of the flags `--energy-model` and `--energy-tag`. They are recorded and change no
+            setting. A value is None if the job lacks the flag.
         fingerprint: digest of the batch script and its arguments; None if not reported.
         plan: planned settings, without the settings of tuning.
         tuning: the key `tuning` of the job's record so far; None for a policy without an objective.

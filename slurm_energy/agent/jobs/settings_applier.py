@@ -42,7 +42,7 @@ class SettingsApplier:
         self._config = config
 
     def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
-        """Plan and apply the settings that a job requests, and return the outcome of each setting.
+        """Plan and apply the settings that a job requests. Return the outcome of each setting.
 
         Settings that only an earlier plan of the job contained are restored to their original values.
         """

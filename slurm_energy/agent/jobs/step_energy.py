@@ -1,4 +1,4 @@
-"""Division of a job's energy on this node among its Slurm steps. No energy counts for two steps.
+"""Division of a job's energy on this node among its Slurm steps. Energy never counts for two steps.
 
 A step started by srun gets the energy that the job uses while the step runs. Steps that run at the same time
 share this energy in proportion to the CPU time of their processes. The batch or interactive step gets the
@@ -42,7 +42,9 @@ def divide_step_energy(session: Session, root: Path) -> None:
 
 
 def read_steps_cpu_time(session: Session, root: Path) -> None:
-    """Read the CPU time of a job's steps, so that the next division counts only CPU time after this one.
+    """Read the CPU time of a job's steps.
+
+    The next division then counts only CPU time that was used after this call.
 
     Call this after the division before a step starts. A division to a single step reads no CPU time.
 

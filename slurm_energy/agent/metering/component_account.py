@@ -31,8 +31,8 @@ class ComponentAccount:
             energy may be missing.
         open_interval: uncharged time before the current sample interval; None if all energy before the
             current sample interval is charged.
-        lost_since: start of a time whose energy is never charged, because no counter can report this energy.
-            The start is stored by name of each job that was on the node in that time.
+        lost_since: start of a time whose energy is never charged, because no counter can report it. A start
+            is stored for each job that was on the node in that time, by name of the job.
         jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.
         measured_uj: sum of `jobs_uj`, `idle_uj` and `unattributed_uj`. For the component `other` this sum is
             the energy of the node meter minus the energy of all other components.

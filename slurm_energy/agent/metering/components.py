@@ -49,8 +49,9 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> 
     """Return the NVML indices of the GPUs that a job has.
 
     Slurm numbers GPUs by the minor numbers of their device files. If Slurm names no GPUs, a job with the
-    whole node has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. A job with the
-    whole node then has all GPUs; for other jobs the result is empty (see `is_on_unknown_gpus`).
+    whole node has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. On a node with
+    MIG, a job with the whole node has all GPUs. For other jobs on this node the result is empty (see
+    `is_on_unknown_gpus`).
     """
     present = list(gpus)
     if context.gpus is None or any(gpu.partitioned for gpu in present):

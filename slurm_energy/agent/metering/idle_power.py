@@ -46,7 +46,9 @@ class IdlePower:
     _timing_uncertainty_s: tuple[float, float] = (0.0, 0.0)
 
     def set_read_duration(self, read_duration_s: float) -> None:
-        """Set the seconds that it takes to read the counters at the end of each following interval.
+        """Set how many seconds it takes to read the counters at the end of an interval.
+
+        The value holds for all following intervals.
 
         Call this method before `observe`.
         """

@@ -175,8 +175,8 @@ class PowerMonitor:
         budget_capped_s: seconds in which a power budget limited a device of the job to less than the job's
             own power limit; None if no budget applied.
         watts: mean power of the last complete window by component.
-        length_s, joules, covered_s: the current window: its length in seconds, its energy by component, and
-            the seconds that this energy covers by component.
+        length_s, joules, covered_s: length of the current window in seconds, its energy by component, and the
+            seconds that this energy covers, by component.
         timing_uncertainty_s: uncertainty of the end of the last interval in seconds.
     """
 

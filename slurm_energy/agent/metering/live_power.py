@@ -1,4 +1,7 @@
-"""The current power of a node by component, computed from the sample intervals independently of jobs."""
+"""The current power of a node by component.
+
+It is computed from the sample intervals, and does not depend on jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Monitoring groups (resctrl) of the jobs, and the processor's counts for each group between samples.
+"""Monitoring groups (resctrl) of the jobs.
+
+The processor counts the use of each group between two samples.
 
 A monitoring group is created when the first process of a job is known, and removed at the end of the job. A
 job has one monitoring group in each resctrl control group that contains its tasks. The tasks of the job are
@@ -71,8 +73,8 @@ class MonitoringGroups:
     """The monitoring groups of the jobs of one node.
 
     Args:
-        files: the kernel's file system resctrl; None if the node has no such file system, or if monitoring
-            groups must not be used.
+        files: the kernel's file system resctrl. None means that the node has no such file system, or that
+            monitoring groups must not be used.
         root: directory that contains /sys and /proc.
         source: returns the source of a job's CPU time, given the job id, see `JobCpuTimeReader.source`.
         clock: returns seconds since boot.
@@ -201,7 +203,7 @@ class MonitoringGroups:
         return {"counts": self._counts.dump()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore the last readings from the `dump` of an earlier agent run in the same boot."""
+        """Restore the last readings of an earlier agent run in the same boot. `dump` wrote them."""
         if self._files is not None:
             self._counts.load(data["counts"])
 

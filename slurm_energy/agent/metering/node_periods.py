@@ -48,8 +48,8 @@ class OpenPeriod:
         start_boottime: the same instant in seconds since boot.
         measured_uj, idle_uj: microjoules charged before the period by component.
         uncertain_s: uncertain seconds before the period by component, see `ComponentAccount`.
-        meters_uj: microjoules at the start of the period according to the energy meter of each job, by job
-            and component. A job without an entry started during the period.
+        meters_uj: energy of each job at the start of the period according to the job's meter, in microjoules,
+            by job and component. A job without an entry started during the period.
         ended: energy in the period of each job that ended in the period.
         ended_json: `ended` as JSON, for checkpoints.
         late_s: seconds before the start of the period whose energy is charged in the period, because this
@@ -387,7 +387,7 @@ def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:
 
 
 def _merged(jobs: Iterable[PeriodJob], names: Sequence[str]) -> tuple[PeriodJob, ...]:
-    """Return one entry for each run of a job, in order, with the given components only.
+    """Return one entry for each run of a job, in order, with no components other than the given ones.
 
     `jobs` has several entries for a run if the prolog ran again on the node.
     """

@@ -68,7 +68,7 @@ class MonitoredUse:
     uncounted: frozenset[str] = frozenset()
 
     def joined_with(self, later: MonitoredUse) -> MonitoredUse:
-        """Return the sum of the use in this interval and in `later`.
+        """Return the use in this interval plus the use in `later`.
 
         A job that is listed in only one of the two intervals used nothing in the other interval.
         """

@@ -75,7 +75,7 @@ class SignalSampling:
         return [self._sampled_job(session, users) for session in sampled], node
 
     def add(self, result: SignalPass) -> None:
-        """Add the readings of a pass to the recordings of the jobs that still run."""
+        """Add the readings of a pass to the recordings of those jobs that still run."""
         for key, readings in result.readings.items():
             session = self._sessions.get(key)
             interval_s = self._interval_s(session) if session is not None else None

@@ -51,7 +51,10 @@ Responder = Callable[[bytes, int, bool, int], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
-    """Return whether a user may request every operation: root, and the user who runs the agent."""
+    """Return whether a user may request every operation.
+
+    Root may, and so may the user who runs the agent.
+    """
     return uid in (0, os.geteuid())
 
 

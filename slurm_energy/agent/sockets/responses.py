@@ -29,11 +29,13 @@ def begin_response(session: Session) -> dict[str, Any]:
 
 
 def energy_response(session: Session) -> dict[str, Any]:
-    """Return the response to `energy`: joules so far by component, current watts, measured seconds.
+    """Return the response to `energy`.
+
+    It has the joules so far by component, the current watts, and the measured seconds.
 
     A component with unknown energy is null. The component `other` is left out, because its energy is charged
-    seconds later than the energy of the other components. A program that measures a short section would
-    otherwise get energy that `other` used before the section.
+    seconds later than the energy of the other components. If `other` were included, a program that measures a
+    short section would get energy that `other` used before the section.
     """
     joules = components.joules(session.meter)
     return {
@@ -125,7 +127,7 @@ def resend_response(
     Args:
         spool: the spool.
         record_ids: ids of rejected records and periods to move; None for all.
-        period_spool: the spool of periods; None if there is no such spool.
+        period_spool: the spool of periods; None if the agent has no spool of periods.
 
     Raises:
         NotFoundError: a record is not among the rejected records.

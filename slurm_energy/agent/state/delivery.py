@@ -70,7 +70,9 @@ PERIOD_ROUTE: Final = DeliveryRoute("/v1/periods", "period", "periods of the nod
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """The controller's response to one delivery, by index of the record in the request.
+    """Response of the controller to one delivery.
+
+    The results are keyed by the index of the record in the request.
 
     Attributes:
         accepted: records that were accepted now or earlier.

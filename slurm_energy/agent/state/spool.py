@@ -334,7 +334,10 @@ class Spool:
         self._failures.report(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
 
     def _settle_disk(self, size: int) -> None:
-        """Clear the disk-full state, and log this, once the disk has space for 16 traces of `size` bytes."""
+        """Clear the disk-full state and log this.
+
+        This is done when the disk has space for 16 traces of `size` bytes again.
+        """
         if not self._disk_full:
             return
         free = os.statvfs(self.folder)

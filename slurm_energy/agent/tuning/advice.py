@@ -66,7 +66,7 @@ class Advice:
         )
 
     def without_controller(self) -> Advice:
-        """Return the part of this advice that applies to a later run without contact to the controller.
+        """Return the part of this advice that applies to a later run that has no contact to the controller.
 
         Such a run never explores.
         """

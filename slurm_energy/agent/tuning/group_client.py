@@ -110,7 +110,7 @@ class GroupClient:
         return pause_s
 
     async def _change(self, key: Key, decided: asyncio.Event, wake: asyncio.Event) -> None:
-        """Change the operating point of a job at the agreed times, and report each change at once."""
+        """Change the operating point of a job at the agreed times. Report each change at once."""
         while True:
             at_s = await self._work(self._tuners.group_change_at_s, key)
             pause_s = at_s - self._clock_s()

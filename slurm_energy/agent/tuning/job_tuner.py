@@ -132,7 +132,7 @@ class JobTuner:
         return self.session.tuning
 
     def add_sample(self, now_s: float, signals: Mapping[str, Any] | None = None) -> bool:
-        """Take a sample of the job's meter into account, and change the operating point if a change is due.
+        """Process a sample of the job's meter. Change the operating point if a change is due.
 
         Args:
             now_s: time of the sample in seconds since boot.

@@ -64,7 +64,7 @@ class JobTuners:
         create_source: creates the sources of operating points; None for a search on this node.
 
     Attributes:
-        max_interval_s: maximum seconds until the next sample. The value varies: at a constant interval a
+        max_interval_s: maximum seconds until the next sample. The value varies. With a constant interval, a
             period of the job that is shorter than the interval would look like a longer period.
         groups: jobs on several nodes for which the agent polls a coordinator. Any thread may read this
             attribute.
@@ -268,7 +268,7 @@ class JobTuners:
         return group.poll_s
 
     def group_change_at_s(self, key: Key) -> float:
-        """Return the time of the next agreed change of a job's operating point, in seconds since boot.
+        """Return when a job's operating point changes next, as agreed, in seconds since boot.
 
         The time is infinity if no change is agreed.
         """

@@ -49,7 +49,7 @@ for a program that the host limits."""
 
 
 class LocalSources:
-    """Creates the sources of operating points of the jobs on this node.
+    """Creates the sources from which the jobs on this node get their operating points.
 
     The search needs numpy, which takes a tenth of a second to load. A separate thread loads numpy when the
     first tuned job starts. An agent without tuned jobs therefore never loads numpy, and no hook waits for it.
@@ -171,7 +171,7 @@ class LocalSources:
     def _start(
         tuner: JobTuner, objective: Objective, config: Config
     ) -> tuple[OperatingPoint, CurveSource] | None:
-        """Return the first operating point to try, and its source; None if no such point is known.
+        """Return the first operating point to try, and its source; None if no point to try is known.
 
         The source is the controller if the controller names a point, otherwise the site or a publication.
         """
@@ -231,7 +231,7 @@ def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
 
 
 def _summary(point: OperatingPoint, source: str | None, interval: MeasuredInterval) -> dict[str, Any]:
-    """Return the result, for the record's key `tuning`, of a job that was tuned without a search."""
+    """Return the result of a job that was tuned without a search, for the record's key `tuning`."""
     window = interval.window if interval.has_progress else None
     return {
         "chosen": point.to_json(),

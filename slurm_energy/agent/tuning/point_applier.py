@@ -42,8 +42,9 @@ class Application:
     """Result of applying an operating point.
 
     Attributes:
-        refused: fields of `OperatingPoint` that have no effect on this node, each with the reason: the device
-            refuses the value or holds another value, or another job or program requires another value.
+        refused: fields of `OperatingPoint` that have no effect on this node, each with the reason. Reasons
+            are that the device refuses the value or holds another value, and that another job or program
+            requires another value.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class PointApplier:
 
         The speed of the job then shows the effect of the budget, not the effect of the operating point. If
         several jobs share a package, the draw of one job does not show whether the package reaches its
-        ceiling. Every lower ceiling of such a package therefore counts.
+        ceiling. For a shared package, every lower ceiling therefore counts.
         """
         allocation = planner.allocation(session, self._devices.hardware)
         drawn = session.power_monitor.watts
@@ -95,7 +96,7 @@ class PointApplier:
     def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
         """Return the hardware that tuning may change for a job, with the limits that hold without tuning.
 
-        These are the limits that were in force before any job, lowered to the fixed settings of the job's
+        The limits are those that were in force before any job, lowered to the fixed settings of the job's
         plan.
         """
         before, _ = planner.limits_before_jobs(self._devices, self._settings.journal)

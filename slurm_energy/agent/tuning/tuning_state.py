@@ -1,4 +1,7 @@
-"""State of a job's tuning in its session, which becomes the key `tuning` of its record."""
+"""State of a job's tuning in its session.
+
+It becomes the key `tuning` of the job's record.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class WindowCollector:
         """Discard the current window and start the next window at another operating point.
 
         Args:
-            point: operating point in force from now on.
+            point: operating point that is in force from now on.
             now_s: time of the change in seconds since boot.
             settle_s: seconds after the change that are not measured; None for `WindowLengths.settle_s`.
         """

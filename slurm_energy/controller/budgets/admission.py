@@ -2,8 +2,8 @@
 
 A job needs one license for each watt that its start adds to the idle power of its nodes. Slurm's scheduler
 starts a job only if enough licenses are free. This module corrects the number of licenses that jobs request.
-It also reserves licenses, so that the number of free licenses equals the headroom of the budget: the power
-that new jobs may add. If the site has no licenses, the module holds jobs by their begin time.
+It also reserves licenses, so that the number of free licenses equals the headroom of the budget. The headroom
+is the power that new jobs may add. If the site has no licenses, the module holds jobs by their begin time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Power of nodes that are off, booting or shutting down, as a program of the site measures it.
+"""Power of nodes that are off, booting or shutting down.
+
+A program of the site measures it.
 
 senergyd does not run on these nodes, so the program reads the power elsewhere, for example at their outlets.
 The readings yield the power of a node that is off, and the energy and duration of boots and shutdowns, for

@@ -179,7 +179,9 @@ def read_signal_file(path: Path) -> SignalText:
 
 
 async def fetch_url(url: str) -> bytes:
-    """Return the body of a successful response to a GET request, at most `MAX_SIGNAL_BYTES` + 1 bytes.
+    """Return the body of a successful response to a GET request.
+
+    At most `MAX_SIGNAL_BYTES` + 1 bytes are returned.
 
     Certificates are verified. Redirects are refused, so that the configured server alone sets the limit.
 

@@ -35,7 +35,7 @@ def time_and_power(
     jobs: Mapping[int, BudgetedJob],
     reports: Mapping[int, MergedJobReport],
 ) -> tuple[Floats, Floats, Floats]:
-    """Return for each group of devices several power limits, and the relative time and power at each limit.
+    """Return several power limits for each group of devices, with the relative time and power at each limit.
 
     Each of the three arrays has the shape (n, `LEVELS`). The limits are per device and lie between the lowest
     limit and the expected power. Time and power are divided by the values without a limit. They come from the
@@ -109,7 +109,7 @@ def _curve(
 
 @functools.lru_cache(maxsize=4096)
 def _limit_points(curve: ResponseCurve, of_gpu: bool) -> tuple[Floats, Floats] | None:
-    """Return power limits and the logarithms of the time ratios at these limits, by ascending limit.
+    """Return power limits in ascending order, and the logarithm of the time ratio at each limit.
 
     Only points of the curve that set nothing but the power limit of the device count. Return None if there
     are no such points.

@@ -277,7 +277,7 @@ def _safe_watts(
 
 
 def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
-    """Return the budgets that limit ceilings: for each one the rows of its devices and the available power.
+    """Return the budgets that limit ceilings: each with the rows of its devices and the available power.
 
     Args:
         rows: row of each device in the columns of ceilings, shape (n,).

@@ -131,7 +131,7 @@ class BudgetEngine:
         self._jobs = jobs
 
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
-        """Set, by budget, the power that Slurm may give to jobs that no node has reported yet.
+        """Set the power that Slurm may give to jobs that no node has reported yet, by budget.
 
         The power that such jobs can draw under their start limits is kept free.
         """

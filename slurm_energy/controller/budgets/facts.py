@@ -29,7 +29,7 @@ class BudgetScope:
     """The nodes or jobs under a budget.
 
     Attributes:
-        kind: whether the budget limits the cluster, nodes or jobs, and how they are selected.
+        kind: whether the budget limits the cluster, nodes or jobs, and how the nodes or jobs are selected.
         names: names of the nodes, partitions, users or QOS that the budget limits. For an account: its name
             and the names of all accounts below it. Empty for the cluster.
     """
@@ -50,8 +50,8 @@ class BudgetInForce:
     Attributes:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
-        limit_watts: limit now. If a fall of the limit is so near that nodes need the time until then to lower
-            their power, this is the lower limit after the fall. Infinity means no limit.
+        limit_watts: limit now. If the limit will fall so soon that nodes must lower their power now, it is
+            the lower limit after the fall. Infinity means no limit.
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
@@ -124,7 +124,7 @@ class EngineSettings:
     """Settings of the budget engine, see section `budget` of the configuration.
 
     Attributes:
-        enforces: whether nodes receive power limits; otherwise decisions are only computed and shown.
+        enforces: whether nodes receive power limits. If not, decisions are only computed and shown.
         distribution: name of the distribution policy.
         period_s: maximum time for which the power may stay above a limit after a sudden change of the load or
             of the limit.

@@ -1,4 +1,7 @@
-"""Inputs of the budget engine from Slurm and from earlier runs: nodes, jobs, accounts, response curves."""
+"""Inputs of the budget engine: nodes, jobs, accounts and response curves.
+
+They come from Slurm and from earlier runs.
+"""
 
 from __future__ import annotations
 

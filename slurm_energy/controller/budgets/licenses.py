@@ -131,7 +131,8 @@ def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int])
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
     """Return the number of licenses of each job.
 
-    For a running job this is the number that the job holds, for a pending job the number that it needs.
+    For a running job, it is the number of licenses that the job holds. For a pending job, it is the number
+    that the job needs.
     """
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)

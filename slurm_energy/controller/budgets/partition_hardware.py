@@ -1,4 +1,7 @@
-"""Cache of the cluster's nodes and partitions, from which the admission of jobs computes their power."""
+"""Cache of the nodes and partitions of the cluster.
+
+The admission of jobs computes the power of partitions from it.
+"""
 
 from __future__ import annotations
 

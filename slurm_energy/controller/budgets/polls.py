@@ -50,10 +50,10 @@ def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping
 
 
 def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[tuple[int, int]]:
-    """Return the jobs (id, restart count) of a node's poll that run on other nodes only.
+    """Return those jobs (id, restart count) in a node's poll that run on other nodes only.
 
-    A job that Slurm has restarted since `jobs` was read may have moved to this node. Such a job is not
-    returned.
+    If Slurm has restarted a job since `jobs` was read, the job may have moved to this node. It is therefore
+    not returned.
 
     Args:
         poll: poll of the node.

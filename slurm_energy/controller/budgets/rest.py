@@ -41,7 +41,7 @@ class RestPower:
         return node_rest(self.inputs, by_node.astype(np.float64))
 
     def fixed_watts(self, of_nodes: Floats) -> Floats:
-        """Return, for each budget, the power of all parts except the devices with a power limit, shape (b,).
+        """Return the power of all parts that have no power limit, for each budget, shape (b,).
 
         Args:
             of_nodes: result of the method `of_nodes`.

@@ -309,7 +309,7 @@ class BudgetRoutes:
 def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
     """Return the budget that delays the start of a pending job, or None if the job does not wait for power.
 
-    This is the budget of the cluster, which the admission of jobs enforces.
+    The result is the budget of the cluster, which the admission of jobs enforces.
     """
     if not waiting or loop.parts is None:
         return None

@@ -147,7 +147,8 @@ def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
 def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Floats) -> Bools:
     """Return whether each device counts at its idle power.
 
-    Such a device is idle, and its ceiling is at the minimum, so that a job can start only at the minimum.
+    A device counts at its idle power if it is idle and its ceiling is at the minimum. A job can then start
+    only at the minimum.
     """
     if not inputs.settings.counts_idle:
         return np.zeros(len(table.devices), np.bool_)

@@ -51,7 +51,9 @@ def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
 
 
 def _series(factor: GridFactor | None, now_s: float) -> GridSeries | None:
-    """Return the time series of a factor or, without a value at `now_s`, the series of its fallback.
+    """Return the time series of a factor.
+
+    If the factor has no value at `now_s`, return the series of its fallback.
 
     None means that neither series has a value at `now_s`.
     """

@@ -116,7 +116,7 @@ class PlacementRoutes:
         return own < MAX_RESERVED_PER_USER and len(self._reserved) < MAX_RESERVED
 
     def _forget(self, known: Mapping[str, KnownCluster], now_s: float) -> None:
-        """Discard each reserved job that is old, or that the state of the job's cluster now contains."""
+        """Discard those reserved jobs that are old or that the state of their cluster now contains."""
 
         def counts(job: ReservedJob) -> bool:
             one = known.get(job.cluster)

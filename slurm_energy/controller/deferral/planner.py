@@ -185,7 +185,7 @@ class DeferralPlanner:
         return ended, problems
 
     def _adopt(self, queue: QueueColumns, group: Ints, now_s: float) -> None:
-        """Continue the holds of an earlier process, and forget jobs that no longer wait."""
+        """Continue the holds of an earlier process. Forget the jobs that no longer wait."""
         rows = np.flatnonzero(queue.state == PENDING).tolist()
         pending = {int(group[row]): row for row in reversed(rows)}
         for job_id, job in list(self.jobs.items()):
@@ -254,8 +254,9 @@ class DeferralPlanner:
     def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
         """Return the mask of the pending jobs that may be held.
 
-        Jobs that depend on other jobs are planned, too. Otherwise they would start as soon as those jobs end,
-        before the next plan. A job that has run before is not deferred again, unless it was suspended.
+        Jobs that depend on other jobs are planned, too. If they were not, they would start as soon as the
+        other jobs end, before the next plan. A job that has run before is not deferred again, unless it was
+        suspended.
         """
         own = leader == np.arange(queue.count)
         opted_out = np.isin(queue.job_id, list(self._opted_out))

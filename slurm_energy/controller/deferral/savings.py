@@ -105,7 +105,7 @@ def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wai
 def _amounts(
     runs: Sequence[DeferredRun], job_of_run: Ints, jobs: FinishedJobs, series: GridSeries
 ) -> tuple[Floats, Floats, Floats]:
-    """Return for each job the actual amount, the amount if run at once, and its standard deviation.
+    """Return the actual amount of each job, the amount of a start at once, and a standard deviation.
 
     An amount is a cost or a mass of emissions. The standard deviation is that of the amount if run at once.
     """

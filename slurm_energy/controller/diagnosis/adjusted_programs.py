@@ -68,7 +68,7 @@ def program_part(values: Mapping[str, int]) -> dict[str, int]:
 
 
 def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False) -> ValuesInForce:
-    """Return the values for a run that is submitted with the options of all adjustments.
+    """Return the values for a run. The run is submitted with the options of all adjustments.
 
     Args:
         trials: all trials of the program.

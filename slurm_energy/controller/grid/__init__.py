@@ -1,1 +1,4 @@
-"""Carbon intensity and price of electricity in senergyctld, and quotas of energy, emissions and cost."""
+"""Carbon intensity and price of electricity in senergyctld.
+
+The package also contains the quotas of energy, emissions and cost.
+"""

@@ -69,5 +69,5 @@ class QuotaHolds:
         return self._holds.hold(over, begin_s, now_unix_s)
 
     def release_all(self, now_unix_s: float) -> tuple[str, ...]:
-        """Release every job that a quota holds, and return the failures, one line of text each."""
+        """Release every job that a quota holds. Return the failures, each as one line of text."""
         return self._holds.release(None, now_unix_s)

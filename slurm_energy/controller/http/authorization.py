@@ -1,4 +1,7 @@
-"""Authorization: the records and jobs that a user may see, from configured operators and roles in Slurm."""
+"""Authorization: it determines the records and jobs that a user may see.
+
+The rights follow from configured operators and from roles in Slurm.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Rights:
 
     @property
     def scope(self) -> str:
-        """Records and jobs that the user may see: `all`, those of coordinated `accounts`, or `own`."""
+        """The records and jobs that the user may see: `all`, those of coordinated `accounts`, or `own`."""
         return "all" if self.everything else "accounts" if self.accounts else "own"
 
     @property

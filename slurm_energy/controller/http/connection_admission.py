@@ -160,9 +160,9 @@ class ConnectionAdmission:
         yield from self._identified
 
     def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
-        """Close the oldest connection of an address among those that have sent no request for a while.
+        """Close the oldest connection of an address that has sent no request for a while.
 
-        If there is no such connection, close `newest` instead, unless it is None.
+        If no connection of this address has been silent that long, close `newest` instead, unless it is None.
         """
         since_s = self.clock() - GRACE_S
         silent = (one for one in self._unidentified[address] if one.awaits_head and one.since_s < since_s)

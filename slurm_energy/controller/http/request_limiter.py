@@ -32,11 +32,11 @@ class RequestLimiter:
     """Limiter of concurrent requests. The requests of one user are admitted in the order of arrival.
 
     Args:
-        concurrent: maximum number of requests in progress of one ordinary user.
+        concurrent: maximum number of requests that one ordinary user may have in progress.
         waiting: maximum number of further requests of one ordinary user that wait for their turn.
-        shared: maximum number of requests in progress of all users together. Requests of trusted users
-            (operators and agents) do not count.
-        trusted_concurrent: maximum number of requests in progress of one trusted user.
+        shared: maximum number of requests that all users together may have in progress. Requests of trusted
+            users (operators and agents) do not count.
+        trusted_concurrent: maximum number of requests that one trusted user may have in progress.
         trusted_waiting: maximum number of further requests of one trusted user that wait for their turn.
         rest_factor: pause between two requests of an ordinary user, as a multiple of the duration of the
             first request. One user thus gets only a fraction of the processor.

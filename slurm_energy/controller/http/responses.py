@@ -154,7 +154,7 @@ def error_object(error: EnergyError) -> dict[str, Any]:
 
 
 async def _encoded(piece: str, seal: ResponseSeal) -> bytes:
-    """Return a piece of a response as bytes, and add the bytes to the digest that is signed.
+    """Return a piece of a response as bytes. Add the bytes to the digest that is signed.
 
     Large pieces are encoded in a thread.
     """

@@ -1,4 +1,7 @@
-"""Check that the sender of a delivery may deliver its items, by the addresses of the nodes."""
+"""Check that the sender of a delivery may deliver its items.
+
+The check uses the addresses of the nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Powering nodes down and up in senergyctld, and waits of jobs for booting nodes."""
+"""Powering nodes down and up in senergyctld.
+
+The package also lets jobs wait for booting nodes.
+"""

@@ -73,7 +73,8 @@ class PowerSavingEngine:
     Args:
         run: runs Slurm's commands.
         clock: returns Unix seconds.
-        boots: power states of the nodes and boots in progress, shared with the server of the boot socket.
+        boots: power states of the nodes and boots in progress. The server of the boot socket uses the same
+            object.
         away: learned power of nodes that are off, booting or shutting down.
         run_times: returns the expected run times of jobs in seconds, by job id.
     """

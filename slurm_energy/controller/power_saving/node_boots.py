@@ -51,8 +51,8 @@ class PowerTransition:
 class NodeBoots:
     """Power states of the nodes at the last reading, and boots in progress. The methods are thread-safe.
 
-    A boot begins with the request, made by senergyctld or by Slurm for a job. It ends when the node responds
-    to slurmctld.
+    A boot begins with a request, which senergyctld makes, or which Slurm makes for a job. It ends when the
+    node responds to slurmctld.
     """
 
     def __init__(self) -> None:

@@ -281,7 +281,10 @@ class PriorityLoop:
             mispredictions.load(rows)
 
     async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Store predictions of started jobs, for a comparison with measurements after the end of the jobs."""
+        """Store the predictions of started jobs.
+
+        They are compared with measurements when the jobs have ended.
+        """
         mispredictions = pipeline.state.mispredictions
         if started := list(mispredictions.unsaved):
             await self._store.write(start_predictions.save, self.config.cluster.name, started)

@@ -75,7 +75,10 @@ def names_without_jobs(
 
 
 def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: EngineState | None) -> None:
-    """Raise NotFoundError for a user whom this host does not know and who has no jobs, shares or usage."""
+    """Raise NotFoundError for an unknown user.
+
+    A user is unknown if this host does not know the user, and the user has no jobs, shares or usage.
+    """
     unknown = {name for name in users if uid_of(name) is None} - set(snapshot.queue.user)
     if unknown and state is not None:
         unknown -= {row["user"] for row in _share_rows(snapshot, state, None)}

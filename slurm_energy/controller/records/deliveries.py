@@ -84,7 +84,7 @@ class DeliveryReceiver:
         return {key: counts.get(key) for key in _COUNTS}
 
     async def receive(self, body: bytes, sender: Sender) -> dict[str, Any]:
-        """Store the records of a delivery and return the response, which has a result for each record.
+        """Store the records of a delivery. Return the response, which has one result per record.
 
         Raises:
             UsageError: the body is not a delivery.

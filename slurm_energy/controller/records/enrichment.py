@@ -90,7 +90,9 @@ class Enrichment:
             await asyncio.sleep(self.schedule.interval_s)
 
     async def cycle(self) -> int:
-        """Query accounting data of the jobs that are due. Return the number of records that got such data.
+        """Query accounting data of the jobs that are due.
+
+        Return the number of records that got accounting data.
 
         After a long outage more jobs may be due than fit into one query. The remaining jobs follow in the
         next cycles.

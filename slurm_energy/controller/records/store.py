@@ -174,7 +174,9 @@ class Store:
         return self._connection
 
     def _keep_session(self) -> None:
-        """Test the session of the writing thread at intervals, so that the server does not end it as idle.
+        """Test the session of the writing thread at intervals.
+
+        The tests keep the server from ending the session as idle.
 
         If the session ended, its lock would be free, and another writer could take over.
         """

@@ -156,7 +156,10 @@ class TuningAdvisor:
         return job
 
     async def is_running(self, job_id: int, uid: int) -> bool:
-        """Return whether Slurm runs a job with this id and user; False also if Slurm does not answer."""
+        """Return whether Slurm runs a job with this id and user.
+
+        The result is False if Slurm does not answer.
+        """
         try:
             job = (await self._running.read(_RUNNING_MAX_AGE_S)).get(job_id)
         except EnergyError:
@@ -189,8 +192,9 @@ class TuningAdvisor:
             run: the run of the job.
             program: the program of the job.
             recommended: starting point that the earlier runs recommend.
-            settled: starting point without exploration. It is stored instead if `recommended` is a point
-                tried for learning while another run of the program already tries one.
+            settled: starting point without exploration. It is stored instead of `recommended` if
+                `recommended` is a point that is tried for learning, and if another run of the program already
+                tries one.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)

@@ -201,8 +201,8 @@ def read_requests(data: Any, user: str | None, *, operator: bool) -> list[Predic
     Args:
         data: the JSON object in the body.
         user: name of the caller; None means that this host does not know the name.
-        operator: whether the caller may request predictions for jobs of any user. If such a caller names no
-            user, the prediction uses no user name.
+        operator: whether the caller may request predictions for jobs of any user. If a caller with this right
+            names no user, the prediction uses no user name.
 
     Raises:
         UsageError: a request is malformed.

@@ -53,7 +53,7 @@ class JobProcesses:
 
 @dataclass(slots=True)
 class _Group:
-    """The open CPU time file of a job's cgroup, and the maximum time read from it so far."""
+    """Open CPU time file of a job's cgroup, with the maximum time that was read from it so far."""
 
     path: str
     descriptor: int
@@ -295,7 +295,9 @@ def job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
 
 
 def _mounts(controllers: str) -> list[tuple[str, str]]:
-    """Return (folder below /sys/fs/cgroup, name of the CPU time file) of each cgroup hierarchy with CPU time.
+    """Return folder and CPU time file of each cgroup hierarchy with CPU time.
+
+    The folder is below /sys/fs/cgroup. The file is given by its name.
 
     Args:
         controllers: list of controllers in a line of /proc/PID/cgroup; empty for cgroup v2.

@@ -149,12 +149,15 @@ class CpufreqRange(Knob):
                 write_text(path, str(requested_khz))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether both bounds agree within 50 MHz, because drivers round to steps of up to 100 MHz."""
+        """Return whether both bounds agree within 50 MHz.
+
+        Drivers round to steps of up to 100 MHz.
+        """
         (low, high), (low_now, high_now) = parse_range(requested), parse_range(actual)
         return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Return whether the actual upper bound is at most the requested one, with a tolerance of 50 MHz.
+        """Return whether the actual upper bound does not exceed the requested one by more than 50 MHz.
 
         Drivers with a frequency table round the bound to a frequency in the table.
         """

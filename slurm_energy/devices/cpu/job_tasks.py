@@ -31,8 +31,8 @@ def job_tasks(root: Path, jobs: Mapping[JobProcesses, str | None]) -> dict[int, 
 
     Args:
         root: directory that contains /sys and /proc.
-        jobs: each job with the source of its CPU time, as returned by `JobCpuTimeReader.source`: a file of
-            the job's cgroup if the group is known.
+        jobs: each job with the source of its CPU time, as returned by `JobCpuTimeReader.source`. If the
+            cgroup of the job is known, the source is a file of this cgroup.
     """
     pids = {
         job.job_id: processes_of_group(Path(source).parent)

@@ -56,7 +56,7 @@ def open_event(pmu_type: int, config: int, cpu: int, *, user_only: bool = False)
 
 
 def read_count(descriptor: int) -> int:
-    """Return the count of an event in the units of the event.
+    """Return the count of an event in its own units.
 
     Args:
         descriptor: file descriptor from `open_event`.

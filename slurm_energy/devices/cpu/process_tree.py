@@ -1,4 +1,6 @@
-"""CPU time of jobs without a cgroup: the sum over each job's slurmstepds and their descendants in /proc.
+"""CPU time of jobs without a cgroup.
+
+It is the sum over the job's slurmstepds and their descendants in /proc.
 
 This method is less exact than a cgroup. If a process ends between two readings, its CPU time is
 counted only if its parent is in the tree and has called wait(2) for the process. Source: man 5 proc,

@@ -1,4 +1,6 @@
-"""Time that a job's tasks wait for CPUs, for Linux kernels without pressure data of the job's cgroup.
+"""Time for which tasks of a job wait for CPUs.
+
+The module is for Linux kernels without pressure data of the job's cgroup.
 
 Source: Linux, Documentation/scheduler/sched-stats.rst: the second field of /proc/PID/task/TID/schedstat is
 the time that a task has waited on a run queue, in nanoseconds. /proc/PID/schedstat covers only the first task

@@ -58,7 +58,9 @@ def read_topology(root: Path, cpus: Iterable[int]) -> CpuTopology:
 def slurm_order(
     cores: Iterable[frozenset[int]], groups: Iterable[frozenset[int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return cores in the order of Slurm's core numbers, each with its CPUs in ascending order.
+    """Return cores in the order of Slurm's core numbers.
+
+    Each core lists its CPUs in ascending order.
 
     Slurm numbers cores as hwloc does: depth first through the tree of packages, NUMA nodes and shared
     caches, with siblings ordered by their lowest CPU. Source: Slurm 22.05 to 26.05,
@@ -109,7 +111,7 @@ def _core_numbers(text: str, count: int) -> set[int]:
         count: number of cores; every number must be smaller.
 
     Returns:
-        The numbers; empty if the text is not such a list.
+        The numbers; empty if the text is no list of core numbers.
     """
     numbers: set[int] = set()
     for part in text.split(","):

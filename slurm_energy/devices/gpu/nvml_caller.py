@@ -18,4 +18,4 @@ class NvmlCaller(Protocol):
         """Call an NVML function for the GPU `index`; return None if it fails."""
 
     def struct(self, name: str) -> Any:
-        """Return a new NVML struct; None if the library has no such struct."""
+        """Return a new NVML struct; None if the library does not know this struct."""

@@ -15,7 +15,7 @@ _VERSION: Final = 1
 
 
 def supports_gpm(nvml: NvmlCaller, index: int) -> bool:
-    """Return whether a GPU supports GPM and the installed nvidia-ml-py has the structs of GPM."""
+    """Return whether a GPU supports GPM and the installed nvidia-ml-py has the structs for it."""
     if nvml.struct("c_nvmlGpmMetricsGet_t") is None:
         return False
     support = nvml.optional("nvmlGpmQueryDeviceSupport", index)

@@ -1,1 +1,4 @@
-"""Drivers of power meters and BMCs (management controllers) of nodes, and the model of memory power."""
+"""Drivers of power meters and BMCs (management controllers) of nodes.
+
+The package also contains the model of memory power.
+"""

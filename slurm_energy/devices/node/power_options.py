@@ -1,4 +1,7 @@
-"""Options for the power of the whole node, read from the section `node_power` of the configuration."""
+"""Options for the power of the whole node.
+
+They are read from the section `node_power` of the configuration.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,9 @@ def _bmc_sensor(config: NodePowerConfig, node: str) -> PowerSensor:
 
 
 def check_private_file(path: Path) -> None:
-    """Raise an error if other users than root and this process's user can read or write a secret file.
+    """Raise an error if a secret file is accessible to others.
+
+    Only root and the user of this process may read or write it.
 
     Raises:
         ConfigError: the file is absent, not a regular file, or accessible to other users.

@@ -29,7 +29,9 @@ _EVEN_USE = 1.25
 
 
 def data_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that steps wait for data, from step times or else from signals.
+    """Yield the finding that steps wait for data.
+
+    It is derived from step times, or else from signals.
 
     The wait for the first batch of an epoch contains the start of the loader's processes. A single start is
     no stall. Starts in several epochs are a separate finding. The time to receive batches that are ready is
@@ -176,7 +178,7 @@ def _read_rate(view: JobView) -> tuple[str, float]:
 
 
 class _LoaderUse(NamedTuple):
-    """CPU use of the loader's processes, in percent of the CPU time available to them.
+    """CPU use of the processes of a loader, in percent of the CPU time that is available to them.
 
     Attributes:
         minimum: use under the assumption that the computation takes all CPUs of the job if its number of

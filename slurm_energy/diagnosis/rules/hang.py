@@ -44,7 +44,7 @@ def hang(view: JobView) -> Iterator[JobFinding]:
 
 
 def hang_s(view: JobView) -> float:
-    """Return the seconds before the job's end in which all active GPUs are busy but compute nothing.
+    """Return how many seconds at the job's end all active GPUs are busy but compute nothing.
 
     The result is 0 if there is no such time.
     """
@@ -80,7 +80,9 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
 
 
 def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
-    """Return a GPU's SM activity, or else its power above idle, in the intervals of the series `busy`.
+    """Return a GPU's SM activity in the intervals of the series `busy`.
+
+    If it is unknown, return the power above idle.
 
     NaN marks an unknown value. The sequence is empty if the GPU reports neither signal.
     """

@@ -118,8 +118,8 @@ class Overview:
         """Return the fraction of each column's time by category, in the order of `CATEGORIES`.
 
         The fractions of a column add up to at most 1. If phases overlap, phases of `STANDARD_PHASES` take
-        precedence over sections of users, because such sections may contain such phases. Sections of users
-        take precedence over the rest of the steps, because steps contain both.
+        precedence over sections of users, because a section may contain these phases. Sections take
+        precedence over the rest of the steps, because steps contain both.
         """
         total = self.column_ns * row.members
         names = [name for name in CATEGORIES if name in row.nanoseconds]

@@ -66,7 +66,8 @@ class EventTally:
         shown: events in the timeline.
         outside: events outside the time window.
         refused: events that cannot be shown, by reason.
-        first_offsets: position of the first refused event in bytes of the input, by reason; empty if unknown.
+        first_offsets: position of the first refused event in the input, in bytes, for each reason; empty if
+            unknown.
     """
 
     shown: int = 0

@@ -235,8 +235,9 @@ class Weights:
     If both weights are 0, the search minimises the error of the thesis alone.
 
     Attributes:
-        shape: weight of the error in the curve of energy-delay product over power limit. Each curve is first
-            divided by its mean. Measurements near the minimum of a curve count most.
+        shape: weight of the error in the curve that shows the energy-delay product as a function of the power
+            limit. Each curve is first divided by its mean. Measurements near the minimum of a curve count
+            most.
         restraint: weight of the mean squared distance of the unknowns from their defaults. This term keeps
             unknowns near their defaults if the measurements contain little information on them.
     """

@@ -200,7 +200,7 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Return the expected range of measured / predicted for measurements that were not fitted.
+    """Return the range of measured / predicted that is expected for measurements that were not fitted.
 
     The logarithms of the ends of `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n
     is the number of observations.
@@ -344,8 +344,8 @@ def leave_out(
             it contains information on the withheld fold.
         forget_workload: whether each fold is one workload. The withheld workload is then predicted like a
             workload that was never measured.
-        progress: function called after each fold with the number of finished folds, the number of all folds,
-            and the time error of the last fold.
+        progress: function that is called after each fold. Its arguments are the number of finished folds, the
+            number of all folds, and the time error of the last fold.
     """
     folds = sorted({fold(row) for row in rows}, key=str)
     seconds, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)

@@ -1,4 +1,7 @@
-"""The parameters that measurements determine, and the use of measurements for other kinds of device."""
+"""Parameters that measurements determine.
+
+The module also decides how measurements are used for other kinds of device.
+"""
 
 from __future__ import annotations
 

@@ -176,7 +176,9 @@ def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Arra
 
 
 def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, Array]:
-    """Return the Matern function (3/2) of all distances, and its derivative by the log of `length_scale`.
+    """Return the Matern function (3/2) of all distances.
+
+    Return also its derivative by the logarithm of `length_scale`.
 
     Source: Rasmussen and Williams, Eq. 4.17.
     """

@@ -80,8 +80,8 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
 
     Args:
         path: path of the CSV file.
-        precision: precision of matrix products in the runs of the power-limit study. The study's files do not
-            state it.
+        precision: precision of matrix products in the runs of the power-limit study. The files of the study
+            do not state this precision.
 
     Raises:
         UsageError: the file cannot be read or a value is invalid. The message names the file and the line.

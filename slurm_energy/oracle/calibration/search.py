@@ -136,7 +136,9 @@ class _State:
         settings: SearchSettings,
         path: Path | None,
     ) -> _State:
-        """Return the state stored in the checkpoint file, or the state of a search that has not started.
+        """Return the state in the checkpoint file.
+
+        If there is none, return the state of a search that has not started.
 
         The search has not started if `path` is None or the file does not exist.
         """

@@ -42,7 +42,9 @@ def _shipped_names() -> dict[str, str]:
 
 
 class _Site:
-    """Registry of the kinds of device that a site has defined, by lower-case name and alias.
+    """Registry of the kinds of device that a site has defined.
+
+    The keys are their names and aliases in lower case.
 
     A change replaces the whole dictionary, because other threads read it.
     """
@@ -99,7 +101,9 @@ def _find_shipped(name_or_path: str) -> Hardware:
 
 
 def _by_words(requested: str, names: dict[str, str]) -> str:
-    """Return the entry of `names` with the same words as `requested`, or else `requested` itself.
+    """Return the entry of `names` that has the same words as `requested`.
+
+    If there is none, return `requested`.
 
     Drivers, and Slurm with `AutoDetect`, write device names with various separators. `nvidia_a100-sxm4-80gb`
     is found as `a100-sxm4-80gb`. `NVIDIA H100 PCIe` is not found, because no shipped kind has these words.

@@ -122,7 +122,7 @@ class ResourceUse:
         return fade, weight
 
     def share_of(self, need: ResourceRequest) -> float:
-        """Return the resources used by the runs as a share of the request `need`, at least 0.
+        """Return the resources that the runs used, divided by the request `need`, at least 0.
 
         The share is computed separately for time and for node, CPU, GPU and memory seconds. The smallest
         share is returned. Therefore neither many simultaneous runs nor a short run on many nodes are evidence
@@ -191,8 +191,8 @@ class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user.
 
     Attributes:
-        fraction_sum: sum, over the runs, of the run's weight in `limit_sum` times the used fraction of the
-            run's time limit.
+        fraction_sum: sum over the runs. The summand of a run is its weight in `limit_sum`, multiplied by the
+            fraction of its time limit that the run used.
         overrun_size_seconds: sum of size times seconds over the runs whose time was predicted.
         overrun_sum: sum, over the runs, of size times seconds times ln(actual time / predicted time). The
             logarithm counts as 0 for a run that took less time than predicted. This sum decays with half the
@@ -258,7 +258,7 @@ def overrun(actual_s: float, predicted_s: float) -> float:
 
     The result is 0 if the run took less time than predicted, or if its time was not predicted.
 
-    Runs that take less time than predicted do not compensate for overruns, because a user could produce such
+    Runs that take less time than predicted do not compensate for overruns, because a user could produce short
     runs with cheap jobs. The ratio is limited to `LARGEST_OVERRUN`.
     """
     if predicted_s <= 0 or actual_s <= predicted_s:

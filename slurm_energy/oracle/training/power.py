@@ -63,7 +63,7 @@ def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1
     The utilisation is a weighted sum of compute time and memory time, divided by the working time. The weight
     of the compute time contains the square of the voltage V at the clock.
 
-    The reason for V^2: an operation switches the same number of transistors at any clock, each at the voltage
+    V^2 occurs because an operation switches the same number of transistors at any clock, each at the voltage
     of that clock. The energy of an operation is therefore proportional to V^2. The energy of memory does not
     depend on the clock.
 

@@ -23,7 +23,7 @@ _SUPPORT_DOUBLINGS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Table of factors by which the predictions for one workload in one precision are multiplied.
+    """Table of factors. The predictions for one workload in one precision are multiplied by them.
 
     A factor is a measured value divided by the predicted value, with noise removed as far as possible.
     Between the entries of the table, the factors are interpolated linearly in the logarithm of the batch size

@@ -52,7 +52,7 @@ class Evidence:
 
     Attributes:
         prior: information that measurements on other kinds of device contribute.
-        models: profile name of the workload of each measurement on this kind.
+        models: name of the workload's profile, for each measurement on this kind.
         columns: by name in `COLUMNS`, an array with one value per measurement. The columns include the slopes
             of the model at the most likely latent quantities. Therefore predictions need no profiles of the
             measured workloads.
@@ -178,7 +178,7 @@ def _linearise(
 
     Args:
         response: the model of the measured steps.
-        positions: positions of the steps in the input space of the Gaussian process.
+        positions: where the steps lie in the input space of the Gaussian process.
         observed: logarithms of the measured times and powers.
         means: prior means of the latent quantities.
         latents: values at which the model is linearised.

@@ -38,7 +38,7 @@ NOISES = (TIME_NOISE, POWER_NOISE)
 
 @dataclass(frozen=True, slots=True)
 class StepPositions:
-    """Positions of n training steps in the input space of the Gaussian process.
+    """Where n training steps lie in the input space of the Gaussian process.
 
     Attributes:
         workload: profile names, shape (n,).
@@ -103,7 +103,7 @@ def covariance(first: Linearised, second: Linearised) -> Array:
 
 
 def latent_observation_covariance(latents: Array, second: Linearised, name: str) -> Array:
-    """Return the covariance of one latent quantity at n positions with m observed steps, shape (n, 2 m).
+    """Return the covariance between one latent quantity at n positions and m observed steps, shape (n, 2 m).
 
     Args:
         latents: covariance of this latent quantity between the positions, shape (n, m).
@@ -188,7 +188,7 @@ class Posterior:
         return root
 
     def predict(self, at: Linearised) -> tuple[Array, Array]:
-        """Return predicted logarithms of time and power of n steps, and the reduction of their variance.
+        """Return the predicted logarithms of time and power of n steps, and the reduction of their variances.
 
         Both arrays have the shape (2, n). The logarithms are relative to the linearised model. The posterior
         variance is the prior variance minus the reduction.
@@ -199,7 +199,7 @@ class Posterior:
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
-    """Return the ratio of the observed to the expected scatter of observations, at least 1.
+    """Return the observed scatter of observations, divided by the expected scatter, at least 1.
 
     Args:
         full: prior covariance of all observations with noise.

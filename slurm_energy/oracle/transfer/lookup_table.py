@@ -53,8 +53,8 @@ class LookupTable:
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
         offsets: terms added to the model's logarithms of time and power at these latent quantities, shape
             (2, B, C).
-        widths: half widths of the 90 % ranges of the logarithms of time and power: distances from the mean to
-            the 5 and 95 % quantiles, shape (2, B, C).
+        widths: half widths of the 90 % ranges of the logarithms of time and power, shape (2, B, C). They are
+            the distances from the mean to the 5 and 95 % quantiles.
     """
 
     batches: Array
@@ -121,7 +121,7 @@ def tabulate(
     Args:
         workload: profile name.
         tdp_watts: design power of the device.
-        step_times: function from batch sizes to the parts of training steps on one device at the maximum
+        step_times: function that maps batch sizes to the parts of training steps on one device at the maximum
             clock.
         evidence: data on the kind of device.
         posterior: result of `evidence.posterior()`, which is slow to compute; None without measurements.

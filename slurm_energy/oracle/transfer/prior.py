@@ -60,7 +60,9 @@ TIME_NOISE, POWER_NOISE = 0.03, 0.016
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOffsets:
-    """Offsets of one workload from the default training model, measured on other kinds of device.
+    """Offsets of one workload from the default training model.
+
+    They were measured on other kinds of device.
 
     Attributes:
         batches: samples per device and step, in rising order.
@@ -87,7 +89,7 @@ class WorkloadOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The information that measurements on some kinds of device contribute to predictions for another kind.
+    """What is known about a kind of device from measurements on other kinds.
 
     Attributes:
         sources: names of the measured kinds.
@@ -112,7 +114,7 @@ class Transfer:
         return self.time_scores, self.power_scores
 
     def mean(self, latent: str, workload: str, batch: Array) -> Array:
-        """Return the expected value of a latent quantity of one workload at each batch size, shape (n,).
+        """Return the expected value of a latent quantity at each batch size of one workload, shape (n,).
 
         Args:
             latent: one of `LATENTS`; the values are logarithms.

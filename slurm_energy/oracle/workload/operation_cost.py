@@ -1,4 +1,4 @@
-"""The cost of one operation of a network, and the sum of costs over a pass.
+"""The cost of one operation of a network. The module also adds up the costs in a pass.
 
 Plain arithmetic without PyTorch.
 """
@@ -74,7 +74,9 @@ class Tally:
             self._more(f"{work.unit}_{axis}_weighted", work.forward_flops * size)
 
     def mean_dim(self, unit: str, axis: str) -> float:
-        """Return the mean size of the operations of a unit along an axis, weighted by forward operations.
+        """Return the mean size of the operations of a unit along an axis.
+
+        Operations are weighted by their number in the forward pass.
 
         The result is 0 if the unit has no operations. Source: thesis, Eq. 4.6.
         """

@@ -182,7 +182,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         self._saved_elements += elements
 
     def saved(self) -> float:
-        """Return the number of elements saved for the backward pass, in elements of four bytes."""
+        """Return how many elements of four bytes are saved for the backward pass."""
         return self._saved_elements + sum(
             operators.traffic(tensor) for tensor in self._saved_tensors.values()
         )
