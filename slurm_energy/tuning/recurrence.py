@@ -45,7 +45,7 @@ class RecurrenceOptions:
         violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
             violations were expected in the runs so far than are permitted, a violation in the next run may be
             more probable than `max_violation`. In this way more points can be explored. On random GPUs,
-            violations are about four times as frequent as expected, because some responses have a knee
+            violations are about five times as frequent as expected, because some responses have a knee
             between a measured limit and the next lower limit. The goal is 1 % of the runs.
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
@@ -64,9 +64,9 @@ class RecurrenceOptions:
     """
 
     min_discrepancy: float = 0.01
-    max_violation: float = 0.003
-    violation_rate: float = 0.003
-    max_risk: float = 0.02
+    max_violation: float = 0.0015
+    violation_rate: float = 0.0015
+    max_risk: float = 0.01
     max_excess: float = 0.25
     tolerance: float = 0.01
     min_later_runs: int = 5
