@@ -163,3 +163,20 @@ def test_runs_that_violated_the_limit_leave_no_risk_to_later_runs():
     assert RecurrencePosterior(Prior(), slow).allowed(ENERGY)[2]
     slow.append(ProgramMeasurement(POINTS[2], 115.0, 270.0, scale="runs", count=3))
     assert not RecurrencePosterior(Prior(), slow).allowed(ENERGY)[:3].any()
+
+
+@pytest.mark.parametrize(
+    ("runs", "risk", "allowed"), [(0, 0.001, True), (0, 0.002, False), (20, 0.008, True), (20, 0.015, False)]
+)
+def test_a_run_may_risk_a_violation_of_0_15_percent_and_later_runs_the_rest_up_to_1_percent(
+    runs: int, risk: float, allowed: bool
+) -> None:
+    class Risky(Prior):
+        """A job that POINTS[2] slows down by 20 % with probability `risk`, and otherwise not at all."""
+
+        log_time = np.log([[2.0, 1.5, 1.2, 1.0], [1.01, 1.0, 1.0, 1.0]])
+        log_weights = np.log([risk, 1.0 - risk])
+
+    options = RecurrenceOptions(min_discrepancy=0.001)
+    untuned = [ProgramMeasurement(UNTUNED, 100.0, 300.0, scale="runs", count=runs)] if runs else []
+    assert RecurrencePosterior(Risky(), untuned, options).allowed(ENERGY)[2] == allowed
