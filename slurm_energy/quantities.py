@@ -128,7 +128,9 @@ def parse_percent(text: str, name: str = "percentage") -> float:
 
 
 def counter_delta(previous: int, current: int, counter_range: int) -> int:
-    """Return the increase of a wrapping counter between two readings with at most one wrap between them.
+    """Return the increase of a wrapping counter between two readings.
+
+    At most one wrap may have occurred between the readings.
 
     Args:
         previous: earlier reading, 0 <= previous < counter_range.

@@ -31,7 +31,7 @@ def encodable(text: str, encoding: str | None) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return the width of a text on a terminal in columns.
+    """Return how many columns a text takes on a terminal.
 
     East Asian wide characters take two columns. Combining marks take no column.
     """

@@ -145,10 +145,10 @@ def _status(text: str) -> str:
 
 
 def start_log(program: str, level: str) -> None:
-    """Start logging to stderr, in the format of the journal if stderr is the journal.
+    """Start logging to stderr. If stderr is the journal, use the format of the journal.
 
     Args:
-        program: name of the program in each line on a terminal.
+        program: name of the program. On a terminal, each line has this name.
         level: minimum level, one of `LOG_LEVELS`.
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -195,7 +195,7 @@ class LogLevels:
         set_log_level(*self._configured)
 
     def handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Switch to level debug at SIGUSR1, and back to the configured levels at SIGUSR2."""
+        """Switch to level debug at the signal SIGUSR1, and back to the configured levels at SIGUSR2."""
         loop.add_signal_handler(signal.SIGUSR1, self._debug)
         loop.add_signal_handler(signal.SIGUSR2, self._restore)
 

@@ -36,7 +36,9 @@ def suggestion_or_list(word: str, known: Collection[str]) -> str:
 
 
 def _mistyped(word: str, known: Collection[str]) -> list[str]:
-    """Return a list with the known word that has the smallest edit distance to `word`, or an empty list.
+    """Return a list with the known word that has the smallest edit distance to `word`.
+
+    The list is empty if no word is close enough.
 
     The distance must be at most a third of the length of the known word, or 1 for short words. Of several
     words with the smallest distance, the word that shares the longest prefix with `word` is returned.

@@ -1,4 +1,4 @@
-"""Stub of the library libamd_smi.so for the lab, and the GPU state that the stub shows.
+"""Stub of the library libamd_smi.so for the lab, with the GPU state that it shows.
 
 The stub is generated from the installed `amdsmi` package, which binds every symbol of the library when it is
 imported. The generator takes the symbols from the package's source and the layout of structures from its

@@ -79,9 +79,9 @@ def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = Fal
         jobs: whether to include the usage of each job.
 
     Returns:
-        `energy_joules` and `power_watts` by component, and `time`, the Unix time of both. With `jobs`, also
-        the keys `jobs` (by job id as text) and `no_job`, each with `cpu_seconds` and `dynamic_joules` by
-        component, `idle_joules` by component, and `system_cpu_seconds`.
+        `energy_joules` and `power_watts` by component, and `time`, the Unix time of both. If `jobs` is given,
+        there are also the keys `jobs` (by job id as text) and `no_job`. Each has `cpu_seconds` and
+        `dynamic_joules` by component, `idle_joules` by component, and `system_cpu_seconds`.
     """
     return ask(socket_path, {"op": "truth", "jobs": jobs})
 

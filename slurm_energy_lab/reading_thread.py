@@ -1,4 +1,7 @@
-"""Thread that reads a value of a lab, such as true power, at a fixed rate while a block runs."""
+"""Thread that reads a value of a lab at a fixed rate while a block runs.
+
+An example is the true power.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class EpochTimes:
 
     @property
     def error_s(self) -> float:
-        """Standard error of the mean time of a step in seconds."""
+        """Standard error of the mean seconds that a step takes."""
         return math.sqrt(max(0.0, self.square_s / self.steps - self.mean_s**2) / self.steps)
 
 
@@ -106,7 +106,7 @@ class WorkerTrial:
         return self.workers
 
     def _wanted(self, times: EpochTimes) -> int:
-        """Return how many loader processes are needed to keep up with the rest of each training step."""
+        """Return the number of loader processes that keep up with the rest of each training step."""
         rest_s = times.step_s - times.data_s
         if times.data_s < _DATA_SHARE * times.step_s or rest_s <= 0:
             return self.workers

@@ -36,7 +36,7 @@ class PlacementQuery:
     """A query for the cluster on which a job should run.
 
     Attributes:
-        cpus, gpus: total numbers of CPUs and GPUs on all nodes of the job.
+        cpus, gpus: total number of CPUs and total number of GPUs on all nodes of the job.
         predictions: predictions by name of the cluster. The job is placed only on a cluster that is listed
             here.
         data_bytes: bytes of data that must be transferred if the job runs on another cluster.

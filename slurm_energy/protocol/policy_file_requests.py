@@ -35,7 +35,7 @@ class PublishedPolicies:
 
     @property
     def digest(self) -> str:
-        """Digest of the text, by which an agent checks that its copy of the file is current."""
+        """Digest of the text. An agent uses it to check that its copy of the file is current."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def page(
         title: title of the scenario.
         policies: the simulated policies.
         seeds: number of simulations from which means are computed.
-        variants: variants to show in detail, each with results of all `policies`.
+        variants: variants to show in detail. Each has the results of all `policies`.
         sweep: totals for each combination of the swept values; None if the scenario has no sweep.
         notes: remarks on the simulations.
         now: current time for the footer; None omits the date.
@@ -100,7 +100,7 @@ def page(
 
 
 def _scheduled_jobs(charts: int) -> int:
-    """Return how many jobs each schedule chart shows if the page has `charts` such charts.
+    """Return how many jobs a schedule chart shows on a page with `charts` schedule charts.
 
     The number is limited so that the page stays small.
     """

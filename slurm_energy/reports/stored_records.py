@@ -52,7 +52,7 @@ def parse_stored_record(data: Mapping[str, Any], added_keys: Collection[str]) ->
 
 
 def _parse(content: dict[str, Any]) -> EnergyRecord | None:
-    """Return a stored record whose schema version and keys are those of this release.
+    """Return a stored record that has the schema version and the keys of this release.
 
     The result is None if the content has another schema version or other keys.
     """

@@ -1,4 +1,6 @@
-"""Totals of a cluster's jobs in a time window, overall and by group: the rows of `senergy experiment`.
+"""Totals of a cluster's jobs in a time window, overall and by group.
+
+They are the rows of `senergy experiment`.
 
 Pure arithmetic without text output. Figures have the names and definitions of the simulator's summaries, so
 that a live and a simulated run can be compared. Energy is the energy of jobs, without idle nodes.

@@ -1,4 +1,7 @@
-"""Text and JSON output of `senergy experiment`: totals of jobs by group, in the layout of sreport."""
+"""Text and JSON output of `senergy experiment`.
+
+The output has totals of jobs by group, in the layout of sreport.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ _HEADER: Final = (
 
 
 def table_lines(result: SweepResult) -> Iterator[str]:
-    """Yield a line per sweep point, with gains in percent relative to the first line, the reference.
+    """Yield one line per sweep point.
+
+    Gains are in percent, relative to the reference, which is the first line.
 
     The last column marks the reference, the Pareto front, dominated points and failed points.
     """

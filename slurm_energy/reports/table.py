@@ -52,7 +52,7 @@ class Column(Generic[Row]):
         return self.cell(header[: self.width] if self.field.slurm else header)
 
     def cell(self, text: str) -> str:
-        """Return a text padded to the width of the column, or shortened if the field requires it."""
+        """Return a text that is padded to the width of the column, or shortened if the field requires it."""
         text = escape_controls(text)
         width = self.width or display_width(text)
         overflow = self.field.overflow
@@ -221,7 +221,7 @@ def fit(text: str, width: int, left: bool) -> str:
 def field_lines(
     fields: Sequence[Field[Row]], *, with_meaning: bool, columns: int = 4, width: int = 20
 ) -> list[str]:
-    """Return all field names in columns as `sacct --helpformat` does, or one per line with its meaning."""
+    """Return all field names in columns, as `sacct --helpformat` does, or each with its meaning on a line."""
     if with_meaning:
         return [f"{field.name:<{width - 2}} {field.doc}" for field in fields]
     names = [field.name for field in fields]

@@ -55,7 +55,7 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
 
 
 class _Reading:
-    """Intermediate result of the parser: the date and the time of day, as far as the parser has read them."""
+    """Intermediate result of the parser: the date and the time of day that it has read so far."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now.replace(microsecond=0)

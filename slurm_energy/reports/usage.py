@@ -84,7 +84,7 @@ class AccountedRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> AccountedRecord:
-        """Return the record in one element of the list `records` in a response of the controller.
+        """Return the record in one element of the list `records` of a response of the controller.
 
         Raises:
             UsageError: this release does not understand the record.

@@ -21,8 +21,8 @@ class AvailabilityProfile:
 
     Args:
         now_s: start of the profile, in seconds on the caller's clock.
-        free: resources that are free now, shape (r,): units of each kind of hardware and, last, watts of the
-            power budget.
+        free: resources that are free now, shape (r,). They are the units of each kind of hardware, followed
+            by the watts of the power budget.
         releases: pairs of a time in seconds and the resources, shape (r,), that become free at that time.
     """
 

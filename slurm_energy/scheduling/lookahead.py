@@ -1,8 +1,8 @@
 """Plan of the starts of pending jobs, based on the expected ends of running jobs. Pure functions.
 
-The plan is a list schedule: jobs are placed one after another, each at the earliest time at which enough
-units of a kind of hardware are free. Units may be idle until the start of a job that was placed earlier.
-Another job may use these idle units only if it ends before that start.
+The plan is a list schedule. Jobs are placed one after another. Each job is placed at the earliest time at
+which enough units of a kind of hardware are free. Units may be idle until the start of a job that was placed
+earlier. Another job may use these idle units only if it ends before that start.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class _Watchdog:
 
     @contextmanager
     def limit(self) -> Iterator[None]:
-        """Limit the duration of a block of code in this thread."""
+        """Limit the time that a block of code may take in this thread."""
         thread = threading.get_ident()
         with self._lock:
             self._deadlines[thread] = time.monotonic() + CALL_LIMIT_S

@@ -23,8 +23,8 @@ class Jobs:
     """Table of the n pending jobs; all columns have shape (n,). Times are in seconds on one clock.
 
     Attributes:
-        job_id: number of the job in Slurm or in the simulator. Of equally ranked jobs, the lower number goes
-            first.
+        job_id: number of the job in Slurm or in the simulator. Of jobs with equal rank, the one with the
+            lower number goes first.
         submit_s: time of submission.
         user: row of the job's user in the table `Users`.
         deadline_s: time by which the job must have ended; NaN if the job has no deadline.

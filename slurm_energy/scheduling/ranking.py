@@ -269,7 +269,7 @@ def over_all(values: Floats, table: Alternatives) -> Floats:
 
 
 def in_time(queue: Queue) -> Bools:
-    """Return the mask of the alternatives in which the job meets its deadline if it starts now, shape (m,).
+    """Return the mask of the alternatives with which the job would meet its deadline if it started now, (m,).
 
     All alternatives of a job without a deadline are True. If a job would miss its deadline in every
     alternative, all its alternatives are True as well.

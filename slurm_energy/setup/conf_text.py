@@ -38,7 +38,7 @@ class ConfLine:
 
     @property
     def pair(self) -> tuple[str, str] | None:
-        """Key in lower case and value, if the line consists of exactly one pair; None otherwise."""
+        """Key in lower case and its value if the line consists of exactly one pair; None otherwise."""
         match = _PAIR.match(self.text)
         if match is None or match["rest"].strip(_SPACES):
             return None

@@ -36,12 +36,14 @@ class Role(StrEnum):
 
 @dataclass
 class SetupPlan:
-    """Changes that setup would make on a host, and steps that setup leaves to the administrator.
+    """Changes that setup would make on a host.
+
+    It includes the steps that setup leaves to the administrator.
 
     Attributes:
         role: role of the host.
         own_changes: changes of files of slurm-energy, in the order of execution.
-        slurm_changes: changes of files of Slurm, in the order of execution; each needs consent.
+        slurm_changes: changes to files of Slurm, in the order in which they are made. Each needs consent.
         by_hand: steps for the administrator; each step is one complete line.
         notes: facts about the host, and remarks on files that setup leaves unchanged.
         services: units of slurm-energy to enable and start.

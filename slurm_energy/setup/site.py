@@ -1,4 +1,4 @@
-"""The Slurm cluster from the point of view of this host: files, controllers, plugins and settings.
+"""The Slurm cluster as seen from this host: files, controllers, plugins and settings.
 
 This module changes nothing.
 """

@@ -2,8 +2,9 @@
 
 The statistical forecast for a time of day is a blend of two means. One is the mean of the values at that time
 on recent days, the other is the mean on the same weekday of recent weeks. The deviation of the latest values
-from this blend is added, and fades with the horizon. The standard deviation of the forecast, by horizon, is
-the error that the same forecast made at earlier times. The forecast reads no value after the current step.
+from this blend is added, and fades with the horizon. The standard deviation of the forecast for a horizon is
+the error that the same forecast had for this horizon at earlier times. The forecast reads no value after the
+current step.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class HistoryModel:
         week_weight: weight of the recent weeks in the blend, 0 to 1; the recent days have the rest.
         fade_s: time after which the latest deviation is weighted by 1/e.
         latest_s: time over which the latest deviation is averaged.
-        backtest_days: number of past days in which the error of forecasts is measured.
+        backtest_days: number of past days over which the error of forecasts is measured.
         backtest_step_s: time between two of the forecasts by which the error is measured.
     """
 
@@ -62,7 +63,7 @@ DEFAULT_MODEL: Final = HistoryModel()
 
 
 def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, model: HistoryModel) -> Floats:
-    """Return the expected values of the steps from each origin on, shape (origins, horizon).
+    """Return the expected values of the steps after each origin, shape (origins, horizon).
 
     Args:
         values: values of all steps, shape (n,). A forecast uses only the values before its origin.

@@ -65,7 +65,8 @@ def cross_entropy_search(
     round.
 
     Args:
-        cost: function that returns the cost of a vector on the workloads of given seeds.
+        cost: function that returns the cost of a vector. Its arguments are the vector and the seeds of the
+            workloads.
         size: length of the vector.
         seeds: seeds of workloads for training.
         rounds: number of rounds.

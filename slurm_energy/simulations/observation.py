@@ -85,13 +85,14 @@ def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) 
 
 
 def ranking_of(queue: Queue, action: NDArray[np.floating], options: Options, rest: Ranking) -> Ranking:
-    """Return the ranking of the pending jobs that an action defines.
+    """Return the ranking of the pending jobs that follows from an action.
 
     Args:
         queue: the pending jobs.
         action: priority and thrift of each visible job, from 0 to 1, shape (count, 2). Jobs with a higher
-            priority go first. A job gets the shape with the lowest time^(1-thrift) * energy^thrift: thrift 0
-            selects the fastest shape, 0.5 the lowest energy-delay product, and 1 the least energy.
+            priority go first. A job gets the shape with the lowest time^(1-thrift) * energy^thrift. A thrift
+            of 0 selects the fastest shape, 0.5 the shape with the lowest energy-delay product, and 1 the
+            shape with the least energy.
         options: options of the policy.
         rest: ranking by a policy. This ranking orders the jobs that are not visible. These jobs go after all
             visible jobs.

@@ -110,7 +110,7 @@ class SimulatedScenario:
         processes: int = 1,
         policy_file: str | Path | None = None,
     ) -> Any:
-        """Return the totals for every combination of values, as a data frame with a row per simulation.
+        """Return the totals for every combination of values. The data frame has one row per simulation.
 
         Args:
             axes: maps each scenario key that varies to its values, as in `{"workload.load": [0.5, 0.8]}`. A

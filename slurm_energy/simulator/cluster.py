@@ -123,7 +123,7 @@ class Cluster:
     def plan(self, kind: int, units: int) -> Allocation | None:
         """Choose free units on as few nodes as possible, without allocating them.
 
-        If one node can hold the whole job, choose the fullest such node. Otherwise fill the emptiest nodes
+        If some nodes can hold the whole job, choose the fullest of them. Otherwise fill the emptiest nodes
         first. Nodes that are on are preferred to nodes that are off.
 
         Args:
@@ -179,7 +179,7 @@ class Cluster:
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
     def change(self, node: int, state: NodePowerState) -> None:
-        """Change the power state of a node, and update the free units and the power of the cluster."""
+        """Change the power state of a node. Update the free units and the power of the cluster."""
         self.version += 1
         kind = self.kind_of[node]
         was_usable = self.usable(node)

@@ -167,7 +167,9 @@ def all_at_risk_s(jobs: Workload, margin_s: float) -> Floats:
 def select_preemption(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
 ) -> PreemptionSelection | None:
-    """Return the interruptions that let a job at risk meet its deadline with the lowest loss of energy.
+    """Return the interruptions with which a job at risk meets its deadline.
+
+    Of all possible interruptions, they lose the least energy.
 
     The result is None if the job is not at risk, if free units suffice, or if no interruption lets the job
     meet its deadline. Source: thesis, Algorithm 7.
@@ -202,7 +204,7 @@ def select_preemption(
 
 
 def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:
-    """Return the running jobs without a deadline, and the energy that an interruption of each job wastes."""
+    """Return the running jobs without a deadline, and the energy that is wasted if each is interrupted."""
     return [
         Running(
             job_id=run.job,

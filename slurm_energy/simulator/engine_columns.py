@@ -174,7 +174,7 @@ def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> 
 def loss(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
 ) -> tuple[float, float]:
-    """Return the joules that an interruption of a running job would waste, and the fraction of work kept.
+    """Return the joules that are wasted if a running job is interrupted, and the fraction of work kept.
 
     Both values are computed as in `RunningJobs.loss`.
     """

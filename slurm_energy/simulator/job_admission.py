@@ -126,7 +126,7 @@ class JobAdmission:
         return committed_watts - math.fsum(saved)
 
     def reducible_watts(self, job: int, shape: int) -> float:
-        """Return the power in watts that limits can take from a job, down to the job's floor."""
+        """Return the watts that limits can take from a job until the job is at its floor."""
         watts = self._reducible_watts.get(shape)
         if watts is None:
             limits = self._columns.limits([job], [shape])

@@ -67,7 +67,7 @@ def first_job(
     held: HeadReservation,
     fitting: bool,
 ) -> tuple[int, int]:
-    """Return the first pending job in the order of the policy, and its shape; (-1, -1) without such a job.
+    """Return the first pending job in the order of the policy, and its shape; (-1, -1) if there is none.
 
     With `fitting`, only jobs are considered that fit in the free units now without delaying the reservation.
     """
@@ -144,7 +144,7 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units, their maximum over the kinds, and this maximum for jobs of unlimited length."""
+    """Return the free units, their maximum over all kinds of nodes, and that maximum for unlimited jobs."""
     most, most_long = 0, 0
     for kind in range(len(free)):
         most = max(most, free[kind])

@@ -59,8 +59,9 @@ class RunningJob:
         point: the current power limit and its effect.
         restart_s: seconds at the start of the run in which the job restarts after an interruption, without
             progress.
-        earlier: intervals of the run under earlier power limits, in order. Each entry has the seconds of
-            work, the run time in seconds of the whole job under that limit, and the power in watts.
+        earlier: intervals of the run under earlier power limits, in order. Each entry has three values: the
+            seconds of work, the run time in seconds that the whole job would have under that limit, and the
+            power in watts.
         done: fraction of the whole job's work that was done in the intervals of `earlier`.
         restart_joules: energy of restarts under earlier power limits.
         working: whether the job draws power. The job may not draw power yet at `ready_s`, because other

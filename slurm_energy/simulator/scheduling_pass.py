@@ -1,4 +1,7 @@
-"""The scheduling pass: the policy ranks the pending jobs, and the discipline selects those that start now."""
+"""The scheduling pass.
+
+The policy ranks the pending jobs, and the discipline selects the jobs that start now.
+"""
 
 from __future__ import annotations
 
@@ -114,8 +117,8 @@ class SchedulingPass:
 
         Args:
             queue: table of the pending jobs, modified in place.
-            rows: row in the workload of each job in `queue`.
-            shapes: row in the workload of each shape in `queue`.
+            rows: row of each job of `queue` in the workload.
+            shapes: row of each shape of `queue` in the workload.
         """
         table = queue.alternatives
         fits = table.gpus <= self._cluster.total[table.hardware]

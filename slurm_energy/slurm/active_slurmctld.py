@@ -33,7 +33,7 @@ _PING: Final = re.compile(r"Slurmctld\([^)]*\) at (\S+) is (UP|DOWN)")
 class ActiveSlurmctld:
     """Observer of the active slurmctld.
 
-    Calls block for a short time to read files, and at most once a minute to run a command.
+    A call may block for a short time, because it reads files. At most once a minute it also runs a command.
 
     Args:
         run: function that runs Slurm's commands.

@@ -37,7 +37,9 @@ def source_package(run: Runner = run_command) -> tuple[str, str]:
 
 
 def source_lists(etc: Path = _APT) -> str:
-    """Return the Debian or Ubuntu archives of this host as apt sources of source packages, in deb822 format.
+    """Return the Debian or Ubuntu archives of this host as sources of source packages for apt.
+
+    The format is deb822.
 
     Sources of other publishers are left out, because they would make the download slower and less reliable.
 

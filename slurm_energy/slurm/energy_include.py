@@ -36,7 +36,7 @@ _UNUSED: Final = "# No plugin is in use.\n"
 class ExactPlugin(enum.Enum):
     """A plugin that Slurm loads only if it was built for exactly the same release.
 
-    The value is the name of the plugin in the options of `senergy build-plugins`.
+    The value of a member is the name of the plugin in the options of `senergy build-plugins`.
     """
 
     ENERGY = "energy"

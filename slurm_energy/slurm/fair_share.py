@@ -116,9 +116,9 @@ class ShareCache:
         """Return fair shares that are at most `max_age_s` old.
 
         Args:
-            wanted: pairs of Slurm account and user that the caller looks up. An unknown pair, such as that of
-                a new user, causes another read after a sixtieth of `max_age_s`. This delay doubles each time
-                the same pairs stay unknown.
+            wanted: pairs of Slurm account and user that the caller looks up. If a pair is unknown, for
+                example because the user is new, the shares are read again after a sixtieth of `max_age_s`.
+                This delay doubles each time the same pairs stay unknown.
 
         Raises:
             UnavailableError: the shares could not be read. The next attempt is made a tenth of `max_age_s`
@@ -144,8 +144,9 @@ def normalise_shares(associations: Iterable[Association]) -> ShareTree:
     """Return the tree of fair shares, with the fraction of the cluster for each association.
 
     On each level, the shares of an association are divided by the sum of the shares of all siblings, users
-    and accounts alike. An association with `Share=parent` has the fraction of its account, and its children
-    compete one level higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
+    and accounts alike. An association with `Share=parent` has the fraction of its account. The children of
+    this association compete one level higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized
+    Shares".
     """
     rows = list(associations)
     tree = _Tree(rows)
@@ -175,7 +176,7 @@ class _Tree:
             self._below.setdefault(above, []).append(row)
 
     def parts(self) -> list[tuple[Association, float]]:
-        """Return each association reachable from a root, with its fraction of the cluster (0 to 1)."""
+        """Return each association that a root leads to, with its fraction of the cluster (0 to 1)."""
         parts = [(row, 1.0) for row in self._tops]
         visited = {row.account for row in self._tops}
         for row, norm in parts:  # the list grows during the loop

@@ -123,7 +123,7 @@ def sum_repeats(counts: str) -> int:
 
 
 def is_uniform(counts: str) -> bool:
-    """Return whether a list of counts gives all nodes the same count in one item, such as `64(x2)`."""
+    """Return whether a list of counts has one item that gives all nodes the same count, such as `64(x2)`."""
     return _COUNT.fullmatch(counts.strip()) is not None
 
 

@@ -151,7 +151,7 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
         run: function that executes a command and returns the output of the command.
 
     Returns:
-        By job id, the runs of the job in the order of their starts. A job has several runs after a requeue,
+        The runs of each job in the order of their starts, by job id. A job has several runs after a requeue,
         or after Slurm has reused the id. squeue shows only the current run. Ids that Slurm does not know are
         missing.
 

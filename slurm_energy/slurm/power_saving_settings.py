@@ -1,4 +1,7 @@
-"""Slurm's settings of power saving, obstacles to power saving, and advice for slurm.conf."""
+"""Slurm's settings of power saving.
+
+The module also finds obstacles to power saving, and gives advice for slurm.conf.
+"""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def date_overflow(release: Release) -> Overflow:
 
 
 def fields_of(release: Release) -> tuple[SacctField, ...]:
-    """Return the fields of one release in the order of sacct."""
+    """Return the fields of one release. They are in the order of sacct."""
     return tuple(field for field in SACCT_FIELDS if field.exists_in(release))
 
 

@@ -87,7 +87,9 @@ def words(line: str) -> list[str]:
 
 
 def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the long name and the value of each option, as getopt parses them; value None: no value.
+    """Yield the long name and the value of each option, as getopt parses them.
+
+    The value is None if the option has no value.
 
     An unknown name is yielded unchanged, with the value after `=` if there is one.
 

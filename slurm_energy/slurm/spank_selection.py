@@ -55,7 +55,7 @@ def slurm_release(prefix: Path | None = None) -> Release | None:
 
 
 def select(library: Path, release: Release, built: Path = BUILD_DIRECTORY) -> SpankSelection:
-    """Let the links of a package point to the plugins for a release of Slurm.
+    """Make the links of a package point to the plugins for a given release of Slurm.
 
     Links of plugins that are not installed, such as energy_hooks.so on a login node, are left out. If there
     are no plugins for the series, the links do not change. Slurm then skips the plugins, because their lines

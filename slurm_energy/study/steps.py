@@ -11,7 +11,7 @@ class StudyStep:
     """A step of a study.
 
     Attributes:
-        name: name of the subcommand and of the directory of the results.
+        name: name of the subcommand and name of the directory with the results.
         title: description of the step in a few words.
         requires: earlier steps whose current results the step needs.
         uses: earlier steps whose results the step uses if they exist.

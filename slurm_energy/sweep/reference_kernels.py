@@ -1,12 +1,14 @@
-"""Reference kernels that `senergy tune characterise` runs on a node: `python -m` this module CLASS --units N.
+"""Reference kernels that `senergy tune characterise` runs on a node.
+
+The command line is `python -m` this module CLASS --units N.
 
 The classes are `compute` (matrix products), `memory` (the triad a = b + s c on large arrays) and `host`
 (small operations with Python code between them). On CPUs the kernels use numpy, on GPUs PyTorch. A unit is
 one pass of the kernel over all CPUs or GPUs of the job. The same number of units is therefore the same work
 at every setting.
 
-`--describe` prints one line of JSON with the hardware's ranges and the units per second of each class, or
-with the module that is missing.
+`--describe` prints one line of JSON. It contains the hardware's ranges and the units per second of each
+class, or the module that is missing.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def variant_tag(tag: str, program_settings: Sequence[tuple[str, str | None]]) -> str:
-    """Return the --energy-tag of the jobs of a variant of the program.
+    """Return the --energy-tag for the jobs of one variant of the program.
 
     Variants differ in environment variables or sbatch options. The response of variants to power settings may
     differ. Each variant therefore has its own tag.

@@ -45,8 +45,8 @@ class TemplateVariable:
         default: default value; None if the user must give a value.
         option: sbatch option that receives the value; empty if the text of the template uses the value
             instead.
-        sweep: factor of a sweep whose best value `--best` fills in, such as `env.BATCH_SIZE`; empty if the
-            variable has no such factor.
+        sweep: factor of a sweep, such as `env.BATCH_SIZE`. `--best` gives the variable the best value of this
+            factor. Empty if the variable has no factor.
     """
 
     name: str

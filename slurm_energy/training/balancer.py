@@ -84,7 +84,7 @@ class _Power:
 
 
 class Balancer:
-    """Division of the global batch among the ranks, computed again after each measurement window.
+    """Division of the global batch among the ranks, which is computed again after each measurement window.
 
     Args:
         ranks: number of ranks.
@@ -126,7 +126,7 @@ class Balancer:
 
     @property
     def changes(self) -> int:
-        """Number of detected lasting changes of the speed of ranks."""
+        """Number of lasting changes of the ranks' speed that were detected."""
         return sum(fit.changes for fit in self._fits)
 
     def add(self, windows: Sequence[RankWindow]) -> bool:

@@ -37,7 +37,7 @@ class StepPlan:
 
 
 class _ShareSampler:
-    """Batch sampler of this rank for one epoch. For each batch, it asks the session for the division.
+    """Batch sampler of this rank for one epoch. For each batch, it asks the session how the batch is divided.
 
     With loading processes, the sampler runs ahead of the training by the same number of batches on all ranks.
     All ranks therefore change their shares at the same step.

@@ -1,4 +1,6 @@
-"""Start of a training program under srun, and its continuation on the remaining nodes after a node is lost.
+"""Start of a training program under srun.
+
+After a node is lost, the program continues on the remaining nodes.
 
     python3 -m slurm_energy.training.restart --checkpoint run.ckpt -- python3 train.py
 

@@ -1,4 +1,7 @@
-"""Times of events of a training step, on the CPU or on the current CUDA stream."""
+"""Times of events in a training step.
+
+They are taken on the CPU or on the current CUDA stream.
+"""
 
 from __future__ import annotations
 

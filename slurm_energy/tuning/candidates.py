@@ -83,7 +83,10 @@ class CpuHardware:
 
 
 def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, ...]:
-    """Return GPU power limits as operating points, in even steps from the minimum to below the default."""
+    """Return GPU power limits as operating points.
+
+    The limits have even steps, from the minimum to below the default.
+    """
     values = _grid(gpu.min_limit_watts, gpu.default_limit_watts, _LIMIT_STEPS_WATTS, max_points)
     return tuple(OperatingPoint(gpu_limit_watts=value) for value in values)
 
@@ -153,7 +156,7 @@ def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
 def safe_point(
     candidates: Sequence[OperatingPoint], reference: Reference, gpu: GpuHardware | None, objective: Objective
 ) -> OperatingPoint:
-    """Return the safe point: the point of a job of which only the power is known.
+    """Return the safe point: the operating point for a job of which only the power is known.
 
     The safe point is the lowest candidate that sets only a GPU power limit of at least `SAFE_SHARE` of the
     GPU's power. The safe point is UNTUNED if no candidate qualifies, if the power is unknown, or if the

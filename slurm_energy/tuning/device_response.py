@@ -1,9 +1,9 @@
-"""Sampled physical responses of a device: relative time and power under a power limit or a clock bound.
+"""Sampled physical responses of a device: relative time and power under a power limit or clock bound.
 
 Dynamic power follows V²f. The voltage V falls with the clock f down to a transition clock and is constant
 below it. Time follows a roofline between work that scales with the clock and work that does not. Samples are
-drawn from wide physical ranges. Samples for GPUs are kept with a probability that increases with their
-agreement with published responses of GPUs.
+drawn from wide physical ranges. A sample for GPUs is more likely to be kept if it agrees well with published
+responses of GPUs.
 """
 
 from __future__ import annotations

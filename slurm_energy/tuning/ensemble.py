@@ -98,16 +98,16 @@ class Ensemble:
         reference_power_error: float = 0.0,
         min_weight: float = 1e-5,
     ) -> EnsemblePosterior:
-        """Return the ensemble weighted and corrected by measurements.
+        """Return the ensemble, weighted by measurements and corrected by them.
 
         Args:
             observations: measured responses, at most one per candidate point.
             reference_time_error: standard error of the logarithm of the reference's speed, which is common to
                 all observations.
             reference_power_error: standard error of the logarithm of the reference's power.
-            min_weight: samples whose weight is below this fraction of the largest weight are left out.
-                With the default, a thousand such samples weigh 1 % at most, and leaving them out halves the
-                time of a decision.
+            min_weight: samples whose weight is below this fraction of the largest weight are left out. With
+                the default, a thousand of the samples that are left out weigh 1 % at most. Leaving them out
+                halves the time of a decision.
         """
         if not observations:
             weights = _normalised(self.log_weights)
@@ -168,7 +168,10 @@ class EnsemblePosterior:
         self._cost: tuple[str, Array] | None = None
 
     def cost(self, objective: Objective) -> Array:
-        """Return the cost (objective relative to the untuned job) of every sample at every point, [K, J]."""
+        """Return the cost of every sample at every point, [K, J].
+
+        The cost is the objective relative to the untuned job.
+        """
         if self._cost is None or self._cost[0] != objective.name:
             exponent = np.float32(TIME_EXPONENTS[objective.name])
             self._cost = (objective.name, np.exp(self.log_power + exponent * self.log_time))

@@ -63,7 +63,9 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
 
 
 class RegularityGuard:
-    """Detection of jobs whose speed fluctuates too much for tuning, for example due to frequent checkpoints.
+    """Detection of jobs whose speed fluctuates too much for tuning.
+
+    A possible reason is frequent checkpoints.
 
     Windows of such a job often contradict the expectation although the job has not changed. The measured
     effect of a setting then depends on which measurement windows contain a checkpoint.
@@ -122,7 +124,10 @@ class DevicePowerGuard:
 
 
 class RunBudget:
-    """Time and energy that a job has lost relative to its untuned state, and the losses still permitted."""
+    """Time and energy that a job has lost relative to its untuned state.
+
+    The budget also computes the losses that are still permitted.
+    """
 
     def __init__(self, objective: Objective, expected_duration_s: float | None = None) -> None:
         """Start with a job that has lost nothing so far.

@@ -2,9 +2,10 @@
 
 It is read from the job's energy records.
 
-A run yields one or both of two results: time and power at several points relative to the run's own untuned
-reference, and time and power of the whole run at one point. Records come from nodes. Therefore implausible
-values are dropped, and the owner of the run is never taken from a record.
+There are two results, and a run yields one of them or both. The first result is the time and power at several
+points, relative to the run's own untuned reference. The second result is the time and power of the whole run
+at one point. Records come from nodes, which are not trusted. Therefore implausible values are dropped, and
+the owner of the run is never taken from a record.
 """
 
 from __future__ import annotations

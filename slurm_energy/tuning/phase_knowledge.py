@@ -93,7 +93,10 @@ class PhaseKnowledge:
         return exponent * log_time + log_power - error > 0.0
 
     def posterior(self) -> EnsemblePosterior:
-        """Return the ensemble, weighted by the measurements of all visits to points in this phase."""
+        """Return the ensemble, weighted by all measurements in this phase.
+
+        They include all visits to each point.
+        """
         assert self.ensemble is not None
         observations = []
         for index, visit in self.visits.items():

@@ -40,7 +40,7 @@ class Prior(Protocol):
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the point for a job whose progress cannot be measured, and the source of the choice."""
+        """Return the point for a job whose progress cannot be measured, and the source of this point."""
         ...
 
 

@@ -110,7 +110,7 @@ def program_curve(
 
 
 def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list[ResponseCurve]:
-    """Return the response curves that the site has measured with reference kernels on a kind of hardware.
+    """Return response curves that the site has measured with reference kernels on a kind of hardware.
 
     Args:
         runs: runs of the reference kernels, by class of the reference kernel.

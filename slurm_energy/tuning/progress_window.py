@@ -26,7 +26,7 @@ class ProgressSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgressWindow:
-    """The speed and power of a job over an interval in which its knobs did not change.
+    """The speed and power of a job over an interval without a change of its knobs.
 
     The speed of a job on several nodes or GPUs is the speed of the slowest node or GPU. The power is the sum
     over all of them.

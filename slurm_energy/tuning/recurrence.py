@@ -39,7 +39,8 @@ class RecurrenceOptions:
     """Constants for the choice of the next run's operating point.
 
     Attributes:
-        min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
+        min_discrepancy: minimum standard deviation of a real job's log ratio from the log ratio of the best
+            hypothesis.
         max_violation: maximum probability of a violation that every run may have. A violation is a
             slowdown that exceeds the limit by more than `tolerance`.
         violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
@@ -50,8 +51,8 @@ class RecurrenceOptions:
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
-        min_later_runs: minimum number of later runs that are assumed to profit from the result of a run.
-            A program that has run more often is expected to run as often again.
+        min_later_runs: minimum number of later runs that are assumed to use the result of a run. A program
+            that has run more often is expected to run as often again.
         max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds
             the minimum expected cost by at most this fraction. Real jobs may slow down more steeply than
             hypotheses.

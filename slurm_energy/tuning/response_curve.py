@@ -101,7 +101,7 @@ class ResponsePoint:
 
 @dataclass(frozen=True, slots=True)
 class ResponseCurve:
-    """The response of one workload on one kind of hardware.
+    """Response of one workload on one kind of hardware.
 
     Attributes:
         hardware: kind of hardware, see `hardware_kind`.

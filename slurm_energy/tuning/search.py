@@ -44,10 +44,10 @@ class TuningSearch:
 
     The caller sets `requested` on all nodes and GPUs of the job, measures a window that begins after the
     setting took effect, and passes the window to `observe`. The search first measures the untuned reference.
-    It then tries the point with the best expected objective until no untried point is expected to be better,
-    and holds the best measured point. After a window that contradicts its expectation, the job returns to the
-    reference. If the reference has changed as well, a new phase of the job has begun. A separate search
-    starts for this phase.
+    It then tries the point with the best expected objective, again and again, until no untried point is
+    expected to be better. After that, it holds the best measured point. After a window that contradicts its
+    expectation, the job returns to the reference. If the reference has changed as well, a new phase of the
+    job has begun. A separate search starts for this phase.
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class TuningSearch:
         return self._phase is SearchPhase.HOLD and self._detector.add(residual, error)
 
     def _move_on(self) -> None:
-        """Decide on the next point from all measurements of this phase."""
+        """Decide on the next point. Use all measurements of this phase."""
         if self._regularity.is_irregular:
             self._go_to(0, SearchPhase.HOLD)
             return

@@ -22,7 +22,7 @@ class SearchOptions:
     """Options and bounds of a search.
 
     Attributes:
-        max_probes: maximum number of points tried in each phase of the job.
+        max_probes: maximum number of points that are tried in each phase of the job.
         warmup_s: time after the first window during which windows are ignored, because programs start slowly.
         expected_duration_s: expected time from the first window to the end of the job; None if unknown.
         start: first point to try, for example from earlier runs; None means that the prior decides.

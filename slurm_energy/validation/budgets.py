@@ -200,7 +200,10 @@ def _check_limit(
 
 
 def _check_calendar_times(context: CheckContext, section: str, limit: CalendarLimit) -> Iterator[Finding]:
-    """Yield warnings if no row of a calendar applies yet, or if no later row will change the limit."""
+    """Yield warnings about the rows of a calendar.
+
+    There is one if no row applies yet, and one if no later row will change the limit.
+    """
     now = time.time()
     if limit.begin_unix_s > now:
         why = f"gives no limit before its first row, {_date(limit.begin_unix_s)}"

@@ -66,7 +66,7 @@ def _conflicts(
 
 
 def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterator[Finding]:
-    """Apply the values of a node type to the configuration, and yield the findings that only then arise."""
+    """Apply the values of a node type to the configuration. Yield the findings that arise only then."""
     config, source = context.config, context.source
     sections = {
         section: replace(getattr(config, section), **values)

@@ -29,7 +29,10 @@ _MADE_BY_UNIT: Final = ControllerConfig().state_folder
 
 
 def check_controller(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if files of senergyctld have the same path, or if their directories are not usable."""
+    """Yield findings about the files of senergyctld.
+
+    Two files may have the same path, or a directory may not be usable.
+    """
     yield from _check_distinct(context)
     reason = not_a_controller(context)
     if reason:

@@ -176,8 +176,8 @@ def locate_lab(argument: Path | str | None = None) -> LabLayout:
     Raises:
         UsageError: the path is too long for sockets, is not visible inside nodes, or contains a character
             that is special in slurm.conf.
-        ConfigError: other users could replace files in the directory. This is refused, because root executes
-            programs from the directory.
+        ConfigError: other users could replace files in the directory. A directory of this kind is refused,
+            because root executes programs from it.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
     layout = LabLayout(root)

@@ -108,7 +108,7 @@ def down(layout: LabLayout) -> bool:
 
 
 def _clear(layout: LabLayout) -> None:
-    """Remove the remains of a lab that was not removed with `down`, so that a new lab can start."""
+    """Remove the remains of a lab that was not removed with `down`. A new lab can then start."""
     record = read_record(layout.record)
     if record and is_up(layout, record):
         names = " ".join(node.name for node in record.spec.nodes)
@@ -140,7 +140,10 @@ def _locked(layout: LabLayout) -> Iterator[None]:
 
 @contextmanager
 def _ports(layout: LabLayout, spec: LabSpec) -> Iterator[dict[str, int]]:
-    """Reserve a free TCP port for each daemon in this context, and yield the ports by daemon name."""
+    """Reserve a free TCP port for each daemon while this context lasts.
+
+    Yield the ports by the daemons' names.
+    """
     names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
     if spec.accounting:
         names.append("slurmdbd")

@@ -72,7 +72,10 @@ def lab_processes(root: Path) -> list[int]:
 
 
 def slurm_clients(slurm_conf: Path) -> list[int]:
-    """Return the ids of clients of this lab's Slurm that run outside the lab, such as srun and salloc."""
+    """Return the ids of clients of this lab's Slurm that run outside the lab.
+
+    Examples are srun and salloc.
+    """
     variable = f"SLURM_CONF={slurm_conf}".encode()
     return [
         pid
@@ -107,7 +110,7 @@ def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
 
 
 def listens(port: int) -> bool:
-    """Return whether a process listens on a TCP port of the loopback interface or of all interfaces."""
+    """Return whether a process listens on a TCP port, on the loopback interface or on all interfaces."""
     for name in ("tcp", "tcp6"):
         for line in _read(os.getpid(), f"net/{name}").decode().splitlines()[1:]:
             fields = line.split()
@@ -222,9 +225,9 @@ class SupervisorClient:
 def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
     """Kill the processes returned by the function `find`, until all of them have ended.
 
-    Every process that `find` has returned once is tracked by its process id. This is necessary for the first
-    process of a PID namespace. After a kill, this process waits for the last process of the namespace, and
-    its environment is not readable. The function `find` then no longer returns this process.
+    Every process that `find` has returned once is tracked by its process id. The tracking is needed for the
+    first process of a PID namespace. After a kill, the first process waits for the last process of the
+    namespace, and its environment is not readable. The function `find` then no longer returns it.
 
     Returns:
         The ids of the processes that still exist after `timeout_s` seconds.

@@ -141,7 +141,10 @@ def cpu_only_program(random: Random) -> JobObservation:
 
 
 def inference_service(random: Random) -> JobObservation:
-    """Return a healthy inference service with load in waves and bursts, and memory reserved at the start."""
+    """Return a healthy inference service.
+
+    Its load comes in waves and bursts, and it reserves memory at the start.
+    """
     gpus = random.choice([1, 2, 4])
     shape = JobShape(
         elapsed_s=random.uniform(3600, 10 * 3600),

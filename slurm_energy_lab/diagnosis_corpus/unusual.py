@@ -88,7 +88,7 @@ def _one_of_four_gpus(random: Random) -> JobObservation:
 
 
 def _half_locked(random: Random, *, steps: bool) -> JobObservation:
-    """Return a job in which half of the GPUs have their clock locked at a low value."""
+    """Return a job in which half of the GPUs are locked at a low clock."""
     shape = training_job(random, min_ranks=2, max_ranks=8)
     loop, clock = _loop(shape), random.uniform(0.4, 0.65)
     for rank in range(loop.ranks // 2):
@@ -128,7 +128,10 @@ def _starting_loader(random: Random) -> JobObservation:
 
 
 def _hang(random: Random) -> JobObservation:
-    """Return a job that hangs: from some time on, its GPUs wait in a compute kernel for communication."""
+    """Return a job that hangs.
+
+    From some time on, its GPUs wait in a compute kernel for communication.
+    """
     gpus = random.choice([2, 4, 8])
     state = random.choice(["TIMEOUT", "CANCELLED"])
     shape = JobShape(random.uniform(7200, 20000), gpus=gpus, cpus=8 * gpus, has_steps=False, state=state)

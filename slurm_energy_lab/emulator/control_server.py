@@ -1,7 +1,7 @@
-"""Server of an emulated node's control socket: clients run compute kernels and read exact energies.
+"""Server of an emulated node's control socket: its clients run compute kernels and read exact energies.
 
-Clients also register jobs and inject faults. One thread serves all connections. This thread also reports the
-end of compute kernels, and periodically runs the CPU throttle and ends the power meter's intervals.
+Clients also register jobs and inject faults. One thread serves all connections. The thread also reports the
+end of compute kernels. Periodically it runs the CPU throttle and ends the power meter's intervals.
 docs/reference/protocol.md describes the protocol.
 """
 
@@ -179,7 +179,10 @@ class ControlServer:
         return min(waits)
 
     def _report_kernels(self, waiting: list[_Connection]) -> None:
-        """Send the results of finished compute kernels, and progress reports to clients that request them."""
+        """Send the results of finished compute kernels.
+
+        Send progress reports to clients that request them.
+        """
         for connection in waiting:
             if connection.run_id is None:
                 continue

@@ -136,7 +136,7 @@ class CpuCgroupsV2:
 
 
 def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
-    """Find a usable cgroup CPU controller, and create the base group of a node below its root.
+    """Find a cgroup CPU controller that can be used. Create the base group of a node below its root.
 
     Args:
         base: path of the base group below the root of the cgroup controller, for example `senergy-lab/n1`.

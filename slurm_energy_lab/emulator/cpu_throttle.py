@@ -28,7 +28,7 @@ def quota_us(real_cores: float) -> tuple[int, int]:
     """Return the CPU quota and the period in microseconds for a share of real CPU time.
 
     Linux rejects quotas below a millisecond, so a small share needs a long period. A program that has waited
-    may use the whole quota of one period at full speed, so long periods give such a program too much CPU
+    may use the whole quota of one period at full speed. With a long period, it therefore gets too much CPU
     time. This was measured with bursts of 50 ms of CPU time at a share of 0.24. The real share was 0.272 with
     periods of 20 ms, and 0.247 with periods of 5 ms.
 
@@ -47,7 +47,7 @@ class _Job:
 
     Attributes:
         cpus: logical CPUs of the job.
-        cores: number of the job's CPUs on each core, by the number of the core's first CPU.
+        cores: number of CPUs that the job has on each core, by the number of the core's first CPU.
         registered_s: time of the job's last registration in seconds.
         allowed_cores: current quota in real cores.
         sampled_s: time of the last measurement in seconds.

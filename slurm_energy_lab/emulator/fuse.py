@@ -260,7 +260,7 @@ def serve(operations: TreeOperations, mountpoint: str, name: str) -> None:
     Args:
         operations: FUSE operations on the tree.
         mountpoint: directory to mount the tree on.
-        name: name of the file system in the list of mounts.
+        name: name of the file system that the list of mounts shows.
 
     Raises:
         OSError: the mount failed.

@@ -59,7 +59,9 @@ class FedGpu:
 
 @dataclass(slots=True)
 class CpuDemand:
-    """Resources of a package for one part of a compute kernel, and the resulting phase time and activity.
+    """Resources of a package that one part of a compute kernel uses.
+
+    It also has the resulting phase time and activity.
 
     Attributes:
         cores: number of cores, where a shared core counts in part.
@@ -131,7 +133,7 @@ class CpuPhysics:
         return self.cpu.core_bytes_per_s / (1.0 - share + share * self.max_khz / khz)
 
     def turbo_khz(self, active_cores: float) -> int:
-        """Return the maximum turbo frequency in kHz for a number of active cores in the package."""
+        """Return the maximum turbo frequency in kHz if a given number of cores in the package is active."""
         for cores, khz in self.cpu.turbo_bins:
             if active_cores <= cores:
                 return khz

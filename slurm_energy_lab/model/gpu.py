@@ -99,7 +99,10 @@ class GpuModel:
             self._history.popleft()
 
     def average_watts(self, now_s: float) -> float:
-        """Return the mean power in watts over the last second, or since the start if less time has passed."""
+        """Return the mean power in watts over the last second.
+
+        If less time has passed since the start, the mean is over that time.
+        """
         begin = max(self._start_s, now_s - _AVERAGE_S)
         if now_s <= begin:
             return self.meter.value

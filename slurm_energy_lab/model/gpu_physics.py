@@ -90,7 +90,9 @@ class GpuPhysics:
         return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
 
     def activity(self, task: PhaseWork, busy_s: float, mhz: float) -> float:
-        """Return the switching activity, relative to GEMM, of a phase while it runs alone on the GPU.
+        """Return the switching activity of a phase while it runs alone on the GPU.
+
+        It is relative to the activity of GEMM.
 
         Args:
             task: kernel phase with its operations and bytes.
@@ -137,5 +139,8 @@ class GpuPhysics:
 
 
 def host_seconds(part: KernelPart) -> float:
-    """Return the seconds of host work of a kernel part's current phase at its host core's frequency."""
+    """Return the seconds of host work in the current phase of a kernel part.
+
+    They are for the present frequency of its host core.
+    """
     return part.task.host_cycles / (part.host_khz * 1e3)

@@ -14,7 +14,10 @@ Job = int | None
 
 
 class JobIntegrals:
-    """Integrates one rate per job over time, for example watts to joules or busy CPUs to CPU seconds."""
+    """Integrator of one rate per job over time.
+
+    Examples are watts to joules, and busy CPUs to CPU seconds.
+    """
 
     __slots__ = ("_closed", "_rates", "_running")
 
@@ -56,7 +59,7 @@ class JobIntegrals:
             self._closed.pop(job, None)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the integral of a job to the integral of work outside all jobs, whose key is None.
+        """Add the integral of a job to that of the work outside all jobs, whose key is None.
 
         A job with a current rate is not changed.
         """

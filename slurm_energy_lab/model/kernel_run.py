@@ -134,7 +134,7 @@ class KernelPart:
         return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units that a program can report at time `now_s`, and the time of the last unit.
+        """Return the units that a program can report at time `now_s`, and the time of the last of them.
 
         A kernel part with several phases reports whole steps. A kernel part with one phase reports its
         progress up to now.

@@ -47,8 +47,8 @@ class KernelPhase:
         cpu: factors on a CPU.
         gpu: factors on a GPU.
         host_cycles: cycles of one host thread per unit of scaled size. On a GPU, they are the cycles of
-            launches and data loading, and the share `HOST_OVERLAP` of them runs in parallel with the GPU. On
-            CPUs, they are the cycles of a serial section, which is divided among the packages.
+            launches and data loading. The share `HOST_OVERLAP` of these cycles runs in parallel with the GPU.
+            On CPUs, they are the cycles of a serial section, which is divided among the packages.
         wait_s: seconds of waiting for storage or network per unit of scaled size, independent of the
             frequency. On CPUs, they are divided among the packages.
         units: progress that the program reports at the end of the phase, in units that the program chooses.
@@ -239,7 +239,7 @@ def kernel_spec(name: str) -> KernelSpec:
     """Return the definition of the compute kernel with this name.
 
     Raises:
-        UsageError: there is no such kernel; the message lists the valid names.
+        UsageError: no kernel has this name. The message lists the valid names.
     """
     spec = _BY_NAME.get(name)
     if spec is None:

@@ -117,7 +117,9 @@ class NodeModel:
         return self._cores.request(cpu)
 
     def effective_khz(self, cpu: int) -> int:
-        """Return the current frequency of a CPU's core in kHz after governor, turbo bins and power limits.
+        """Return the current frequency of a CPU's core in kHz.
+
+        Governor, turbo bins and power limits are taken into account.
 
         Raises:
             UsageError: the CPU does not exist.
@@ -298,7 +300,7 @@ class NodeModel:
         return self.progress_units(run_id) / run.total_units
 
     def progress_report(self, run_id: int) -> tuple[float, float] | None:
-        """Return the units that a compute kernel can report, and the completion time of the last unit.
+        """Return the units that a compute kernel can report, and the time at which it completed the last one.
 
         The result is None if the kernel has ended.
         """

@@ -165,7 +165,7 @@ class Occupancy:
         self._run(now_s, self._cells)
 
     def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
-        """Compute the busy shares of all jobs on the CPUs of some cells."""
+        """Compute the busy shares of all jobs, on the CPUs of some cells."""
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
             wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]

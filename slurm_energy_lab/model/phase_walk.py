@@ -1,4 +1,7 @@
-"""Execution of a program at changing operating points, computed from the steady state of its phases."""
+"""Execution of a program at changing operating points.
+
+It is computed from the steady state of the program's phases.
+"""
 
 from __future__ import annotations
 

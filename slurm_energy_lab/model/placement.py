@@ -1,4 +1,7 @@
-"""Placement of a compute kernel on cores or GPUs, and the logical CPUs whose time the kernel uses."""
+"""Placement of a compute kernel on cores or GPUs.
+
+It also lists the logical CPUs whose time the kernel uses.
+"""
 
 from __future__ import annotations
 

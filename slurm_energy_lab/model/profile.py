@@ -188,8 +188,8 @@ class RaplProfile:
         core: whether a `core` zone exists below each package.
         psys: whether a `psys` zone exists.
         mmio: whether the control type `intel-rapl-mmio` provides the packages a second time.
-        hsmp_max_watts: maximum socket limit of AMD's host system management port; None if there is no such
-            port.
+        hsmp_max_watts: maximum socket limit of AMD's host system management port; None if the node has no
+            port of this kind.
         dies: number of dies of a package, each of which has a zone; None for one zone per package.
         amd_energy: whether Linux provides AMD's counters through hwmon's amd_energy instead of powercap.
     """
@@ -328,8 +328,8 @@ class OtherProfile:
     Attributes:
         base_watts: constant part of the power of these consumers.
         loss_share: power of supply and fans as a share of CPU + DRAM + GPU power.
-        power_meters: ACPI power meters. `acpi` or None: one power meter for the node. `grace`: the power
-            meters of NVIDIA Grace, distinguished by label. `none`: no power meter.
+        power_meters: ACPI power meters. `acpi` or None means one power meter for the node. `grace` means the
+            power meters of NVIDIA Grace, which differ by their labels. `none` means no power meter.
     """
 
     base_watts: float

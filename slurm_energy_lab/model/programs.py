@@ -1,4 +1,6 @@
-"""Programs of several phases that run on the node model, and all kernels and programs by name.
+"""Programs of several phases that run on the node model.
+
+The module also finds all kernels and programs by name.
 
 A program is a kernel that repeats its phases in steps. At full speed on current hardware, a step takes about
 a second. The program reports each finished step as one unit of progress.
@@ -87,7 +89,7 @@ def workload_spec(name: str) -> KernelSpec:
     """Return the definition of the compute kernel or program with this name.
 
     Raises:
-        UsageError: there is no such kernel or program; the message lists the valid names.
+        UsageError: no kernel or program has this name. The message lists the valid names.
     """
     if name in kernel_names():
         return kernel_spec(name)

@@ -1,4 +1,6 @@
-"""Node profiles with coefficients drawn at random within physical ranges, for tests on unknown hardware.
+"""Node profiles with random coefficients within physical ranges.
+
+They are for tests on unknown hardware.
 
 The result has the form of a profile file. A seed and the choice of GPUs determine it.
 """

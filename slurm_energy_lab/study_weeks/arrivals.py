@@ -89,7 +89,7 @@ def trace_mix(path: Path, load: float = 0.6) -> WeekMix:
 
 
 def draw_week_jobs(seed: int, mix: WeekMix, days: int) -> list[WeekJob]:
-    """Return the jobs of some days in the order of their submission. Day 0 is a Monday."""
+    """Return the jobs of some days, ordered by submission. Day 0 is a Monday."""
     numbers = random.Random(f"weeks/{seed}")
     node_s = sum(hours * nodes for hours, nodes in mix.shapes) / len(mix.shapes) * 3600.0
     rate = mix.load * NODES_PER_PARTITION * len(PARTITION_PROFILES) / node_s

@@ -270,7 +270,7 @@ class StudySite:
 
 
 def _hours(begin_s: float, end_s: float) -> list[tuple[int, float]]:
-    """Return the number of each hour that a period overlaps, with the seconds of the overlap."""
+    """Return the number of each hour that a period overlaps, and the seconds for which it overlaps it."""
     parts = []
     at_s = begin_s
     while at_s < end_s:

@@ -201,7 +201,9 @@ class CpufreqState:
         policy.setspeed_khz = khz
 
     def speed_khz(self, policy: PolicySettings) -> int | None:
-        """Return the frequency in kHz requested with `scaling_setspeed`, clamped to the limits in force.
+        """Return the frequency in kHz that `scaling_setspeed` requested.
+
+        It is clamped to the limits in force.
 
         The result is None unless the governor is userspace.
         """

@@ -95,7 +95,10 @@ class NvidiaGpu(CharacterDevice):
         self._push()
 
     def record(self) -> bytes:
-        """Return the current state record of the GPU in the layout of `native/nvidia_device.h`."""
+        """Return the current state of the GPU as a record.
+
+        The layout is that of `native/nvidia_device.h`.
+        """
         with self._realtime_model.now() as model:
             state = model.gpu_state(self._index)
             energy_mj = self._energy.value(model)
@@ -334,7 +337,10 @@ def _static_record(profile: GpuProfile, node: str, index: int) -> bytes:
 
 
 def _profile_records(profile: GpuProfile) -> bytes:
-    """Return the workload power profiles of a GPU in the layout of `native/nvidia_device.h`."""
+    """Return the workload power profiles of a GPU.
+
+    The layout is that of `native/nvidia_device.h`.
+    """
     records = [PROFILE.pack(one.number, one.priority, _mask(one.conflicts)) for one in profile.power_profiles]
     return (PROFILE_COUNT.pack(len(records)) + b"".join(records)).ljust(PROFILES_SIZE, b"\0")
 

@@ -165,8 +165,8 @@ class ProcessGroups:
     def _shares_namespace(self, tid: int, caller: int, ids: list[int], depth: int) -> bool:
         """Return whether a task is in the namespace of `caller` or in one of its descendants.
 
-        A descendant namespace is recognised by its depth alone. The nodes of a lab are sibling namespaces,
-        and the tasks of a node have an ancestor in the namespace of this node.
+        A descendant namespace is recognised by its depth alone. This is enough, because the nodes of a lab
+        are sibling namespaces, and each task of a node has an ancestor in the node's namespace.
         """
         if len(ids) == depth:
             return self._namespace(tid) == self._namespace(caller)

@@ -15,7 +15,7 @@ LINE_BYTES = 64
 
 
 def add_topology(tree: Tree, profile: NodeProfile) -> None:
-    """Add CPU numbers, the topology and caches of each CPU, and the NUMA nodes to a file tree."""
+    """Add files to a file tree: CPU numbers, topology and caches of each CPU, and the NUMA nodes."""
     cpu = profile.cpu
     _add_cpu_numbers(tree, cpu)
     for number in range(cpu.cpus):

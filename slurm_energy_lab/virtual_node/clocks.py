@@ -1,4 +1,7 @@
-"""Clock of the models of virtual nodes, and the agent's clock that shows the same time."""
+"""Clock for the models of virtual nodes.
+
+The agent's clock shows the same time.
+"""
 
 from __future__ import annotations
 

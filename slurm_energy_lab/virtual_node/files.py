@@ -18,7 +18,7 @@ _LOWER_CACHE = re.compile(r"/cache/index[012](/|$)")
 
 
 class NodeFileCopy:
-    """Folder with a copy of the files of a node, taken from an emulated tree.
+    """Folder with a copy of a node's files. They are taken from an emulated tree.
 
     Args:
         root: path of the folder, which is created.
@@ -52,7 +52,10 @@ class NodeFileCopy:
                 file.truncate(len(content))
 
     def write_through(self, knob: Knob) -> None:
-        """Pass each write of a knob to the emulator at once, as the emulated file system would."""
+        """Pass each write of a knob to the emulator at once.
+
+        The emulated file system would do the same.
+        """
         write = knob.write
         root = self._root.resolve()
         paths = ["/" + str(file.resolve().relative_to(root)) for file in knob.files()]

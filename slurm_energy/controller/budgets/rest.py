@@ -31,7 +31,7 @@ class RestPower:
     jobs_covered: JobCover
 
     def of_nodes(self, device_watts: Floats) -> Floats:
-        """Return the power of each node without its devices with a power limit, shape (number of nodes,).
+        """Return the power of each node except for its devices with a power limit, shape (number of nodes,).
 
         Args:
             device_watts: power that each device with a limit may draw, shape (n,).

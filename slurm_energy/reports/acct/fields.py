@@ -99,7 +99,10 @@ class Field(Generic[Row]):
     total: Callable[[Sequence[Row]], str] | None = None
 
     def header(self, style: Style) -> str:
-        """Return the name of the column, and the unit if the cells of the column have no unit."""
+        """Return the name of the column.
+
+        The unit is added if the cells of the column have no unit.
+        """
         if not self.unit or (self.value_format == "scaled" and not style.units.fixed):
             return self.name
         return f"{self.name}({style.units.name(self.unit) if self.value_format == 'scaled' else self.unit})"
@@ -127,7 +130,7 @@ class Field(Generic[Row]):
 
 
 def _job_only(value: Callable[[JobUsage], Value]) -> Callable[[JobUsage], Value]:
-    """Return a copy of a column's value function that returns None for Slurm steps, as in sacct."""
+    """Return a copy of a column's value function that returns None for Slurm steps. sacct does the same."""
     return lambda usage: value(usage) if usage.first.step is None else None
 
 

@@ -184,7 +184,7 @@ class _Join:
 
 
 def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the run that a row of sacct describes, out of the runs of one job.
+    """Return the run of a job that a row of sacct describes.
 
     A record that the controller has linked to Slurm's accounting contains the time of submission. This time
     identifies the run, because it differs between the runs of a job. If no record has this link, the run

@@ -17,7 +17,8 @@ class Glyphs:
     """Characters for drawing plots.
 
     Attributes:
-        levels: levels from empty to full, for the top cell of an area and for sparklines.
+        levels: levels in ascending order, from an empty to a full cell. They are used for the top cell of an
+            area and for sparklines.
         tick, base, corner, line: characters of the axes and the reference line.
     """
 

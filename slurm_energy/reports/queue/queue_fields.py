@@ -42,7 +42,7 @@ def _predicted(name: str) -> Callable[[Job], Value]:
 
 
 def _norm_priority(job: Job) -> str | None:
-    """Return the priority of a job as a fraction of the maximum, as sprio prints it for `%y`."""
+    """Return the priority of a job as a fraction of the maximum. sprio prints the same for `%y`."""
     return None if job.get("priority") is None else f"{job['priority'] / _MAX_PRIORITY:.10f}"
 
 

@@ -27,7 +27,7 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
 
     Args:
         document: response to `GET /v1/deferral/savings`.
-        exact: whether amounts are written for programs: with all digits, and empty if unknown.
+        exact: whether amounts are written for programs. They then have all digits, and are empty if unknown.
     """
     currency = document.get("currency") or "currency"
     headers = [*_NAMES, "Jobs", "Delay min", "Energy kWh"]

@@ -39,7 +39,10 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
 
 def _edp_factor(edp: Floats) -> Floats:
-    """Return M / (M + EDP) for each energy-delay product, where M is the median of the finite products."""
+    """Return M / (M + EDP) for each energy-delay product (EDP).
+
+    M is the median of the finite products.
+    """
     finite = edp[np.isfinite(edp)]
     if len(finite) == 0:
         return np.zeros(len(edp))

@@ -1,4 +1,4 @@
-"""Sweeps: one variant of a scenario for each combination of the points of the sweep's axes."""
+"""Sweeps: a scenario has one variant for each combination of the points on the axes of its sweep."""
 
 from __future__ import annotations
 

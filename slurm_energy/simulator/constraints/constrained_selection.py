@@ -23,7 +23,7 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class ConstrainedSelection:
-    """Selection of the jobs that may start now, and of the nodes for each job.
+    """Selection of the jobs that may start now. Nodes are selected for each of these jobs.
 
     A job gets nodes of its partition and of its reservation that have enough free units and memory. No other
     reservation may claim these nodes before the job's time limit. A job waits without delaying other jobs if

@@ -38,7 +38,8 @@ class Partition:
         name: name that jobs request.
         limits: limits of the jobs in this partition.
         nodes: numbers of the nodes of this partition; None means all nodes.
-        default_time_s: time limit of jobs that request none. Infinity means that such jobs get `max_time_s`.
+        default_time_s: time limit of jobs that request none. Infinity means that jobs without a request get
+            `max_time_s`.
     """
 
     name: str

@@ -25,7 +25,7 @@ def parse_licenses(text: str) -> dict[str, int] | None:
 
 
 def license_columns(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the licenses of n jobs, shape (n, l), and the names of the l licenses.
+    """Return the licenses of n jobs, shape (n, l), and the names of the l kinds of license.
 
     Args:
         texts: license requests of the jobs. `parse_licenses` must be able to read each of them.

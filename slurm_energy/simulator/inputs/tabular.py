@@ -169,7 +169,10 @@ def _file_columns(names: list[str], renamed: Mapping[str, str], where: str) -> d
 
 
 def _refuse_repeated(names: list[str], where: str) -> None:
-    """Raise an error if a header repeats a column name, because the choice of a column would be a guess."""
+    """Raise an error if a header contains a column name twice.
+
+    The choice of one of the columns would be a guess.
+    """
     repeated = [name for name in names if name and names.count(name) > 1]
     if repeated:
         raise UsageError(f"{where}: column '{shown(repeated[0])}' occurs twice", todo="remove one")

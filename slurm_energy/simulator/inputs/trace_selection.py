@@ -32,7 +32,9 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[WorkloadRows, list[str]]:
-    """Return the jobs that the section `[trace]` selects, and a remark for the user if jobs were removed.
+    """Return the jobs that the section `[trace]` selects.
+
+    Return also a remark for the user if jobs were removed.
 
     Settings apply in this order: filters, window, bounds, sample, maximum number of jobs. Either all shapes
     of a job are kept, or none. With `outliers = "clip"`, sizes and times beyond a bound are set to the bound.

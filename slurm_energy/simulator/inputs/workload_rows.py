@@ -1,4 +1,7 @@
-"""Table of workload rows that every reader returns, checks of the rows, and conversion to a workload."""
+"""Table of workload rows that every reader returns.
+
+The module checks the rows and converts them to a workload.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compilation of functions with Numba, with an on-disk cache where a cache directory is writable."""
+"""Compilation of functions with Numba.
+
+Compiled functions are cached on disk if a cache directory is writable.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +57,8 @@ def compiled_with_memory(function: Function) -> Function:
 def _inner(function: Function, *, counts_references: bool) -> Function:
     """Return a function that Numba compiles into each entry that calls it.
 
-    The function has no entry point for Python code. Such an entry point would contain the code of all called
-    functions once more, which took a quarter of the compilation time.
+    The function has no entry point for Python code. An entry point would contain the code of all called
+    functions once more. This took a quarter of the compilation time.
     """
     jit: Any = numba.njit
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": counts_references}
@@ -103,7 +106,7 @@ def sources_digest() -> bytes:
 
 
 def _ignore_caches_of_other_releases(function: Any) -> None:
-    """Invalidate the cache of a function if the cache names classes that this release does not have.
+    """Invalidate the cache of a function if it names classes that this release does not have.
 
     Numba loads the whole cache before it compares the source. Missing classes would raise an AttributeError.
     """

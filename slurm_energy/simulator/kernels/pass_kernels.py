@@ -102,7 +102,10 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return the reservation that remains after the start of a job in a shape that ends at `end_s`."""
+    """Return the reservation that remains after a job has started.
+
+    The job has a shape that ends at `end_s`.
+    """
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
     return HeadReservation(held.kind, held.start_s, held.spare - jobs.need[shape, UNITS])

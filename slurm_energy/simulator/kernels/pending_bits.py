@@ -79,7 +79,7 @@ def remove(bits: BitSet, number: int) -> None:
 
 @compiled
 def following(bits: BitSet, number: int) -> int:
-    """Return the smallest member that is not below `number`; -1 without such a member."""
+    """Return the smallest member that is not below `number`; -1 if there is no such member."""
     word = number >> 6
     if word >= len(bits.words):
         return -1

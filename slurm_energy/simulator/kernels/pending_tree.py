@@ -272,7 +272,7 @@ def may_start(pending: PendingJobs, free: Ints) -> bool:
 
 @compiled
 def most_free(free: Ints) -> int:
-    """Return the maximum over the kinds of nodes of the number of free units."""
+    """Return the number of free units of the kind of nodes that has most free units."""
     most = 0
     for kind in range(len(free)):
         most = max(most, free[kind])

@@ -112,7 +112,7 @@ def _availability(jobs: JobColumns, state: SimulationColumns, now_s: float, time
 
 @compiled
 def _fits(times: Floats, free: Ints, size: int, start: int, kind: int, units: int, length_s: float) -> bool:
-    """Return whether units are free for `length_s` seconds from the beginning of step `start` on."""
+    """Return whether units are free for `length_s` seconds, counted from the beginning of step `start`."""
     end_s = times[start] + length_s
     if free[start, kind] < units:
         return False

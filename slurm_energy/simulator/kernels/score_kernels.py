@@ -66,7 +66,8 @@ class Moment(NamedTuple):
         usage: usage factor of each user, computed by `user_factors`, shape (u,).
         best_usage: the usage factor that makes scores lowest.
         middle: median of the energy-delay products of the pending jobs, for `blend`.
-        free: free units by kind of nodes at the start of the pass, from which packing chooses shapes.
+        free: free units by kind of nodes at the start of the pass. When packing chooses shapes, they must fit
+            in these units.
     """
 
     now_s: float

@@ -287,7 +287,7 @@ class BudgetControl:
         return kept_watts
 
     def _raise(self, working: Sequence[RunningJob], target_watts: Floats) -> None:
-        """Raise power limits towards `target_watts`, as far as free power permits under the limits in force.
+        """Raise power limits towards `target_watts`, as far as the limits in force leave free power.
 
         Args:
             working: the working jobs.

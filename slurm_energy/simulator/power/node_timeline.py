@@ -144,7 +144,7 @@ class NodeTimeline:
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
     def earliest(self, request: UnitRequest) -> tuple[float, Allocation] | None:
-        """Return the earliest start of a job, and the units that the job gets at this start.
+        """Return the earliest start of a job, and the units that it gets if it starts then.
 
         Return None if the job can never start.
         """

@@ -88,7 +88,7 @@ class PowerCommitment:
         return levels
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
-        """Return for each of n jobs by how many watts its start would raise the committed power.
+        """Return by how many watts each of n jobs would raise the committed power if it started.
 
         Each job is considered alone, with a start now.
 

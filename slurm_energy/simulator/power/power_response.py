@@ -27,7 +27,9 @@ _ROUNDING = 1e-12
 
 
 class PowerResponse(NamedTuple):
-    """Run time and power of a job at ascending power limits of one unit; columns have shape (LEVELS,).
+    """Run time and power of a job at the power limits of one unit; columns have shape (LEVELS,).
+
+    The limits are ascending.
 
     Attributes:
         level_watts: power limits per unit. The last one does not limit the job.

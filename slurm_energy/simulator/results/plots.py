@@ -73,7 +73,7 @@ def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
-    """Return a plot of the distribution of job completion times by policy."""
+    """Return a plot that shows the distribution of the jobs' completion times for each policy."""
     figure, axes = labelled_figure("Completion times", "from submission to end (min)", "share of jobs")
     for index, (name, outcome) in enumerate(outcomes.items()):
         jct = np.sort(outcome.jct_s()) / 60
@@ -125,7 +125,10 @@ def all_figures(
 
 
 def labelled_figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
-    """Return an empty figure in the style of all plots, and its axes, with a title and labels."""
+    """Return an empty figure in the style of all plots, and its axes.
+
+    The figure has a title and labels.
+    """
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=11, color=_INK)

@@ -1,4 +1,7 @@
-"""Recorder of the intervals in which jobs draw power, for the computation of cost and emissions."""
+"""Recorder of the intervals in which jobs draw power.
+
+Cost and emissions are computed from these intervals.
+"""
 
 from __future__ import annotations
 

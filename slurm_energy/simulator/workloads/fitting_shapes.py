@@ -15,8 +15,8 @@ def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
     """Return the workload without the shapes that need more units than all nodes of their kind have.
 
     A policy such as `kairos` lets jobs wait for an efficient shape. Under such a policy, a job would wait for
-    ever for a shape that the cluster cannot provide. Jobs without any shape that fits keep all of their
-    shapes, so that the simulation reports them as larger than the cluster.
+    ever for a shape that the cluster cannot provide. If none of a job's shapes fits, the job keeps all its
+    shapes. The simulation then reports the job as larger than the cluster.
 
     Args:
         work: workload with the jobs.

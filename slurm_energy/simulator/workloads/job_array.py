@@ -122,7 +122,9 @@ def run(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Catch signals that would end this process, and collect them in the list that this context yields.
+    """Catch signals that would end this process.
+
+    This context yields the list in which it collects them.
 
     Signals that the process ignores (nohup) stay ignored.
     """

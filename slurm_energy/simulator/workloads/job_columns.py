@@ -132,8 +132,8 @@ class PolicyRules(NamedTuple):
     Attributes:
         code: number of the policy, as in `CODES`.
         discipline: STRICT, EASY, CONSERVATIVE or PACKING.
-        age_weight, wait_bound_s, max_age_s: weight of the waiting time per second, bound on waiting, and
-            waiting time at which the age factor reaches 1, as in `Options`.
+        age_weight, wait_bound_s, max_age_s: three parameters, as in `Options`: the weight of the waiting time
+            per second, the bound on waiting, and the waiting time at which the age factor reaches 1.
         weights: weights of the policy in the order of `WEIGHTS`, shape (4,).
         urgent_first: whether jobs with a deadline come before others.
         preempts: whether jobs are interrupted for jobs whose deadline is at risk.
@@ -231,7 +231,10 @@ def _shape_columns(jobs: Workload, total: Ints, unit_idle_watts: Floats) -> tupl
 
 
 def _ranks(*keys: np.ndarray) -> Ints:
-    """Return the position of each row in the order by the given keys. The last key is the primary key."""
+    """Return the position of each row if the rows are ordered by the given keys.
+
+    The last key is the primary key.
+    """
     if np.all(keys[-1][1:] > keys[-1][:-1]):
         return np.arange(len(keys[-1]))
     ranks = np.empty(len(keys[-1]), np.int64)
@@ -264,7 +267,9 @@ def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
 
 
 def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
-    """Return a lower bound of each job's deadline minus its run time, if all work of the job remains.
+    """Return a lower bound of each job's deadline minus its run time.
+
+    It is assumed that all work of the job remains.
 
     The run time in the fastest possible shape is used. Under packing, the run time in the slowest possible
     shape is used, because a slower shape may be the only one that fits. For `metis`, all shapes count,
@@ -283,7 +288,7 @@ def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
 
 
 def runnable(jobs: JobColumns) -> Bools:
-    """Return for each job whether the cluster has enough units for one of the job's shapes, shape (n,)."""
+    """Return whether the cluster has enough units for at least one shape of each job, shape (n,)."""
     if not len(jobs.whole):
         return np.zeros(0, np.bool_)
     possible = np.concatenate([[0], np.cumsum(jobs.need[:, POSSIBLE])])

@@ -1,7 +1,7 @@
 """Offered load of a workload, and scaling of its arrivals to another load.
 
-The offered load is the utilisation of the cluster that the arriving work needs if the jobs are divided among
-the kinds of nodes in the best way,
+The offered load is the utilisation that the arriving work causes in the cluster, if the jobs are divided
+among the kinds of nodes in the best way,
 
     load = min over x of max over k of sum_i x_ik * w_ik / (U_k * span),
 

@@ -139,7 +139,7 @@ class Workload:
         return latest_start_s(self.submit_s[rows], slack_s, deadline_s, limit_s)
 
     def sizes(self, total: Ints) -> Floats:
-        """Return the size of each job's first shape, as a fraction of all units of the shape's kind.
+        """Return the size of the first shape of each job, as a fraction of all units of the shape's kind.
 
         Args:
             total: units of the cluster by kind of nodes.
@@ -170,8 +170,8 @@ class Workload:
                 None if no job was held.
 
         Returns:
-            The queue, in which all shapes are marked as possible; and for each alternative in the queue, the
-            row of the shape in this workload.
+            The queue, in which all shapes are marked as possible. Also, the row in this workload of the shape
+            of each alternative in the queue.
         """
         counts = self.first[rows + 1] - self.first[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])

@@ -37,7 +37,10 @@ class ShapePrediction:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """One way to train a model: kind of nodes, number of GPUs, batch size, and power cap per GPU in watts."""
+    """One way to train a model.
+
+    It states the kind of nodes, the number of GPUs, the batch size, and the power cap per GPU in watts.
+    """
 
     kind: str
     gpus: int

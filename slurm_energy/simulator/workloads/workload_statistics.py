@@ -99,7 +99,7 @@ def sizes(units: Ints, time_s: Floats) -> list[dict[str, float]]:
 
 
 def cluster_load(work: Workload, kinds: Sequence[NodeKind]) -> dict[str, Any]:
-    """Return the offered load on a cluster, and the jobs that are larger than the cluster."""
+    """Return the load that a workload offers to a cluster, and the jobs that are larger than the cluster."""
     total = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
     fits = np.logical_or.reduceat(work.units <= total[work.hardware], work.first[:-1])
     return {

@@ -1,1 +1,4 @@
-"""Slurm's queue of pending and running jobs: sources that return it as columns, and changes to jobs."""
+"""Slurm's queue of pending and running jobs.
+
+The package has sources that return the queue as columns, and functions that change jobs.
+"""

@@ -1,4 +1,6 @@
-"""The GPU request of a pending job, and the scontrol fields that change it to other GPUs.
+"""The GPU request of a pending job.
+
+The module also returns the scontrol fields that change the request to other GPUs.
 
 The caller chooses the GPUs. The behaviour of Slurm 22.05 was tested. The behaviour of later releases was read
 in their source.
@@ -132,8 +134,8 @@ def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
     """Parse the generic resources that a job requests per node.
 
     Returns:
-        Type of the GPUs (an empty text means not named), their number, the other resources, and why the GPUs
-        cannot be changed (an empty text means that they can be changed).
+        Type of the GPUs, their number, the other resources, and the reason why the GPUs cannot be changed. An
+        empty type means that no type is named. An empty reason means that the GPUs can be changed.
     """
     gpu_kind, gpus, gpu_items, others = "", 0, 0, []
     for item in text.split(","):

@@ -1,4 +1,4 @@
-"""Look-up of one job in the queue by the id that a user wrote."""
+"""Look-up of one job in the queue. A user wrote the id of the job."""
 
 from __future__ import annotations
 

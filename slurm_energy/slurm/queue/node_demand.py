@@ -54,8 +54,8 @@ class NodeDemand:
     """Nodes that running jobs occupy, and pending jobs that will need nodes.
 
     Attributes:
-        busy_until_unix_s: by node, the latest expected end of the jobs that run on the node, in Unix seconds.
-            The expected end of a job is never after its time limit.
+        busy_until_unix_s: latest expected end of the jobs that run on a node, by node, in Unix seconds. The
+            expected end of a job is never after its time limit.
         pending: pending jobs in the order of their priority.
     """
 

@@ -209,8 +209,8 @@ class SqueueSource:
 
         With weights of 0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its
         site factor. If a priority does not follow from the last site factor that slurmctld accepted, an
-        administrator set it (`scontrol update priority=`, or another site factor). Such a priority is left
-        unchanged.
+        administrator set it (`scontrol update priority=`, or another site factor). A priority that an
+        administrator set is left unchanged.
 
         Args:
             address: job ids by which scontrol addresses the jobs, from `group_job_ids`.
@@ -266,8 +266,8 @@ def _single_field_columns(row: Row) -> dict[str, Any]:
 def group_job_ids(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
     """Return the job ids by which scontrol addresses whole arrays and heterogeneous jobs; shape (n,).
 
-    A value that scontrol sets for such an id applies to all tasks or components. Other jobs have their own
-    id.
+    A value that scontrol sets for an id of this kind applies to all tasks or components. Other jobs have
+    their own id.
     """
     group = np.maximum(array_job_id, het_job_id)
     return np.where(group > 0, group, job_id)

@@ -228,7 +228,10 @@ def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
 
 
 def _sound(entries: Entries, heap_bytes: int) -> bool:
-    """Return whether all strings of the entries lie inside the heap and together fit into the heap."""
+    """Return whether all strings of the entries lie inside the heap.
+
+    All strings together must also fit into the heap.
+    """
     lengths = entries["lengths"].sum(axis=1, dtype=np.uint64)
     offsets = entries["heap_offset"]
     inside = (offsets <= heap_bytes) & (lengths <= heap_bytes - np.minimum(offsets, heap_bytes))

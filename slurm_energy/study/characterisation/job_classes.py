@@ -3,8 +3,8 @@
 The thresholds are few and round, so that people can check the classes.
 
 A program is the set of jobs of one user with the same name. Digits in the name do not count. All jobs of a
-program are in the same class. Tuning changes the power of a job and could otherwise move the job to another
-class.
+program are in the same class. If the jobs of a program could be in different classes, tuning could move a job
+to another class, because it changes the power of the job.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def programs_of(jobs: JobsTable) -> np.ndarray:
 
 
 def program_features(jobs: JobsTable) -> tuple[list[str], Floats, Floats]:
-    """Return for each program its name, the median of each feature over its jobs, and its node-hours.
+    """Return the name of each program, the median of each feature over its jobs, and its node-hours.
 
     Args:
         jobs: jobs. Jobs that have not run are left out.

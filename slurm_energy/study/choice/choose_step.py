@@ -157,7 +157,10 @@ def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastIn
 def _site_figures(
     data: ForecastInput, today: Sequence[Mapping[str, Any]], objective: StudyObjective
 ) -> SiteFigures:
-    """Return figures of the present site, taken from the twin's simulation of the held-out days."""
+    """Return figures of the present site.
+
+    They are taken from the twin's simulation of the held-out days.
+    """
     figures = today[0]
     job_kwh = sum(totals["energy_kwh"] for totals in figures["accounts"].values())
     day_kwh = figures["kpis"]["energy_kwh"]

@@ -84,7 +84,7 @@ def date_of(time_s: float, timezone: str = "") -> date:
 
 
 def spread(start_s: Floats, end_s: Floats, amounts: Floats, edges_s: Floats) -> Floats:
-    """Distribute amounts evenly over intervals of time, and return the sum in each bin of time.
+    """Distribute amounts evenly over intervals of time. Return the sum in each bin of time.
 
     Args:
         start_s: start of each interval, shape (n,).

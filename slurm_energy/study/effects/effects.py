@@ -1,4 +1,6 @@
-"""Effect of a deployment on a KPI, with a confidence interval: switchback and difference in differences.
+"""Effect of a deployment on a KPI, with a confidence interval.
+
+The design is a switchback or a difference in differences.
 
 Values are compared per period, usually a day. A KPI on a ratio scale is compared by logarithms, so that an
 effect is a relative change. The comparison adjusts for the day of the week and the work of a period.
@@ -209,7 +211,9 @@ def difference_effect(
 
 
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the carry-over: the effect of the change in the previous period on the present period.
+    """Return the carry-over.
+
+    It is the effect of the change in the previous period on the present period.
 
     None means that the carry-over cannot be determined. If the interval does not contain 0, the washout is
     too short.
@@ -267,7 +271,7 @@ def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
 
 
 def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
-    """Return the regression's columns for factors other than the change, and the names of these factors."""
+    """Return the regression's columns for factors other than the change. Return also the factors' names."""
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []
     if not only_level and len(days := weekday_columns(series.weekday).T):

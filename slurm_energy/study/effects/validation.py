@@ -272,7 +272,7 @@ def _as_drawn(
 
 
 def _accept_undo(study: StudyDirectory) -> None:
-    """Record the deployment after the undo by this step, so that the undo does not make the step stale."""
+    """Record the deployment after this step has undone it, so that the undo does not make the step stale."""
     with study.locked(STEP):
         name = f"deploy/{RESULT_NAME}"
         entry = study.manifest.steps[STEP]

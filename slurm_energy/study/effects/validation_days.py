@@ -35,7 +35,10 @@ class EffectDay:
 
 
 def effect_days(periods: EffectPeriods) -> list[EffectDay]:
-    """Return the days that count, grouped by KPI, each group in the order of time."""
+    """Return the days that count, grouped by KPI.
+
+    Each group is in the order of time.
+    """
     dates = {
         float(begin) / 86400.0: day.isoformat()
         for begin, day in zip(periods.data.days.edges_s[:-1], periods.data.days.dates, strict=True)

@@ -110,7 +110,7 @@ def read_twin(study: StudyDirectory) -> TwinSettings:
 
 
 def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]:
-    """Return the index of the first held-out day in the baseline, and the index after the last held-out day.
+    """Return the index of the first held-out day in the baseline, and the index of the day after the last.
 
     Args:
         study: directory of the study.

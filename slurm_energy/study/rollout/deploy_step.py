@@ -35,7 +35,7 @@ Apply = Callable[[Sequence[str]], list[str]]
 
 
 def apply_configuration(command: Sequence[str]) -> list[str]:
-    """Bring a changed configuration into force, and return the steps that the administrator must take.
+    """Bring a changed configuration into force. Return the steps that the administrator must take.
 
     Args:
         command: program of the site that distributes the file and reloads the daemons; an empty value means

@@ -124,7 +124,10 @@ def undone_text(
 
 
 def _restored(text: str, change: KeyChange, original: str, remark: str) -> str:
-    """Return the text with the original statement of a key, or without the key if the original has none."""
+    """Return the text with the original statement of a key.
+
+    If the original has no such key, the key is removed.
+    """
     statement, old = _statement_of(text, change.path), _statement_of(original, change.path)
     if statement is None:
         return text

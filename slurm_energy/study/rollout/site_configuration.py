@@ -53,7 +53,9 @@ class ConfigurationStep:
 
 
 class SiteConfiguration:
-    """The site's configuration file, and the journal of the changes that a study has made to the file.
+    """The site's configuration file, and a journal.
+
+    The journal lists the changes that a study has made to the file.
 
     Args:
         path: energy.toml of the site.
@@ -174,7 +176,7 @@ class SiteConfiguration:
 
 
 def check_combination(step: ConfigurationStep, folder: Path) -> None:
-    """Run all checks of `senergy config check` on a planned file, and refuse errors that the change causes.
+    """Run all checks of `senergy config check` on a planned file. Refuse errors that the change causes.
 
     Args:
         step: planned change of the configuration file.

@@ -93,7 +93,7 @@ def mean_estimate(
 
 
 def _neighbour_correlation(residuals: Floats, rows: np.ndarray, deviation: float) -> float:
-    """Return the correlation of the residuals of neighbouring days, from 0 to 0.9.
+    """Return the correlation between the residuals of neighbouring days, from 0 to 0.9.
 
     The estimate from n pairs is too low by about 1/n. This bias is corrected.
     """

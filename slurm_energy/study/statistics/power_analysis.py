@@ -27,7 +27,7 @@ _WEEKDAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DayVariation:
-    """Variation of the daily values of a baseline around the values that a validation expects.
+    """Variation of the daily values of a baseline. It is relative to the values that a validation expects.
 
     Attributes:
         days: number of days with a known value.

@@ -47,7 +47,7 @@ def candidate_splits(workers: int, batch_size: int) -> list[BatchSplit]:
 
 @dataclass(slots=True)
 class GranularityTuner:
-    """Choice of a split of the batch, by measurements on the first batches.
+    """Choice of a split of the batch. The splits are measured on the first batches.
 
     Args:
         workers: number of StarPU workers.

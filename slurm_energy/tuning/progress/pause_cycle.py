@@ -128,7 +128,7 @@ def _pauses(per_unit: Sequence[float]) -> list[int]:
 
 
 def _pause_s(intervals: Sequence[tuple[float, float]], number: int) -> float:
-    """Return the time by which an interval exceeds the time of its work at the neighbours' speed."""
+    """Return how much longer an interval takes than its work takes at the speed of its neighbours."""
     seconds, units = intervals[number]
     beside = [intervals[number - 1], intervals[number + 1]]
     usual_s = math.fsum(length for length, _ in beside) / math.fsum(count for _, count in beside)

@@ -90,7 +90,7 @@ class LocalPeriods:
 
     @property
     def is_drifting(self) -> bool:
-        """Whether the period at the beginning of the series differs from the period at the end."""
+        """Whether the period differs between the beginning and the end of the series."""
         third = max(1, len(self.ratios) // 3)
         first, last = np.median(self.ratios[:third]), np.median(self.ratios[-third:])
         return abs(float(first - last)) > _MAX_DRIFT * self.median

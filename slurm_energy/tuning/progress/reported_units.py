@@ -104,7 +104,7 @@ class ReportedUnits:
 
     @property
     def cycle(self) -> PauseCycle | None:
-        """Cycle of regular pauses of the process that was slowest in the last measurement window."""
+        """Cycle of pauses of one process: the process that was slowest in the last measurement window."""
         reports = self._reports.get(self._slowest)
         if not reports:
             return None
@@ -124,7 +124,9 @@ class ReportedUnits:
         return may_become_cycle(_steps(reports, -math.inf, math.inf, _CYCLE_REPORTS))
 
     def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the slowest process over a window that may be shorter than a cycle of pauses.
+        """Return the rate of the slowest process over a window.
+
+        The window may be shorter than a cycle of pauses.
 
         The rate is that of the median unit. If the process pauses regularly, the rate includes the mean
         length of pauses.
@@ -203,7 +205,7 @@ def _rate_of(
 def _median_rate(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of the median unit of one process in a measurement window.
+    """Return the rate of the median unit that one process completed in a measurement window.
 
     If the window contains two units, the faster unit counts.
     """

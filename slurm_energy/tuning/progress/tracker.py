@@ -74,8 +74,9 @@ class ProgressTracker:
     def awaits_report(self, now_s: float) -> bool:
         """Return whether a job has reported progress and will probably report again soon.
 
-        The result is False while the reports are the source of the rate. The units of such a job are long.
-        Rates of another source could not be compared with later rates of the reports.
+        The result is False while the reports are the source of the rate. If the result is True, the units of
+        the job take a long time. Rates of another source could not be compared with later rates of the
+        reports.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S
@@ -182,7 +183,7 @@ class ProgressTracker:
         )
 
     def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the median reported unit; None without such a rate.
+        """Return the rate of the median reported unit; None if there is no rate.
 
         A rate needs two reports in the window, and the reports must be the present source of the rate.
 
@@ -227,7 +228,10 @@ class ProgressTracker:
         return True
 
     def _validate(self, rates: Mapping[ProgressSource, Progress]) -> None:
-        """Compare the proxies with the reports, or with the period of the power if nothing is reported."""
+        """Compare the proxies with the reports.
+
+        If nothing is reported, compare them with the period of the power.
+        """
         true = rates.get(ProgressSource.REPORTED) or rates.get(ProgressSource.PERIOD)
         if true is None:
             return

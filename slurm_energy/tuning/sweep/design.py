@@ -30,7 +30,7 @@ class SweepPoint:
         return " ".join(f"{name}={UNSET if value is None else value}" for name, value in self.settings)
 
     def value(self, name: str) -> str | None:
-        """Return the value of a factor; None if the point has no such factor or leaves the factor unset."""
+        """Return the value of a factor; None if the point lacks the factor or leaves it unset."""
         return dict(self.settings).get(name)
 
     @property

@@ -1,4 +1,7 @@
-"""Factors of a sweep: a knob, an environment variable or an sbatch option, and the values that it takes."""
+"""Factors of a sweep and the values that they take.
+
+A factor is a knob, an environment variable or an sbatch option.
+"""
 
 from __future__ import annotations
 

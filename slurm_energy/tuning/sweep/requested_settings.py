@@ -1,4 +1,7 @@
-"""Settings of a point in the form of a batch script: sbatch options and environment variables."""
+"""Settings of a point in the form of a batch script.
+
+They are options of sbatch, and environment variables.
+"""
 
 from __future__ import annotations
 

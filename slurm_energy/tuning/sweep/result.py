@@ -31,8 +31,8 @@ class PointResult:
         summary: measurements of the point; None without measurements.
         gains: metrics of the point relative to the reference; None if the point or the reference has no
             measurements.
-        gain_half_widths: half-width of the 95 % confidence interval of each gain by metric, in percentage
-            points; None for fewer than two repetitions of the point or the reference.
+        gain_half_widths: half-width of the 95 % confidence interval of each gain, by metric, in percentage
+            points. It is None if the point or the reference has fewer than two repetitions.
         is_dominated: whether the point is not repeated because another point is faster and needs less energy.
         is_failed: whether the jobs of the point failed.
         notes: reasons of failures, without duplicates.
