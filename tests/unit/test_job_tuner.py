@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,12 @@ def test_without_numpy_the_job_runs_and_the_record_says_so(
     node = make()
     monkeypatch.setitem(sys.modules, "slurm_energy.tuning.search", None)  # as an ImportError
     node.manager.begin(env(policy="edp"))
-    Program(node).run(60)
+    program = Program(node)
+    program.run(1)
+    for thread in threading.enumerate():
+        if thread.name == "tuning":  # it notices that the search cannot be loaded
+            thread.join()
+    program.run(59)
     assert node.tree.snapshot() == node.original
     assert any("numpy is not installed" in note for note in finish(node)["notes"])
 
