@@ -346,6 +346,23 @@ def test_arrivals_of_the_past_keep_cheap_hours_free() -> None:
     assert job in site.planner.jobs
 
 
+def test_arrivals_that_have_not_ended_count_like_those_that_have() -> None:
+    site = Site(cpus=8)
+    site.planner.arrivals = [
+        PastArrival("", NOW - at * 5000.0, 60.0, "cpu=1", 0.0) for at in range(12, 0, -1)
+    ]
+    for at in range(100, 0, -1):
+        running = {"state": RUNNING, "submit_s": NOW - at * 600.0, "start_s": NOW}
+        site.slurm.add("", cpus=8, time_limit_s=2 * HOUR, **running)
+    job = site.slurm.add("12h")
+    site.cycle()
+    assert job not in site.planner.jobs
+    for other in range(100, 200):
+        site.slurm.change(other, flags={"ENERGY_SLACK": "96h"})
+    site.cycle()
+    assert job in site.planner.jobs
+
+
 def replace_slack(arrival: PastArrival) -> PastArrival:
     """Return the arrival as one that can wait for four days, and therefore needs nothing now."""
     return arrival._replace(slack_s=96 * HOUR)

@@ -126,12 +126,18 @@ def free_capacity(
 
 
 def expected_demand(
-    arrivals: Sequence[PastArrival], kinds: ResourceKinds, signals: SignalColumns, now_s: float
+    arrivals: Sequence[PastArrival],
+    queued: ArrivalHistory,
+    kinds: ResourceKinds,
+    signals: SignalColumns,
+    now_s: float,
 ) -> ArrivalDemand:
     """Return the numbers of CPUs and GPUs that jobs not yet submitted are expected to need.
 
     Args:
-        arrivals: jobs of the past, in order of submission.
+        arrivals: jobs that have ended, in order of submission.
+        queued: jobs of the queue. Without them, the rate of long jobs and of deferred jobs would be too low.
+            They have no effect if no job has ended yet.
         kinds: kinds of resources.
         signals: forecasts of the signals, which define the time slots.
         now_s: Unix seconds.
@@ -140,19 +146,17 @@ def expected_demand(
         unknown = np.zeros((kinds.count, signals.slots))
         return ArrivalDemand(unknown, unknown, np.full(kinds.count, np.nan))
     requests = [parse_tres(one.allocated) for one in arrivals]
+    hardware = [
+        kinds.row(one.partition, request.gpus or 0, request.gpu_kind or "")
+        for one, request in zip(arrivals, requests, strict=True)
+    ]
     history = ArrivalHistory(
         arrivals[0].submit_s,
-        np.array([one.submit_s for one in arrivals]),
-        np.array([one.elapsed_s for one in arrivals]),
-        np.array([float(one.gpus or one.cpus or 0) for one in requests]),
-        np.array(
-            [
-                kinds.row(one.partition, request.gpus or 0, request.gpu_kind or "")
-                for one, request in zip(arrivals, requests, strict=True)
-            ],
-            np.int64,
-        ),
-        np.array([one.slack_s for one in arrivals]),
+        np.append([one.submit_s for one in arrivals], queued.submit_s),
+        np.append([one.elapsed_s for one in arrivals], queued.time_s),
+        np.append([float(one.gpus or one.cpus or 0) for one in requests], queued.units),
+        np.append(np.array(hardware, np.int64), queued.hardware),
+        np.append([one.slack_s for one in arrivals], queued.slack_s),
     )
     return arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count)
 

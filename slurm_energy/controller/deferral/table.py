@@ -15,7 +15,9 @@ from slurm_energy.controller.deferral.capacity import (
     resource_kinds,
     total_units,
 )
+from slurm_energy.controller.deferral.slack_columns import duration_column
 from slurm_energy.deferral import DeferralOptions, DeferralQueue
+from slurm_energy.deferral.arrival_demand import ArrivalHistory
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.signals import SignalColumns
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
@@ -64,7 +66,8 @@ def deferral_table(
         power_watts: predicted mean power of each job of the queue.
         nodes: nodes of the cluster; an empty value means that it is unknown, so that the resources count as
             unlimited.
-        arrivals: past jobs. The resources that future jobs will need are forecast from them.
+        arrivals: jobs that have ended. The resources that future jobs will need are forecast from them and
+            from the queue.
         options: parameters of the deferral policy.
         signals: forecasts of the signals.
         now_s: Unix seconds.
@@ -75,7 +78,10 @@ def deferral_table(
     hardware, units = requested_units(queue, kinds)
     capacity = free_capacity(queue, units, hardware, kinds, time_s, nodes, signals, now_s)
     if capacity is not None:
-        demand = expected_demand(arrivals, kinds, signals, now_s)
+        slack_s = np.nan_to_num(duration_column(queue, "ENERGY_SLACK"))
+        slack_s[jobs.rows] = jobs.latest_start_s - jobs.eligible_s
+        queued = ArrivalHistory(now_s, queue.submit_s, time_s, units, hardware, slack_s)
+        demand = expected_demand(arrivals, queued, kinds, signals, now_s)
         capacity = replace(
             capacity,
             reserve=demand.mean + options.reserve_weight * demand.deviation,
