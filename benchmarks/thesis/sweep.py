@@ -1,7 +1,7 @@
 """Sweep over the assumptions that the thesis leaves open: tables and figures of docs/thesis.md.
 
 `python benchmarks/thesis/sweep.py --out DIR` runs all points and writes `sweep.json`, `sweep.md` and one SVG
-file per figure. `--figures scaling` restricts it to one figure. An interrupted sweep resumes from DIR.
+file per figure. `--figures speedup` restricts it to one figure. An interrupted sweep resumes from DIR.
 """
 
 from __future__ import annotations
