@@ -50,7 +50,8 @@ $(VENV)/.installed-lab: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy with its lab into $(VENV)"
 	@$(PIP) --editable '.[lab,plots]' && touch $@
 
-# Building the package in isolation takes a quarter as long as installing its needs: side by side.
+# Building the package in isolation takes a quarter as long as installing its needs: side by side. Tests that
+# need gymnasium or pyarrow, which has 166 MB, are skipped.
 LIST_OF_NEEDS := import configparser, sys; c = configparser.ConfigParser(); c.read("setup.cfg"); \
 	print(c["options"]["install_requires"], c["options.extras_require"][sys.argv[1]])
 $(VENV)/.installed-check: setup.cfg pyproject.toml | $(VENV)/bin/python
@@ -107,8 +108,8 @@ check: DEB :=
 # Lint runs beside the tests, because neither keeps two cores busy.
 check: $(VENV)/.installed-check
 	@log=$$(mktemp); $(MAKE) --no-print-directory lint-python >$$log 2>&1 & lint=$$!; \
-	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' \
-		$(PYTEST_ARGS) tests/unit tests/lab; tests=$$?; \
+	$(BIN)/python .ci/tests-in-parts $(CHECK_WORKERS) tests/unit tests/lab -- \
+		-q --hypothesis-profile=check -m 'not slow and not soak' $(PYTEST_ARGS); tests=$$?; \
 	wait $$lint; lint=$$?; cat $$log; rm -f $$log; \
 	if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(C_SOURCES) || lint=1; else \
 		echo "C sources not checked: no clang-format (make lint does)"; fi; \

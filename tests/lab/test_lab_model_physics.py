@@ -86,6 +86,7 @@ def test_the_shape_of_thesis_figure_6_5(component):
     assert best["triad"] == 200
 
 
+@pytest.mark.slow
 def test_best_caps_of_training_on_the_rtx_server():
     """power-capping, Table 1: minimum energy at 160 W, minimum EDP at 170 W (search step 10 W)."""
     profile = load_profile("xeon-4210-rtx6000")

@@ -141,6 +141,7 @@ def test_gemm_beside_triad_is_within_a_tenth_for_each_job(lab: Lab) -> None:
     assert "dynamic energy of cpu divided by CPU time" in notes
 
 
+@pytest.mark.slow
 def test_without_resctrl_the_same_jobs_are_divided_by_cpu_time_and_labelled(
     lab_of: Callable[..., Lab],
 ) -> None:
@@ -155,6 +156,7 @@ def test_without_resctrl_the_same_jobs_are_divided_by_cpu_time_and_labelled(
     lab.check_accounts()
 
 
+@pytest.mark.slow
 def test_core_energy_divides_the_energy_of_the_cores(lab_of: Callable[..., Lab]) -> None:
     lab = lab_of(resctrl__num_rmids=8, resctrl__core_energy_rmids=8)
     jobs = lab.start("gemm", 8), lab.start("monte_carlo", 8)
@@ -237,6 +239,7 @@ def test_ids_in_limbo_are_waited_for(lab_of: Callable[..., Lab]) -> None:
     lab.cancel_kernels()
 
 
+@pytest.mark.slow
 def test_after_a_kill_running_jobs_keep_their_groups_and_others_lose_theirs(lab: Lab) -> None:
     jobs = lab.start("gemm", 8), lab.start("triad", 8)
     lab.make_group("/mon_groups", "site-tool")
@@ -254,6 +257,7 @@ def test_after_a_kill_running_jobs_keep_their_groups_and_others_lose_theirs(lab:
     lab.node.files.get(f"{RESCTRL}/mon_groups").discard("site-tool")
 
 
+@pytest.mark.slow
 def test_a_job_in_a_site_s_control_group_is_monitored_below_it(lab: Lab) -> None:
     lab.make_group("", "batch")
     other = lab.start("gemm", 8)
@@ -282,6 +286,7 @@ def test_tasks_that_others_monitor_stay_in_their_group(lab: Lab) -> None:
     lab.node.files.get(f"{RESCTRL}/mon_groups").discard("site-tool")
 
 
+@pytest.mark.slow
 def test_groups_that_others_remove_are_made_again(lab: Lab) -> None:
     jobs = lab.start("gemm", 8), lab.start("triad", 8)
     lab.node.wait(3)

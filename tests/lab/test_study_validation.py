@@ -113,6 +113,7 @@ def validated(measured, tmp_path_factory):
     return trial
 
 
+@pytest.mark.slow
 def test_the_interval_contains_the_true_saving(validated):
     effect = validated.result()["targets"][0]["effect"]
     truth = validated.site.true_saving(tuned_mode(), 14)
@@ -121,6 +122,7 @@ def test_the_interval_contains_the_true_saving(validated):
     assert {"expected energy", "weekday"} <= set(effect["adjusted_for"])
 
 
+@pytest.mark.slow
 def test_a_validation_is_reproducible_and_hashed(validated, capsys):
     before = (validated.study.path / "validate/days.csv").read_bytes()
     effects = validated.result()["effects"]

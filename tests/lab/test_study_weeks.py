@@ -81,6 +81,7 @@ def test_the_configuration_decides_what_is_tuned(tmp_path):
     assert site_mode(Config(), fault="vision").starved_account is None
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_site_on_and_refuses_what_has_no_effect(tmp_path, capsys):
     site = str(tmp_path / "site")
     assert main(["lab", "weeks", site, "--begin", "--days", "2", "--seed", "4"]) == 0

@@ -80,6 +80,7 @@ def test_adjustment_that_does_not_help_is_undone_and_not_offered_again(site):
     played(play())
 
 
+@pytest.mark.slow
 def test_runs_with_and_without_the_adjustment_alternate_while_noise_hides_the_gain(site):
     async def play():
         def varying(factor):
@@ -246,6 +247,7 @@ def test_site_permits_policy_auto_for_users_who_never_said(tmp_path, monkeypatch
     played(play())
 
 
+@pytest.mark.slow
 def test_undone_adjustment_is_not_tried_again_by_policy_auto(site):
     async def play():
         await site.routes.permit({"permit": "workers=0..16"}, ALICE)
@@ -295,6 +297,7 @@ def test_job_that_requested_values_before_it_was_reported_is_not_compared(site):
     played(play())
 
 
+@pytest.mark.slow
 def test_advice_about_an_old_run_is_refused_once_other_values_are_in_force(site):
     async def play():
         await applied(site)
@@ -309,6 +312,7 @@ def test_advice_about_an_old_run_is_refused_once_other_values_are_in_force(site)
     played(play())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ['"kind": "workers"', '"finding":'])
 def test_trial_that_cannot_be_read_does_not_prevent_others(site, damage):
     async def play():

@@ -121,6 +121,7 @@ def test_a_copy_of_sqlite_restores_into_a_server(full, tmp_path, database_server
     assert lines(tmp_path / "server")[1:-1] == lines(tmp_path / "sqlite")[1:-1]
 
 
+@pytest.mark.slow
 def test_a_restoration_refuses_contents_and_a_running_controller(full, store_location, tmp_path):
     write(full, tmp_path / "backup")
     database = engine.Database(store_location)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.budget.job_licenses import (
     feasible_watts,
@@ -126,7 +127,7 @@ def test_the_power_table_has_the_largest_node_of_each_partition() -> None:
         max_size=20,
     )
 )
-@settings(max_examples=25)
+@examples(25)
 def test_lua_and_python_agree_about_the_power_of_jobs(
     jobs: list[tuple[str | None, int, int, int, str, bool]],
 ) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from hardware_tree import Tree
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy import atomic_file
 from slurm_energy.control.arbitration import JobAllocation
@@ -216,7 +217,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(steps=st.lists(STEP, max_size=12))
 def test_every_order_of_claims_ceilings_and_kills_keeps_bound_and_original(
     steps: list[tuple[str, str, int]],

@@ -115,6 +115,7 @@ def test_no_message_shows_a_password(path, capsys):
     assert "secret" not in err + other
 
 
+@pytest.mark.slow
 def test_a_backup_moves_a_site_to_a_server(path, store_location, tmp_path, capsys):
     assert run(capsys, "backup", "b.gz")[0] == 0
     assert run(capsys, "backup", "b.gz")[0] == 1
@@ -328,6 +329,7 @@ def damaged(path, tmp_path):
     return overwrite
 
 
+@pytest.mark.slow
 def test_damaged_pages_are_found_and_recovered_by_the_documented_steps(damaged, path, capsys):
     records = damaged()
     contents = path.read_bytes()
@@ -350,6 +352,7 @@ def test_damaged_pages_are_found_and_recovered_by_the_documented_steps(damaged, 
     assert run(capsys, "recover", path, "recovered.db")[0] == 1
 
 
+@pytest.mark.slow
 def test_flipped_bits_in_texts_are_found_by_the_check_of_contents(path, capsys):
     Accounting(path.parent)
     with contextlib.closing(sqlite3.connect(path)) as connection:

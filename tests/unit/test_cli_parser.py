@@ -156,6 +156,7 @@ def test_a_closed_pipe_ends_a_command_silently() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -186,6 +187,7 @@ def test_a_full_disk_is_one_line() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_help_and_errors_can_be_written_in_any_encoding(encoding: str) -> None:
     for arguments in (["lab", "--help"], ["--help"], ["acct", "-o", "naïve-東京"]):

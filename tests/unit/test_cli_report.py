@@ -14,9 +14,10 @@ from typing import Any
 
 import fake_controller
 import golden_files
+import property_examples
 import pytest
 import usage_examples as examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
@@ -369,7 +370,7 @@ NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
 
 
 @given(name=NAME)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@property_examples.examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_hostile_names_change_no_layout(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -453,6 +453,7 @@ def judge_page(page: str) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow
 def test_the_page_of_the_largest_job_stays_below_5_mb(tmp_path: Path) -> None:
     window = TimeWindow.of_seconds(NOW, NOW, NOW + 3600)
     overview = Overview(window)

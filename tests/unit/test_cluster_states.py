@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import open_munge
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.config import Config
 from slurm_energy.config.cluster_tables import OtherCluster, PlacementConfig
@@ -90,7 +91,7 @@ states = st.builds(
 
 
 @given(states)
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_a_state_survives_json(one: ClusterState) -> None:
     assert ClusterState.from_json(json.loads(json.dumps(one.to_json()))) == one
 
@@ -102,7 +103,7 @@ hostile_values = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.sampled_from(list(state("a", 1.0).to_json())), hostile_values)
 def test_no_hostile_state_raises_another_error(key: str, value: Any) -> None:
     data = state("a", 1.0).to_json() | {key: value}
@@ -147,7 +148,7 @@ def test_many_jobs_with_huge_time_limits_make_no_state_that_others_refuse() -> N
 QUERY = PlacementQuery(2, 0, {"east": ClusterPrediction(HOUR, 100.0)}).to_json()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.sampled_from([*QUERY, "other"]), hostile_values)
 def test_no_hostile_request_raises_another_error(key: str, value: Any) -> None:
     with contextlib.suppress(UsageError):
@@ -452,7 +453,7 @@ rows = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8), st.integers(1, 
 
 
 @given(rows)
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_many_jobs_keep_their_units_and_work(jobs: list[tuple[int, int, int]]) -> None:
     table = np.array(jobs, np.float64).reshape(-1, 3)
     running = _grouped(table[:, [2, 0, 1]])

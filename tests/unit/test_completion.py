@@ -117,12 +117,14 @@ def terminal(request: pytest.FixtureRequest, scripts: dict[str, str], home: Path
         shell_terminal.close()
 
 
+@pytest.mark.slow
 def test_bash_and_zsh_complete(terminal: Terminal) -> None:
     for line, word in _COMPLETED.items():
         terminal.complete_and_run(line)
         assert f"<{word}>" in terminal.read_until("[prompt]"), line
 
 
+@pytest.mark.slow
 @in_shell("fish")
 def test_fish_completes(scripts: dict[str, str], home: Path) -> None:
     text = scripts["fish"].replace("/run/senergyctld/policies", str(home / "policies"))

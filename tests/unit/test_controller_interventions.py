@@ -460,6 +460,7 @@ def test_a_job_is_preempted_and_recorded_once():
     assert len(slurm.requeued) == 2
 
 
+@pytest.mark.slow
 def test_the_same_job_is_preempted_ever_less_often(tmp_path):
     slurm = Slurm()
     controller = rescuing(slurm)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy import deferral
 from slurm_energy.deferral import (
@@ -74,7 +75,7 @@ job_rows = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from(["off", "cheapest", "cleanest", "cedla"]),
     st.lists(job_rows, min_size=1, max_size=12),
@@ -103,7 +104,7 @@ def test_no_plan_exceeds_the_latest_start_or_the_capacity(
             assert np.sum(queue.units[running]) <= units + 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(job_rows, min_size=1, max_size=5), prices_lists, st.integers(0, 1700))
 def test_cheapest_equals_the_best_of_all_windows(rows, prices, now_s):
     queue = queue_of(rows, prices, now_s=float(now_s))
@@ -133,7 +134,7 @@ small_jobs = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(small_jobs, min_size=2, max_size=4),
     st.lists(st.integers(-5, 30).map(float), min_size=8, max_size=8),
@@ -187,7 +188,7 @@ def test_hard_constraints_reject_and_soft_ones_release():
     assert soft.start_s[soft.reason == DeferralReason.NO_ROOM] == 0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(small_jobs, min_size=1, max_size=8),
     st.lists(st.integers(1, 30).map(float), min_size=10, max_size=10),

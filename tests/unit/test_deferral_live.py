@@ -47,6 +47,7 @@ def test_a_job_waits_for_the_cheap_hours_and_not_longer() -> None:
     assert facts["cost_now"] == pytest.approx(4 * facts["cost_planned"])
 
 
+@pytest.mark.slow
 @examples(8)
 @given(st.floats(0.0, 300.0), st.integers(5, 60))
 def test_no_job_begins_before_its_slot_whenever_senergyctld_plans(first_s: float, interval_s: int) -> None:
@@ -171,6 +172,7 @@ def test_a_deadline_leaves_room_for_the_full_time_limit_and_a_margin() -> None:
     assert without.planner.jobs[limited].latest_start_s == deadline_s - HOUR - 1800.0
 
 
+@pytest.mark.slow
 def test_an_array_and_a_heterogeneous_job_are_held_as_one() -> None:
     site = Site()
     array = {"array_job_id": 100, "array_task_id": -1, "array_tasks": "3-9", "tasks": 7}
@@ -224,6 +226,7 @@ def test_users_get_the_same_share_of_the_held_jobs() -> None:
     assert len(held) == 4 and set(modest) <= set(held)
 
 
+@pytest.mark.slow
 def test_a_hold_does_not_count_as_waiting_and_loses_no_age() -> None:
     site = Site()
     job = site.slurm.add("12h", submit_s=NOW - 600.0, eligible_s=NOW - 600.0)

@@ -515,7 +515,9 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]
     return undo
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60))]
+)
 def test_a_crash_at_any_change_of_a_file_loses_and_doubles_nothing(
     node: Node, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

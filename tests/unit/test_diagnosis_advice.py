@@ -164,6 +164,7 @@ def test_limit_is_raised_only_as_far_as_energy_falls(seed: int) -> None:
         assert advice.joules_gain is not None and advice.joules_gain > 0
 
 
+@pytest.mark.slow
 def test_gain_of_energy_takes_waiting_gpus_as_idle() -> None:
     observation = build(JOBS["one-worker"], 3)
     total = sum(sum(parts.values()) for parts in observation.context.energy_joules.values())
@@ -172,6 +173,7 @@ def test_gain_of_energy_takes_waiting_gpus_as_idle() -> None:
     assert advice.joules_gain is not None and advice.joules_gain / total < 0.8 * time_share
 
 
+@pytest.mark.slow
 def test_gain_is_never_more_than_the_finding_lost() -> None:
     for name in ("one-worker", "frequent-checkpoints", "idle-tail"):
         diagnosis = diagnose(build(JOBS[name], 7))
@@ -234,6 +236,7 @@ def test_more_memory_only_if_tasks_waited_for_it(stall: float, gain_s: float | N
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -178,6 +178,7 @@ def test_ranges(values: tuple[float, float], text: str) -> None:
     assert found["agent"][0][1] == f"reports, the last one {text} s ago"
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_are_one_page() -> None:
     nodes = [node(f"n{i:05d}", age_s=float(i % 30)) for i in range(10_000)]
     nodes[17] |= {"age_s": None, "facts": None}

@@ -179,6 +179,7 @@ def test_a_caller_who_may_not_write_learns_it_before_the_build(host, options, mo
     assert not output.parent.exists()
 
 
+@pytest.mark.slow
 @needs_headers
 def test_headers_of_another_micro_release_are_refused(host, capsys):
     (host.prefix / "include/slurm/slurm_version.h").write_text(HEADERS.format(0x160507))
@@ -188,6 +189,7 @@ def test_headers_of_another_micro_release_are_refused(host, capsys):
     assert host.run("--only", "energy", "--output", str(host.prefix / "build")) == 1
 
 
+@pytest.mark.slow
 @needs_headers
 def test_a_missing_source_does_not_fail_the_other_plugin(host, capsys):
     code = host.run("--output", str(host.prefix / "build"), "--json")
@@ -272,6 +274,7 @@ def test_only_the_host_of_slurmctld_checks_the_site_factor(host, monkeypatch):
     assert energy_include.plugin_state(installation.find(host.prefix), host.conf, kind).enabled
 
 
+@pytest.mark.slow
 @needs_headers
 def test_update_builds_a_plugin_in_use_again_and_suspends_one_that_cannot_be_built(host, monkeypatch, capsys):
     monkeypatch.setattr("socket.gethostname", lambda: "head")

@@ -288,6 +288,7 @@ def test_an_agent_of_another_user_is_not_believed(plugin, tmp_path):
             impostor.kill()
 
 
+@pytest.mark.slow
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), max_size=300))
 def test_any_answer_is_parsed_without_harm(plugin, text):

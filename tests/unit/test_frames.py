@@ -144,6 +144,7 @@ def test_a_directory_stands_for_its_only_sweep(tmp_path):
         frames.sweep(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_on_a_cluster(controller, monkeypatch):
     import matplotlib
 

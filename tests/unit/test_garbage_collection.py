@@ -67,6 +67,7 @@ def test_programs_exit_without_a_collection(end: str, output: str) -> None:
     assert done.stdout == output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "daemon"),
     [

@@ -475,6 +475,7 @@ def test_a_closed_stderr_does_not_matter(hook):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_program_builds_with_make_and_has_both_names(tmp_path):
     for source in ("spank", "prolog_epilog"):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from test_node_budget import IDLE, MIN_GPU, MIN_PACKAGE, SAFE, START, BudgetNode
 
 pytestmark = pytest.mark.slow
@@ -104,7 +105,7 @@ class Model:
                 assert bound is None
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(steps=st.lists(STEP, max_size=14))
 def test_no_order_of_events_exceeds_what_the_controller_relies_on(steps: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -233,6 +233,7 @@ def test_clients_without_a_handshake_are_limited_and_cut_off(tmp_path, monkeypat
     assert set(_run(settings, [b""] * 5)) == {b""}  # `_run` waits 20 s for each
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_is_cut_off(monkeypatch):
     monkeypatch.setattr(listening, "RESPONSE_TIMEOUT_S", -4.0)  # 1 s with the time for the head
 

@@ -130,6 +130,7 @@ def test_changed_options_do_not_reach_the_next_call(tmp_path):
     assert options.weights == {"edp": 1.0}
 
 
+@pytest.mark.slow
 def test_a_child_process_has_a_watchdog_of_its_own(tmp_path):
     loaded(tmp_path, "while True: pass")
     with pytest.raises(UsageError):

@@ -151,7 +151,9 @@ def history_side_by_side(kind, seconds):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", SIDE_BY_SIDE)
-@pytest.mark.parametrize("seconds", [60.0, 240.0, 1200.0])
+@pytest.mark.parametrize(
+    "seconds", [60.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (240.0, 1200.0))]
+)
 def test_concurrent_decoys_account_for_no_more_than_real_time(policy, kind, seconds):
     """A one-core job with `--exclusive` or `--mem=0` appears as small as a decoy that shares a node."""
     long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]

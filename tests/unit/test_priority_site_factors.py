@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def test_a_moving_job_is_the_only_change(count, data):
     assert np.sum(update_site_factors(old) != old) <= 1
 
 
+@pytest.mark.slow
 def test_thousands_of_new_jobs_at_one_place_cost_few_changes_each():
     numbers, changes = spread_site_factors(100), 0
     for _ in range(2000):

@@ -58,6 +58,7 @@ def test_a_broken_trace_is_a_usage_error(data: dict[str, Any]) -> None:
         decode_trace(data)
 
 
+@pytest.mark.slow
 def test_a_column_that_would_unpack_to_gigabytes_is_refused() -> None:
     bomb = _column(bytes(90_000_000))
     with pytest.raises(UsageError, match="bad column length"):

@@ -158,6 +158,7 @@ def test_runs_per_key_are_bounded_and_old_ones_deleted(store):
     assert min(run.end for run in remembered(store)) >= 1150.0
 
 
+@pytest.mark.slow
 def test_the_total_number_of_runs_is_bounded(store, monkeypatch):
     monkeypatch.setattr(run_history, "MAX_RUNS", 20)
     for number in range(1, 31):

@@ -16,6 +16,10 @@ from slurm_energy.accounting.schema import migrations
 from slurm_energy.accounting.usage.usage_rollup import UsageRollup
 
 NEWEST = VERSIONS[-1]
+ALL_VERSIONS = [
+    pytest.param(version, marks=[pytest.mark.slow] * (version not in (VERSIONS[0], NEWEST)))
+    for version in VERSIONS
+]
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def upgraded(tmp_path):
     return upgrade
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_an_upgrade_keeps_every_row(version, upgraded):
     accounting, before = upgraded(version)
     integrity.verify(accounting.path)
@@ -43,7 +47,7 @@ def test_an_upgrade_keeps_every_row(version, upgraded):
         assert kept == rows, table
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_queries_of_an_upgraded_database_are_equal_to_those_of_the_newest(version, upgraded):
     accounting, before = upgraded(version)
     newest, _ = upgraded(NEWEST) if version != NEWEST else (accounting, None)

@@ -241,7 +241,15 @@ def kill_at(monkeypatch, number):
     monkeypatch.setattr(os, "fsync", dying)
 
 
-@pytest.mark.parametrize(("action", "number"), [("undo", -4), ("undo", -2), ("setup", -3), ("setup", -1)])
+KILLED = [
+    ("undo", -4),
+    pytest.param("undo", -2, marks=pytest.mark.slow),
+    pytest.param("setup", -3, marks=pytest.mark.slow),
+    ("setup", -1),
+]
+
+
+@pytest.mark.parametrize(("action", "number"), KILLED)
 def test_a_killed_setup_is_undone_or_completed(tmp_path, monkeypatch, action, number):
     """Setup is killed at every fifth write, beginning with different ones."""
     complete = Host(tmp_path / "complete", "opt")
@@ -276,6 +284,7 @@ def test_a_killed_setup_is_undone_or_completed(tmp_path, monkeypatch, action, nu
     assert number > 10
 
 
+@pytest.mark.slow
 def test_a_killed_undo_is_completed(tmp_path, monkeypatch):
     number, died = -2, True
     while died:

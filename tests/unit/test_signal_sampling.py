@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from test_job_manager import Node, env
 
 from slurm_energy.agent.jobs import progress_reports
@@ -477,7 +478,7 @@ def readings_of(values: dict[str, float]) -> list[SignalReading]:
     return [SignalReading(name, "", value, "test") for name, value in values.items()]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.tuples(st.floats(0.2, 40.0), st.floats(0, 1e12)), min_size=1, max_size=60),
     st.sampled_from([1.0, 10.0]),

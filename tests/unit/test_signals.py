@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, SeriesSource
@@ -136,7 +137,7 @@ def test_the_pue_grows_with_the_temperature_within_its_range():
 series_values = st.lists(st.one_of(st.floats(-100, 500), st.just(math.nan)), min_size=30, max_size=400)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     series_values,
     st.floats(0, 1),

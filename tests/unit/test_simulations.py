@@ -88,6 +88,7 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = {}

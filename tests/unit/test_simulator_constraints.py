@@ -139,6 +139,7 @@ def test_no_resource_is_ever_exceeded_and_the_first_job_does_not_wait(discipline
             assert not any(force.fits(job, time, []) for time in [force.jobs.submit_s[job], *late])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["zeus", "kairos", "metis"])
 def test_no_resource_is_exceeded_with_failures_interruptions_and_nodes_that_are_off(name):
     interrupted = 0

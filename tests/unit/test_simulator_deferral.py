@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy import deferral
 from slurm_energy.deferral import DeferralOptions, DeferralReason
@@ -94,7 +95,8 @@ def test_a_checkpointable_job_pauses_in_expensive_hours():
     assert engine.simulate(work, [NodeKind("n", 1, 1)], policy("fcfs"), off).suspensions == 0
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.slow
+@examples(15)
 @given(
     st.lists(
         st.tuples(st.integers(0, 40_000), st.integers(60, 12_000), st.integers(0, 40_000)),
@@ -134,6 +136,7 @@ def test_minimum_costs_equal_enumeration_of_all_sets_of_slots():
         assert choice.waiting[0, work] == pytest.approx(best)
 
 
+@pytest.mark.slow
 def test_without_slack_deferral_changes_nothing():
     random = np.random.default_rng(3)
     submit = np.sort(random.uniform(0, 20_000, 200))

@@ -29,6 +29,7 @@ def test_runs_that_once_exceeded_the_budget(seed):
     assert budget_node_off.judged(seed)[1] == []
 
 
+@pytest.mark.slow
 def test_random_runs_keep_the_budget():
     """`benchmarks/budget_node_off.py` runs 5,000 of them."""
     assert [(seed, faults) for seed in range(1000, 1012) if (faults := budget_node_off.judged(seed)[1])] == []

@@ -48,6 +48,7 @@ def test_forecast_saves_energy_and_delays_by_at_most_one_boot() -> None:
     assert np.all(delay_s <= KIND.boot_s + 1e-9)
 
 
+@pytest.mark.slow
 def test_recurring_jobs_find_a_node_that_was_booted_ahead() -> None:
     days = np.arange(7) * 86400.0 + 9 * 3600
     burst = np.sort(np.concatenate([days + minute * 60.0 for minute in range(0, 120, 4)]))
@@ -72,6 +73,7 @@ def test_reserve_stays_on() -> None:
     assert none.energy_joules < one.energy_joules < half.energy_joules
 
 
+@pytest.mark.slow
 def test_boots_ahead_keep_the_power_budget() -> None:
     days = np.arange(2) * 86400.0 + 9 * 3600
     burst = np.sort(np.concatenate([days + second for second in range(0, 3600, 60)]))

@@ -40,6 +40,7 @@ def test_a_job_that_never_fits_the_budget_ends_the_simulation(kind, changes):
     assert "1 unfinished jobs, which would never start or never end" in result.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_job_longer_than_every_time_between_failures_ends_the_simulation():
     """Without checkpoints the job of two days loses all work at a failure every hour."""
     kind = NodeKind("n", 1, 1, failures_per_s=1 / 3600.0, repair_s=60.0)

@@ -255,6 +255,7 @@ def test_the_lines_before_a_damage_are_used(tmp_path):
     assert any("the compressed data are damaged here" in note for note in loaded.notes())
 
 
+@pytest.mark.slow
 def test_compressed_blank_lines_take_no_objects_and_count_as_lines(tmp_path):
     blank = 20 << 20
     content = b"submit_s,time_s,units\n0,10,1\n" + b"\n" * blank + b"5,6\n7,20,1\n"
@@ -370,6 +371,7 @@ def test_a_damaged_file_gives_a_workload_or_one_line(tmp_path_factory, data):
         assert all(note.startswith(f"{path}:") for note in loaded.notes())
 
 
+@pytest.mark.slow
 def test_a_line_without_end_takes_bounded_memory(tmp_path):
     path = tmp_path / "bomb.csv.gz"
     with gzip.open(path, "wb", 1) as file:

@@ -118,6 +118,7 @@ def test_jobs_keep_their_order_and_no_job_starts_before_its_data_arrived(folder)
     )
 
 
+@pytest.mark.slow
 def test_the_command_compares_placements(folder, capsys):
     from slurm_energy.cli.main import main
 

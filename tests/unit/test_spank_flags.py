@@ -644,6 +644,7 @@ def test_no_policy_file_breaks_the_reader(fuzzed, text, value):
     assert re.fullmatch(r"[ -~]{0,640}", fuzzed.together("edp", "", "")[1])
 
 
+@pytest.mark.slow
 def test_the_plugin_builds_without_warnings_and_shows_only_what_slurm_looks_up(tmp_path):
     folder = tmp_path / "spank"
     headers = REPOSITORY / "packaging" / "slurm-headers"

@@ -4,8 +4,9 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.diagnosis.json_codec import MAX_PHASES, rank_from_json, rank_to_json
 from slurm_energy.diagnosis.steps import RankSteps
@@ -43,7 +44,7 @@ def expected_outliers(durations: list[int]) -> list[int]:
     return outliers
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.integers(90, 110) | st.integers(100, 400), min_size=15, max_size=120))
 def test_outliers_are_those_of_the_definition(durations: list[int]) -> None:
     found = result(steps_of(durations))
@@ -110,7 +111,7 @@ def test_samples_are_added_up_and_unknown_ones_stay_unknown() -> None:
     assert result(steps_of([1, 1, 1])).samples is None
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.integers(1, 40_000), min_size=1, max_size=400))
 def test_intervals_hold_all_steps_in_at_most_720(durations: list[int]) -> None:
     collected, now = StepStatistics(5_000 * MS), 0

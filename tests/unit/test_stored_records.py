@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy.records import (
@@ -59,7 +60,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(RECORDS)
 def test_stored_records_equal_delivered_ones(record: EnergyRecord) -> None:
     data = json.loads(json.dumps(record.to_json()))

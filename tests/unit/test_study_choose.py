@@ -163,6 +163,7 @@ def test_an_interrupted_choice_continues(study: StudyDirectory, monkeypatch: pyt
     assert done == [("today", 0), ("today", 1), ("edp", 0)]
 
 
+@pytest.mark.slow
 def test_jobs_with_slack_move_to_cheap_hours(study: StudyDirectory) -> None:
     hours = [datetime.fromtimestamp(MONDAY_S + 3600 * hour, UTC) for hour in range(-24, 420)]
     rows = [f"{hour:%Y-%m-%dT%H:%MZ},{100 if 8 <= hour.hour < 20 else 10}" for hour in hours]

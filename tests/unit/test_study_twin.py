@@ -49,6 +49,7 @@ def test_tuned_jobs_run_longer_with_less_power_and_keep_their_work() -> None:
     assert run.jobs.work_node_hours.tolist() == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_levers_of_the_site_change_order_power_and_idle_energy() -> None:
     jobs = jobs_of(
         ("cpu", 1, 0, 5, 200), ("cpu", 1, 1, 3, 200), ("cpu", 1, 2, 1, 200), ("cpu", 1, 24, 1, 200)

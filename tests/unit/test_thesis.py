@@ -167,6 +167,7 @@ def test_a_point_of_the_sweep_changes_only_its_assumptions():
     assert scenario.kinds == base.kinds
 
 
+@pytest.mark.slow
 def test_the_first_scenario_of_the_documentation_misses_few_deadlines():
     shipped = scenarios.read("training")
     for ranking in ("fcfs", "zeus", "metis"):

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import chrome_trace_judge as judge
+import property_examples
 import pytest
 import timeline_examples as examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.diagnosis.timeline.chrome_import import read_head, unix_offset_ns
@@ -217,7 +218,7 @@ event_objects = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@property_examples.examples(40)
 @given(st.lists(event_objects | json_values, max_size=8))
 def test_any_events_become_a_valid_trace(events: list[Any]) -> None:
     _, tally, fault = imported(events)
@@ -225,7 +226,7 @@ def test_any_events_become_a_valid_trace(events: list[Any]) -> None:
     assert tally.shown >= 0
 
 
-@settings(max_examples=60, deadline=None)
+@property_examples.examples(60)
 @given(st.binary(max_size=60) | st.text(alphabet='[]{}":,0129.eE-+ntfalsrue\\ ', max_size=40).map(str.encode))
 def test_any_bytes_become_a_valid_trace_or_a_fault(data: bytes) -> None:
     for content in (data, b'{"traceEvents":[' + data, gzip.compress(b"[" + data)[: max(12, len(data))]):

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import chrome_trace_judge as judge
+import property_examples
 import pytest
 import timeline_examples as examples
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy.diagnosis.event_format import INTERVAL
@@ -150,7 +151,7 @@ record = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@property_examples.examples(60)
 @given(
     st.lists(record, max_size=20), st.integers(-(2**63), 2**63 - 1) | st.just(START_S * SECOND - 500 * SECOND)
 )
@@ -171,7 +172,7 @@ def test_any_records_become_a_valid_trace(records: list[Any], offset_ns: int) ->
             assert -1e-9 <= sum(values) <= 1 + 1e-9
 
 
-@settings(max_examples=150, deadline=None)
+@property_examples.examples(150)
 @given(st.text(max_size=300))
 @example(HOSTILE)
 @example("\ud800")
@@ -186,7 +187,7 @@ def test_any_text_becomes_an_inert_json_string(text: str) -> None:
         assert value == text
 
 
-@settings(max_examples=100, deadline=None)
+@property_examples.examples(100)
 @given(
     st.dictionaries(
         st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -249,7 +250,7 @@ def test_a_series_without_known_values_has_no_track() -> None:
 finite = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=80, deadline=None)
+@property_examples.examples(80)
 @given(st.floats(START_S - 20, START_S + 20), st.floats(1e-3, 100), st.lists(finite, max_size=30))
 def test_points_and_gaps_cover_the_window(start_s: float, interval_s: float, values: list[float]) -> None:
     points, gaps = counter_points(start_s, interval_s, values, WINDOW)

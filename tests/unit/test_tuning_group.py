@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
@@ -225,7 +226,7 @@ def test_all_nodes_follow_the_search_at_the_same_time() -> None:
         assert max(times) - min(times) < 0.15
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(st.integers(2, 4), st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 0.2]), st.data())
 def test_agents_in_contact_never_differ_for_more_than_a_second(
     count: int, seed: int, loss: float, data: st.DataObject
@@ -245,7 +246,7 @@ def test_agents_in_contact_never_differ_for_more_than_a_second(
             begin_s += 0.05
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(st.integers(2, 4), st.integers(0, 10**6), st.floats(3, 30))
 def test_the_node_of_an_agent_that_dies_keeps_the_point_of_the_others(
     count: int, seed: int, death_s: float
@@ -287,7 +288,7 @@ def test_agents_hold_their_point_without_the_controller() -> None:
     assert len(points) == 1
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(st.integers(0, 10**6), st.floats(5, 30))
 def test_a_new_controller_continues_from_the_point_in_force(seed: int, restart_s: float) -> None:
     simulation = Simulation(3, seed, loss=0.0)

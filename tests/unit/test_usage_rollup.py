@@ -13,8 +13,9 @@ from typing import Any
 import period_examples as periods
 import pytest
 import store_examples as stored
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from sqlalchemy import select
 
 from slurm_energy.accounting.engine import connect
@@ -285,7 +286,7 @@ def test_a_job_that_ran_for_less_than_a_second_is_not_counted(rollup: Rollup) ->
     spans=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=8),
     cuts=st.sets(st.integers(-5, 170), min_size=2, max_size=6),
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_windows_of_days_have_the_energy_of_their_periods(
     tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int]], cuts: set[int]
 ) -> None:
@@ -321,7 +322,7 @@ def test_windows_of_days_have_the_energy_of_their_periods(
     cuts=st.sets(st.integers(-2, 130), min_size=2, max_size=5),
     shift_s=st.sampled_from([0, 1800]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_emissions_follow_the_intensity_of_each_period(
     tmp_path_factory: pytest.TempPathFactory,
     spans: list[tuple[int, int, int]],
@@ -498,7 +499,7 @@ def direct_energies(rollup: Rollup, start: int, end: int) -> dict[tuple[str, str
     advances=st.sets(st.integers(0, 20)),
     stop=st.integers(1, len(_actions())),
 )
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_sums_equal_direct_sums_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], advances: set[int], stop: int
 ) -> None:
@@ -520,7 +521,7 @@ def test_sums_equal_direct_sums_in_any_order(
 
 @pytest.mark.slow
 @given(order=st.permutations(range(len(_actions()))), advances=st.sets(st.integers(0, 20)))
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_the_last_state_does_not_depend_on_the_order(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], advances: set[int]
 ) -> None:
