@@ -82,12 +82,19 @@ def partial_index(name: str, *columns: str, where: str) -> Index:
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
-def define_table(name: str, *items: Any) -> Table:
-    """Add a table to the schema."""
+def define_table(name: str, *items: Any, by_key: bool = False) -> Table:
+    """Add a table to the schema.
+
+    Args:
+        name: name of the table.
+        items: columns, keys and indexes.
+        by_key: whether SQLite stores the rows in the order of the primary key, as InnoDB always does.
+    """
     return Table(
         name,
         metadata,
         *items,
+        sqlite_with_rowid=not by_key,
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
         mysql_collate=_COLLATION,

@@ -67,6 +67,7 @@ usage_day_hours: Final = define_table(
     Column("usage_group", INTEGER, ForeignKey("usage_groups.id"), nullable=False),
     *(Column(name, INTEGER, nullable=False) for name in HOUR_COLUMNS),
     PrimaryKeyConstraint("start", "usage_group"),
+    by_key=True,
 )
 
 # The CPU and GPU time that is counted for each run.
