@@ -1,6 +1,6 @@
 """Removal of a private database server and its directory.
 
-It takes place when the process that started the server has ended.
+The removal takes place when the process that started the server has ended.
 
 Usage: python -m slurm_energy_lab.database_cleaner DIRECTORY, with a pipe from that process as standard input.
 """

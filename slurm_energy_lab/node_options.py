@@ -1,6 +1,6 @@
 """Options of `senergy lab up`.
 
-They make nodes unequal in speed and configure the network between nodes.
+The options make nodes unequal in speed and configure the network between nodes.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _cap_flags(device: str, draw: Mapping[str, float]) -> dict[str, str]:
 def table(runs: Sequence[PolicyRun]) -> str:
     """Return a Markdown table of changes relative to `monitor`.
 
-    It shows the change of time, energy and EDP of each run.
+    The table shows the change of time, energy and EDP of each run.
     """
     policies = list(dict.fromkeys(run.policy for run in runs))
     lines = [

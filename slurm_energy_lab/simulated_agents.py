@@ -1,6 +1,6 @@
 """Simulated agents: many nodes in one process.
 
-They report and deliver to senergyctld with the real protocol.
+The agents report and deliver to senergyctld with the real protocol.
 
 Requests are like those of senergyd: same bodies, munge credentials, verified responses, pauses and
 repetitions. The nodes share a few threads, and one spool in memory.

@@ -104,7 +104,7 @@ def lock_connection(connection: Connection, name: str) -> None:
 def adopt_owner(path: Path) -> None:
     """Give a file that root created to the owner of its directory.
 
-    This owner is the user who runs senergyctld.
+    The owner of the directory is the user who runs senergyctld.
 
     Raises:
         OSError: the file or directory does not exist.

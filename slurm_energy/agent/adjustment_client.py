@@ -25,7 +25,7 @@ _SUBJECT: Final = "adjusted values"
 
 
 class AdjustmentClient:
-    """Asks the controller for the adjusted values of jobs whose programs request such values.
+    """Client that asks the controller for the adjusted values of those jobs whose programs request them.
 
     Args:
         values: stores the adjusted values of the node's jobs, and returns the requests that are due.

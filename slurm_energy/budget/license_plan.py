@@ -1,9 +1,9 @@
 """Counts of a license that reservations withhold from jobs.
 
-The withheld counts are such that the free count equals the headroom of a budget. The total of the license is
-the nameplate power of the cluster and does not change. One reservation without an end follows the headroom.
-Further reservations begin and end when the limit of the budget changes. They prevent the scheduler from
-starting a job that would still run after a reduction of the limit. Pure arithmetic.
+The withheld counts are chosen so that the free count equals the headroom of a budget. The total of the
+license is the nameplate power of the cluster and does not change. One reservation without an end follows the
+headroom. Further reservations begin and end when the limit of the budget changes. They prevent the scheduler
+from starting a job that would still run after a reduction of the limit. Pure arithmetic.
 """
 
 from __future__ import annotations

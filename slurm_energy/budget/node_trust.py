@@ -1,6 +1,6 @@
 """Detection of nodes that report wrong measurements or limits.
 
-They are found by contradictions in the nodes' polls.
+The nodes are found by contradictions in the nodes' polls.
 
 A distrusted node counts at its nameplate power, because neither its power nor its ceilings are certain.
 """

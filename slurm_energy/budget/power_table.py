@@ -1,6 +1,6 @@
 """Maximum power that jobs can add above idle, by partition.
 
-It is computed from the devices of the nodes.
+The maximum is computed from the devices of the nodes.
 
 senergyctld publishes the table in the policy file, where the job_submit module reads it. The job_submit
 module calculates in the same way as `PartitionPower.job_watts`. Pure arithmetic.

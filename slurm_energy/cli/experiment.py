@@ -109,7 +109,7 @@ def _earlier_runs(
 ) -> list[dict[str, Any]]:
     """Return earlier records of jobs that were requeued and have a run in the time window.
 
-    These records are of runs before the window.
+    The returned records are of runs before the window.
 
     The energy of all runs of a job counts.
 

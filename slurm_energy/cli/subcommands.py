@@ -1,7 +1,8 @@
 """Subcommands of `senergy`, from this package and from other installed packages.
 
 A subcommand is a module with `HELP` (one line), `EPILOG`, `configure(parser)` and `run(args) -> int`. Another
-package adds one through an entry point of the group `slurm_energy.subcommands` that names such a module.
+package adds a subcommand through an entry point of the group `slurm_energy.subcommands`. The entry point
+names the module.
 """
 
 from __future__ import annotations

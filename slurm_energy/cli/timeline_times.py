@@ -48,7 +48,7 @@ def parse_ranks(text: str) -> list[range]:
     """Return the ranges of ranks in a list such as `0-7,12`.
 
     Raises:
-        UsageError: the text is not such a list.
+        UsageError: the text is not a list of ranks.
     """
     ranges = []
     for item in text.split(","):

@@ -70,7 +70,7 @@ class ColourAction(argparse.Action):
 
 
 def add_color_option(parser: argparse.ArgumentParser) -> None:
-    """Add --color to a parser, unless it has such an option."""
+    """Add the option --color to a parser, unless the parser already has this option."""
     if "--color" not in parser._option_string_actions:
         parser.add_argument(
             "--color",

@@ -35,8 +35,8 @@ def shared_values(config: Config) -> dict[str, Any]:
 def section_digests(config: Config) -> dict[str, str]:
     """Return a digest of each shared section by name. Only values that differ from the defaults count.
 
-    A section without such values has no digest. A key that only a newer release knows does not change the
-    digest while the key has its default.
+    A section whose values are all defaults has no digest. A key that only a newer release knows does not
+    change the digest while the key has its default.
     """
     digests = {}
     for name in _PARTS:

@@ -39,7 +39,7 @@ def restore(
 ) -> list[RestoreResult]:
     """Withdraw the claims of a job, and write the values that apply without them.
 
-    These are the originals, or the values that the remaining claims yield.
+    The values are the originals, or the values that the remaining claims yield.
 
     The knob that was written last is restored first, and each value is verified. If a restore fails, the
     journal entry of the knob stays for another attempt. If another program has changed a knob since the agent

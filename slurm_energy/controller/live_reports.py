@@ -142,7 +142,7 @@ class LiveReports:
 
         Raises:
             ForbiddenError: the sender does not run on the node.
-            NotFoundError: Slurm has no such node.
+            NotFoundError: Slurm does not know the node.
             UnavailableError: the memory for reports is full.
             UsageError: the report is malformed or implausible.
         """

@@ -16,7 +16,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 class Resumptions:
     """Running jobs that are to be suspended; shape (n,).
 
-    They are in the order in which they get resources when they resume.
+    The jobs are in the order in which they get resources when they resume.
 
     Attributes:
         end_s: predicted end of the run if the job is not suspended.

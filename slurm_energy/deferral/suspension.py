@@ -166,7 +166,7 @@ def planned_starts(
 def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
     """Yield the jobs that have a choice.
 
-    They are grouped by the number of slots until the latest end, and by restart time.
+    The jobs are grouped by the number of slots until the latest end, and by restart time.
 
     Returns:
         For each group: rows of the jobs, number of slots, slots of remaining work of each job, and duration

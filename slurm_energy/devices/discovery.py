@@ -168,7 +168,7 @@ def _with_cpus(package: CpuPackage, cpu_topology: CpuTopology) -> CpuPackage:
 def with_current_limits(hardware: NodeHardware, values: Mapping[str, str]) -> NodeHardware:
     """Return a copy of `hardware` with the current limits.
 
-    They replace the limits that held at the time of discovery.
+    The current limits replace the limits that held at the time of discovery.
 
     Args:
         hardware: description of the node.

@@ -1,6 +1,6 @@
 """Sensors that report power instead of energy.
 
-Their readings are integrated to energy.
+The readings of a sensor are integrated to energy.
 
 Each hardware interface implements its sensor class in a module of its own.
 """

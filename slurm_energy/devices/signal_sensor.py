@@ -4,7 +4,7 @@ The module also has a meter for rates between two readings.
 
 A signal is a share of time, a rate or a size that describes how a part of the node is used. The registry
 `diagnosis/signals.py` defines names and units. A sensor omits values that its interface does not provide or
-that cannot be read. A sensor never reports 0 for such a value.
+that cannot be read. A sensor never reports 0 for an omitted value.
 """
 
 from __future__ import annotations

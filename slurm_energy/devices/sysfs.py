@@ -78,7 +78,8 @@ def error_reason(error: OSError) -> str:
 def read_error(path: Path, error: OSError) -> DeviceError:
     """Return the exception for a failed read of a file.
 
-    It is DeviceGoneError if the device of the file is gone, else DeviceError with the reason of `error`.
+    The exception is DeviceGoneError if the device of the file is gone, else DeviceError with the reason of
+    `error`.
     """
     kind = DeviceGoneError if error.errno in _GONE else DeviceError
     return kind(str(path), error_reason(error))
@@ -88,7 +89,7 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Parse a CPU list of the kernel such as `0-3,8` or `0 1 2` into CPU numbers.
 
     Raises:
-        ValueError: the text is not such a list.
+        ValueError: the text is not a list of CPUs.
     """
     numbers: list[int] = []
     for part in text.replace(",", " ").split():

@@ -25,8 +25,8 @@ class GpuView:
         part: `gpu[INDEX]`.
         series: series of the GPU by signal.
         active: index of the first interval of `gpu_busy_percent` in which the GPU was active, and index of
-            the interval after the last such interval; None if the GPU was never active or its activity is
-            unknown.
+            the interval after the last active interval. None if the GPU was never active, or if its activity
+            is unknown.
     """
 
     node: str

@@ -51,7 +51,7 @@ def bin_seconds(number: int) -> float:
 class PhaseStatistics:
     """Statistics of the durations of one phase.
 
-    They cover one process, or several processes after merging.
+    The statistics cover one process, or several processes after merging.
 
     Attributes:
         count: number of durations.

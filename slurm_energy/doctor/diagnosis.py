@@ -69,7 +69,7 @@ def _role(findings: HostFindings) -> CheckResult:
 def _is_measured(findings: HostFindings) -> bool:
     """Return whether this host is or may be a compute node, or runs an agent.
 
-    The devices of such a host are checked.
+    If the result is True, the devices of the host are checked.
     """
     return findings.slurm.is_compute_node is not False or not isinstance(findings.agent, str)
 

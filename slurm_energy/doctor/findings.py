@@ -138,7 +138,8 @@ class SlurmFileFindings:
     Attributes:
         conf: path of slurm.conf; empty if no slurm.conf was found.
         error: why slurm.conf could not be read; empty if it was read.
-        prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if no such program is set.
+        prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if slurm-energy is not
+            called.
         prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
             starts.
         faults: files that are named but unusable, or that other users could change.

@@ -17,7 +17,7 @@ def has_numpy() -> bool:
 def tuning_check(findings: HostFindings) -> CheckResult:
     """Return a check that names the tuning modes.
 
-    It also states whether the agent can search for operating points.
+    The check also states whether the agent can search for operating points.
     """
     modes = _modes(findings.tuning)
     tuned = {findings.tuning.mode, *findings.tuning.partition.values()} - {"off"}

@@ -169,7 +169,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
         interval (UTC). `frame.attrs["interval_s"]` is the length of an interval.
 
     Raises:
-        NotFoundError: there is no such job, or its trace has been deleted.
+        NotFoundError: the job does not exist, or its trace has been deleted.
     """
     pandas = pandas_module()
     answer = (controller or client()).get(f"/v1/jobs/{quote(str(job), safe='')}")

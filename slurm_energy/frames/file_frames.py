@@ -62,11 +62,11 @@ def sweep(path: str | Path) -> Any:
     """Return the points (combinations of settings) of a sweep, one row per point; row 0 is the reference.
 
     Args:
-        path: state file of `senergy sweep`, or a directory that contains exactly one such file.
+        path: state file of `senergy sweep`, or a directory that contains exactly one state file.
 
     Raises:
-        NotFoundError: there is no such file.
-        UsageError: the file is not the state of a sweep, or the directory contains several such files.
+        NotFoundError: the file does not exist.
+        UsageError: the file is not the state of a sweep, or the directory contains several state files.
         UnavailableError: pandas is not installed.
     """
     place = Path(path)

@@ -1,6 +1,6 @@
 """A carbon intensity or price.
 
-It has a fallback for the times at which the series has no value.
+A fallback applies at the times at which the series has no value.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class GridFactor:
     def basis(self, amount: GridAmount) -> str:
         """Return one line that states the basis of an amount.
 
-        It names the origin, the time resolution and the share of the fallback.
+        The line names the origin, the time resolution and the share of the fallback.
 
         Args:
             amount: result of `amount` of this factor.

@@ -62,7 +62,7 @@ def shipped_calibration(hardware: str) -> Calibration:
 def shipped_prior(hardware: str) -> Transfer:
     """Return the prior knowledge about one kind of device.
 
-    It comes from the shipped calibrations of all other kinds.
+    The knowledge comes from the shipped calibrations of all other kinds.
 
     Args:
         hardware: name of the hardware file.

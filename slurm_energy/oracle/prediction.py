@@ -154,7 +154,7 @@ class Prediction:
         """Convert the output of `to_json` back to a prediction.
 
         Raises:
-            ValueError: `data` is not such an output.
+            ValueError: `data` is not an output of `to_json`.
         """
         try:
             estimates = {
@@ -177,7 +177,7 @@ class Oracle(Protocol):
     """Interface of all prediction sources."""
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction, or None if this oracle cannot predict such a job."""
+        """Return the prediction, or None if this oracle cannot predict jobs of this kind."""
         ...
 
 

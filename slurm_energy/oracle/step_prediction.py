@@ -187,7 +187,7 @@ class StepPredictor:
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
         """Return the cached lookup table of a workload on a kind of device.
 
-        It is computed at the first call.
+        The table is computed at the first call.
         """
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
         cached = self._tables.get(key)

@@ -250,7 +250,7 @@ class TrainingOracle:
     def prior(self) -> TrainingOracle:
         """Oracle that predicts from other kinds of device only.
 
-        It ignores measurements on the same kind.
+        The oracle ignores measurements on the same kind.
         """
         return TrainingOracle(self._prior_calibration, looping=self._looping)
 

@@ -83,10 +83,10 @@ def signal_mean(
 ) -> tuple[float, float]:
     """Return mean and standard deviation of a signal over a time span; NaN, NaN if the signal is unknown.
 
-    Slots without a value, and times outside all slots, get the mean of the known slots. The standard
-    deviation of such a slot or time is the larger of two values: the largest deviation of a known slot, and
-    the standard deviation of the known slots' means. The forecast errors in different slots are assumed to be
-    fully correlated, so that the result is never too small.
+    Slots without a value, and times outside all slots, get the mean of the known slots. For a slot or time
+    without a value, the standard deviation is the larger of two values: the largest deviation of a known
+    slot, and the standard deviation of the known slots' means. The forecast errors in different slots are
+    assumed to be fully correlated, so that the result is never too small.
     """
     column = signals.forecast(name) if signals is not None else None
     if signals is None or column is None or not column.known:

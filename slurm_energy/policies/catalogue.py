@@ -62,7 +62,7 @@ class PolicyInfo:
     def objective(self) -> str | None:
         """Objective to which a job with this policy is tuned: `edp`, `ed2p` or `energy`.
 
-        It is None if the job is not tuned.
+        The objective is None if the job is not tuned.
         """
         return self.base if self.base in OBJECTIVES else None
 
@@ -76,7 +76,8 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
     """Return all energy policies by name: first the built-in policies, then those of the site.
 
     A site policy with the name of a built-in policy replaces the built-in policy, for example to restrict its
-    users. The base of such a site policy is the built-in policy, unless it names another base.
+    users. The replaced built-in policy is the base of the site policy, unless the site policy names another
+    base.
     """
     policies = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
     for name, site in config.policies.items():

@@ -1,6 +1,6 @@
 """Settings with the best known energy-delay product (EDP).
 
-They come from published measurements and from the site's entries.
+The settings come from published measurements and from the site's entries.
 
 An entry of PUBLISHED applies only to the program that was measured, which the job names by --energy-model.
 The settings of the entry may increase the EDP of another program. For example, the bound of 2100 MHz was best

@@ -1,6 +1,6 @@
 """Decision which nodes of a cluster to power down or up.
 
-It considers all pools and partitions.
+The decision considers all pools and partitions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reason why each pending job has its place in the queue.
 
-It is plain data for `GET /v1/priority`.
+The reason is plain data for `GET /v1/priority`.
 
 This module only describes the engine's decisions in words.
 """

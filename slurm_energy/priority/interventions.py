@@ -99,8 +99,8 @@ class InterventionState:
     def assigned_to(self, job_id: int, submit_s: float, restarts: int) -> AssignedShape | None:
         """Return the GPU shape assigned to a job.
 
-        Return None if there is no such shape, or if the shape belongs to an older job with the same id. Slurm
-        gives a requeued job a new submission time. The restart count is therefore checked as well.
+        Return None if the job has no assigned shape, or if the shape belongs to an older job with the same
+        id. Slurm gives a requeued job a new submission time. The restart count is therefore checked as well.
 
         Args:
             job_id: Slurm's job id.

@@ -209,8 +209,8 @@ def _reserved_for_aged(
 ) -> set[tuple[str, str]]:
     """Return the (partition, GPU type) pairs for which jobs past the bound on waiting wait.
 
-    If such a job fits in the free resources, its pairs are not returned. Instead the resources that the job
-    will take are subtracted from `free`.
+    If a job past the bound fits in the free resources, its pairs are not returned. The resources that this
+    job will take are subtracted from `free`.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)
@@ -316,7 +316,7 @@ def _cheapest_victims(
         here: the candidates on the node.
         free: free units on the node, by GPU type (an empty text means CPUs).
         kind: GPU type that the urgent job needs; an empty value means CPUs.
-        units: number of such GPUs or CPUs that the urgent job needs on the node.
+        units: number of GPUs of this type, or of CPUs, that the urgent job needs on the node.
         cores: number of CPUs that the urgent job needs on the node.
         most: maximum number of victims.
     """

@@ -194,7 +194,7 @@ def job_table(
         users: for each ranked job, the row in the table of users that belongs to the job's user, shape (n,).
         now_s: Unix seconds.
         aged_starts: by uid, the number of jobs that recently started after waiting past the bound; None means
-            no such jobs.
+            that no job started in this way.
     """
     uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)

@@ -136,7 +136,7 @@ def _crowded(at: Ints, numbers: Ints) -> bool:
 def _interpolated(at: Ints, numbers: Ints) -> Ints:
     """Return the site factors of the places 0 to at[-1] - 1.
 
-    They are interpolated between the factors at the places `at`.
+    The factors are interpolated between the factors at the places `at`.
     """
     place = np.arange(at[-1], dtype=np.int64)
     left = np.searchsorted(at, place, side="right") - 1

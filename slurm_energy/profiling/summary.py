@@ -1,6 +1,6 @@
 """Summaries of the sections of a job over all its processes.
 
-They can be exported to CSV and pandas.
+The summaries can be exported to CSV and pandas.
 
 All processes of a job on one node measure the same joules. A sum over the processes would therefore count
 these joules several times; `summarise` avoids this error.

@@ -243,7 +243,7 @@ class ControllerEndpoint:
         Args:
             status: HTTP status.
             answer: JSON object of the response; empty if the response is not a JSON object.
-            release: value of `RELEASE_HEADER`; None if the response has no such header.
+            release: value of `RELEASE_HEADER`; None if the response lacks this header.
         """
         message = answer.get("error")
         why = (

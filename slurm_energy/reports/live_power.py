@@ -22,8 +22,8 @@ def node_watts(status: Mapping[str, Any]) -> float | None:
 def total(watts: Mapping[str, float | None]) -> float | None:
     """Return the power of a node in watts; None if unknown.
 
-    The result is the reading of the node's meter, which covers all components. Without such a reading, the
-    result is the sum of the components.
+    The result is the reading of the node's meter, which covers all components. If the meter has no reading,
+    the result is the sum of the components.
 
     Args:
         watts: power by component; None if unknown.

@@ -1,6 +1,6 @@
 """Totals of a cluster's jobs in a time window, overall and by group.
 
-They are the rows of `senergy experiment`.
+The totals are the rows of `senergy experiment`.
 
 Pure arithmetic without text output. Figures have the names and definitions of the simulator's summaries, so
 that a live and a simulated run can be compared. Energy is the energy of jobs, without idle nodes.
@@ -57,7 +57,7 @@ class WholeJob:
     def start(self) -> float:
         """Unix time at which the first run started.
 
-        It comes from Slurm's accounting, or else from the first record.
+        The time comes from Slurm's accounting, or else from the first record.
         """
         first = self.runs[0]
         return first.start if first.job.start is None else first.job.start
@@ -66,7 +66,7 @@ class WholeJob:
     def end(self) -> float:
         """Unix time at which the last run ended.
 
-        It comes from Slurm's accounting, or else from the last record.
+        The time comes from Slurm's accounting, or else from the last record.
         """
         return self.last.end if self.last.job.end is None else self.last.job.end
 

@@ -36,7 +36,7 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
 
     Args:
         text: one of `TIME_FORMATS`, or `utsSECONDS`. A time without a date is a time of today. A date without
-            a year is the latest such date in the past. Unlike sacct, a day beyond the end of the month is
+            a year is the latest matching date in the past. Unlike sacct, a day beyond the end of the month is
             refused (sacct reads 02-31 as March 3).
         now: current local time. If it has a time zone, the text is read in this zone.
         name: name of the option, for the error message.

@@ -117,7 +117,7 @@ def names() -> list[str]:
 def check_weights(weights: Collection[str]) -> None:
     """Check that at least one registered policy reads each of the given weights.
 
-    While a site's own policy is loaded, any weight is accepted, because such a policy may read any weight.
+    While a site's own policy is loaded, any weight is accepted, because a site's policy may read any weight.
 
     Args:
         weights: names of weights.

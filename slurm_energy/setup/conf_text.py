@@ -80,7 +80,7 @@ def conf_lines(text: str) -> Iterator[ConfLine]:
 def ends_continued(text: str) -> bool:
     """Return whether the last line of a text ends with a continuation mark.
 
-    An appended line would become part of such a line.
+    A line that is appended to a text of this kind would become part of its last line.
     """
     lines = list(raw_lines(text))
     if not lines:

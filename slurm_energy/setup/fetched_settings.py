@@ -1,6 +1,6 @@
 """Settings of slurm.conf on a host without this file.
 
-On such a host, Slurm's commands fetch the file from slurmctld (configless).
+On a host without slurm.conf, Slurm's commands fetch the file from slurmctld (configless).
 """
 
 from __future__ import annotations

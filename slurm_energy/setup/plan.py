@@ -38,7 +38,7 @@ class Role(StrEnum):
 class SetupPlan:
     """Changes that setup would make on a host.
 
-    It includes the steps that setup leaves to the administrator.
+    The plan includes the steps that setup leaves to the administrator.
 
     Attributes:
         role: role of the host.
@@ -108,7 +108,7 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
 def _check_series(site: SlurmSite, own: OwnFiles) -> None:
     """Raise an error if the plugins were built for another release series than that of the installed Slurm.
 
-    Slurm would not load such plugins.
+    Slurm would not load plugins of another series.
     """
     plugin = own.library / "energy.so"
     built = plugin_release(plugin)

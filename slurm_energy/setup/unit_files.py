@@ -71,7 +71,7 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
 def _node_name(name: str, site: SlurmSite) -> list[str]:
     """Return the line that tells senergyd the name of the node.
 
-    It is needed if Slurm's name is not the host name.
+    The line is needed if Slurm's name is not the host name.
 
     If the host has several nodes, senergyd learns their names from the hooks.
     """

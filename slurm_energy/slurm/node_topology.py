@@ -57,7 +57,7 @@ def read_topology(options: Mapping[str, str | None], run: Runner = run_command) 
 
     Raises:
         UsageError: the nodes differ, so that no single choice of thread counts fits all of them.
-        NotFoundError: Slurm has no such node.
+        NotFoundError: Slurm does not know the node.
         UnavailableError: sinfo is missing or slurmctld does not answer.
     """
     chosen = [

@@ -35,7 +35,7 @@ def plugin_sources() -> Path:
     """Return the directory `plugins/` of $SENERGY_PARTS_DIR, of slurm-energy-plugins, or of the checkout.
 
     Raises:
-        UnavailableError: there is no such directory.
+        UnavailableError: the directory does not exist.
     """
     base = parts_directory()
     if not (base / "plugins" / "Makefile").is_file():

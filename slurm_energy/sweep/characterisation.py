@@ -90,7 +90,7 @@ def node_size(node: str) -> tuple[int, int]:
     """Return the numbers of CPUs and GPUs of a node, according to Slurm.
 
     Raises:
-        NotFoundError: Slurm has no such node.
+        NotFoundError: Slurm does not know the node.
         UnavailableError: slurmctld does not answer.
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,255}", node, re.ASCII):
@@ -105,7 +105,7 @@ def node_size(node: str) -> tuple[int, int]:
 def kernel_seconds(minutes: float, jobs: int) -> int:
     """Return the longest run time of a kernel with which all jobs fit into the given time.
 
-    It is the run time at full speed.
+    The run time is that of a kernel at full speed.
 
     The last job may start if its time limit ends within the given time. All earlier jobs must therefore be
     done by then.
@@ -136,7 +136,7 @@ def job_minutes(seconds: float) -> int:
 def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) -> dict[str, Any]:
     """Run a short job on a node.
 
-    It measures the reference kernels and reads the ranges of the node's knobs.
+    The job measures the reference kernels and reads the ranges of the node's knobs.
 
     Args:
         request: node to describe, and options for submitting its jobs.
@@ -177,7 +177,7 @@ def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
     The values to try are the fractions `SHARES` of the value in force, as far as the hardware allows them.
 
     Raises:
-        UnavailableError: the node has no such knob.
+        UnavailableError: the node does not have the knob.
     """
     name, key, step = ("gpu-cap", "gpu_watts", 5.0) if gpu else ("cpu-freq", "cpu_mhz", 100.0)
     if description[key] is None:

@@ -26,7 +26,7 @@ def read_sweep(path: str | Path) -> Any:
 
     Raises:
         UnavailableError: pandas is not installed.
-        NotFoundError: there is no such file.
+        NotFoundError: the file does not exist.
         UsageError: the file is not the state of a sweep.
     """
     try:

@@ -25,7 +25,7 @@ def load_preset(name: str) -> SweepPreset:
         name: name of a shipped preset, or a path that contains `/` or ends in `.toml`.
 
     Raises:
-        NotFoundError: there is no such preset.
+        NotFoundError: no preset has this name.
         UsageError: the file cannot be read or is invalid.
     """
     if "/" in name or name.endswith(".toml"):

@@ -1,6 +1,6 @@
 """Division of a global batch among ranks.
 
-It is adapted to the measured time and power of each rank.
+The division is adapted to the measured time and power of each rank.
 
 The module does no I/O. The training program passes the measurements of all ranks at the end of each
 measurement window, which lasts a few training steps. All ranks compute the same decision from the same
@@ -121,7 +121,7 @@ class Balancer:
 
     @property
     def unmeasured(self) -> tuple[int, ...]:
-        """Ranks whose power is unknown. While there are such ranks, the goal is time."""
+        """Ranks whose power is unknown. As long as there is one, the goal is time."""
         return tuple(rank for rank, power in enumerate(self._powers) if power.idle_watts is None)
 
     @property
@@ -181,14 +181,14 @@ class Balancer:
     def to_json(self) -> dict[str, Any]:
         """Return batch division and fits for a checkpoint.
 
-        They are valid only for a run with the same ranks.
+        The stored values are valid only for a run with the same ranks.
         """
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore batch division and fits from a checkpoint.
 
-        This is done only if the checkpoint has the same ranks and batch size.
+        The values are restored only if the checkpoint has the same ranks and batch size.
         """
         samples = tuple(int(count) for count in state["samples"])
         if len(samples) == len(self.samples) and sum(samples) == self._global_batch:

@@ -302,8 +302,9 @@ def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> I
     """Yield candidate times at which the slowest rank ends.
 
     The energy of a step is convex and piecewise linear in the deadline. Its slope changes only at deadlines
-    at which the first j ranks of the order are just enough for all samples. Between two such deadlines, the
-    product of energy and time is a parabola. The vertex of the parabola lies near a point of the grid.
+    at which the first j ranks of the order are just enough for all samples. Between two deadlines of this
+    kind, the product of energy and time is a parabola. The vertex of the parabola lies near a point of the
+    grid.
     """
     if len(order) * total <= _ALL_DEADLINES_UP_TO:
         for rank in order:

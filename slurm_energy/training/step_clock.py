@@ -1,6 +1,6 @@
 """Times of events in a training step.
 
-They are taken on the CPU or on the current CUDA stream.
+The times are taken on the CPU or on the current CUDA stream.
 """
 
 from __future__ import annotations

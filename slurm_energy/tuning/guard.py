@@ -67,8 +67,8 @@ class RegularityGuard:
 
     A possible reason is frequent checkpoints.
 
-    Windows of such a job often contradict the expectation although the job has not changed. The measured
-    effect of a setting then depends on which measurement windows contain a checkpoint.
+    If the speed of a job fluctuates, its windows often contradict the expectation although the job has not
+    changed. The measured effect of a setting then depends on which measurement windows contain a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class RunBudget:
     def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
         """Add an interval of the run.
 
-        Its logarithms of time and power are relative to the untuned job.
+        The logarithms of time and power of the interval are relative to the untuned job.
         """
         untuned_s = duration_s * math.exp(-log_time_ratio)
         self._elapsed_s += duration_s

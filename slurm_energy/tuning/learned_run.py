@@ -1,6 +1,6 @@
 """Response of a program that one finished run of a job measured.
 
-It is read from the job's energy records.
+The response is read from the job's energy records.
 
 There are two results, and a run yields one of them or both. The first result is the time and power at several
 points, relative to the run's own untuned reference. The second result is the time and power of the whole run
@@ -196,7 +196,7 @@ def learned_run(
 def workload_class(tag: str | None) -> str | None:
     """Return the class of a reference kernel.
 
-    It follows from the job's tag. Other jobs have the class None.
+    The class follows from the job's tag. Other jobs have the class None.
     """
     name = (tag or "").removeprefix(CHARACTERISATION_TAG)
     return name if name != tag and name in WORKLOAD_CLASSES else None

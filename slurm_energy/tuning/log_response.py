@@ -1,6 +1,6 @@
 """Log ratios of a recurring job's time or power.
 
-They are conditioned on measurements with unknown scales.
+The ratios are conditioned on measurements with unknown scales.
 
 A log ratio is the logarithm of the ratio to the untuned job. A scale is the unknown time or power of the
 untuned job in the unit of a measurement.

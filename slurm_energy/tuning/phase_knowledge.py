@@ -95,7 +95,7 @@ class PhaseKnowledge:
     def posterior(self) -> EnsemblePosterior:
         """Return the ensemble, weighted by all measurements in this phase.
 
-        They include all visits to each point.
+        The measurements include all visits to each point.
         """
         assert self.ensemble is not None
         observations = []

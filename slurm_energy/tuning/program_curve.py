@@ -31,7 +31,7 @@ _FULL_LIMIT_SHARE: Final = 0.9
 class _Reference:
     """Mean time and power of the reference, with the relative errors.
 
-    They are for whole runs of one shape.
+    The values are for whole runs of one shape.
 
     A shape is a number of nodes, GPUs and CPUs.
     """

@@ -24,7 +24,7 @@ _UNKNOWN: Final = 100.0
 class ProgramMeasurement:
     """Time and power of a recurring job at one operating point.
 
-    They come from a whole run or from windows of a run.
+    Time and power come from a whole run or from windows of a run.
 
     Attributes:
         point: operating point at which the job ran.

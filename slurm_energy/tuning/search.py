@@ -245,7 +245,7 @@ class TuningSearch:
     def _merge_phases(self, block: SpeedMeasurement) -> None:
         """Merge phases of a few measurement windows each into one phase with more scatter.
 
-        Checkpoints cause such phases.
+        Short phases are caused by checkpoints.
         """
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)

@@ -79,12 +79,12 @@ class CheckedConfig:
 
     @property
     def errors(self) -> list[Finding]:
-        """Findings of severity `ERROR`. Daemons do not start with such findings."""
+        """Findings of severity `ERROR`. They prevent the start of daemons."""
         return errors(self.findings)
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings of severity `WARNING`. Daemons start in spite of such findings."""
+        """Findings of severity `WARNING`. They do not prevent the start of daemons."""
         return warnings(self.findings)
 
 

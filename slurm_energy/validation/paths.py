@@ -182,8 +182,9 @@ def _check_folder(
         section: section of the key that names the directory.
         key: key that names the directory, or a file in the directory.
         folder: the directory, which exists.
-        refused_by_daemon: whether the daemon refuses such a directory. If True, the finding is an error. If
-            False, the finding is an error only if every user may write to the directory.
+        refused_by_daemon: whether the daemon refuses a directory that others may write to. If True, the
+            finding is an error. If False, the finding is an error only if every user may write to the
+            directory.
     """
     try:
         check_folder(folder, also=_daemon_uids(context))

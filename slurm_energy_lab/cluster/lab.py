@@ -75,7 +75,7 @@ class Lab:
         is used.
 
         Raises:
-            NotFoundError: the lab has no such node.
+            NotFoundError: the lab has no node of this name.
             UnavailableError: the node's supervisor does not run.
         """
         if node not in self.nodes:
@@ -90,7 +90,7 @@ class Lab:
         """Return the process id of a daemon in the caller's PID namespace; None if the daemon does not run.
 
         Raises:
-            NotFoundError: the lab has no such daemon.
+            NotFoundError: the lab has no daemon of this name.
         """
         step = self._step(daemon, node)
         client = SupervisorClient(self.layout.supervisor_socket(step.node))
@@ -120,7 +120,7 @@ class Lab:
         """Start a daemon that has ended, and wait until it is ready.
 
         Raises:
-            NotFoundError: the lab has no such daemon.
+            NotFoundError: the lab has no daemon of this name.
             StepError: the daemon does not start, for example because the daemon still runs.
         """
         self.startup([replace(self._step(daemon, node), needs=())]).run()

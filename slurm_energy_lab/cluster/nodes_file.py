@@ -1,6 +1,6 @@
 """Reader of a nodes file: a TOML file whose `[[node]]` tables describe the nodes of a lab.
 
-Without such a file a lab has four default nodes.
+Without a nodes file, a lab has four default nodes.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
 def _mounts_below(root: Path) -> list[Path]:
     """Return the mount points below `root` in the caller's mount namespace, deepest first.
 
-    Usually there are no such mounts.
+    Usually nothing is mounted below `root`.
     """
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     targets = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]

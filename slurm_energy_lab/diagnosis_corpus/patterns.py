@@ -143,7 +143,7 @@ def cpu_only_program(random: Random) -> JobObservation:
 def inference_service(random: Random) -> JobObservation:
     """Return a healthy inference service.
 
-    Its load comes in waves and bursts, and it reserves memory at the start.
+    The load of the service comes in waves and bursts, and the service reserves memory at the start.
     """
     gpus = random.choice([1, 2, 4])
     shape = JobShape(

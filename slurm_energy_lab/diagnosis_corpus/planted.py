@@ -28,7 +28,7 @@ Builder = Callable[[Random], JobObservation]
 class PlantedJob:
     """Kind of synthetic job.
 
-    It includes the finding that the diagnosis should report for jobs of this kind.
+    The kind includes the finding that the diagnosis should report for jobs of this kind.
 
     Attributes:
         name: name of the kind.

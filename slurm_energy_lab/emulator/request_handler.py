@@ -241,7 +241,7 @@ def _kernel_request(message: Message) -> KernelRequest:
 def _stated_signals(message: Message) -> dict[str, float]:
     """Return the signals that a message about a compute kernel states.
 
-    They belong to the GPUs and to the job.
+    The signals belong to the GPUs and to the job.
 
     Raises:
         UsageError: a name is unknown, or a value is not a number of at least 0.

@@ -1,6 +1,6 @@
 """Power and progress of a CPU package and its memory.
 
-Both depend on the loads of the cores and on the maximum frequency.
+Power and progress depend on the loads of the cores and on the maximum frequency.
 
 The module keeps no state. The equations are in docs/lab-physics.md, sections 2 and 3. Power limits
 and time are in `package`; `node` assigns loads to cores.
@@ -61,7 +61,7 @@ class FedGpu:
 class CpuDemand:
     """Resources of a package that one part of a compute kernel uses.
 
-    It also has the resulting phase time and activity.
+    The demand also has the resulting phase time and activity.
 
     Attributes:
         cores: number of cores, where a shared core counts in part.

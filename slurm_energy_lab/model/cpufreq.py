@@ -40,7 +40,7 @@ def default_request(cpufreq: CpufreqProfile) -> FrequencyRequest:
 def epp_value(epp: str) -> int:
     """Return an energy performance preference as a number from 0 to 255.
 
-    It is given as a name or as digits.
+    The preference is given as a name or as digits.
 
     Raises:
         UsageError: the preference is neither a known name nor 0 to 255.

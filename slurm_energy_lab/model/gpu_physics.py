@@ -92,7 +92,7 @@ class GpuPhysics:
     def activity(self, task: PhaseWork, busy_s: float, mhz: float) -> float:
         """Return the switching activity of a phase while it runs alone on the GPU.
 
-        It is relative to the activity of GEMM.
+        The activity is relative to the activity of GEMM.
 
         Args:
             task: kernel phase with its operations and bytes.
@@ -141,6 +141,6 @@ class GpuPhysics:
 def host_seconds(part: KernelPart) -> float:
     """Return the seconds of host work in the current phase of a kernel part.
 
-    They are for the present frequency of its host core.
+    The seconds are for the present frequency of the host core of the part.
     """
     return part.task.host_cycles / (part.host_khz * 1e3)

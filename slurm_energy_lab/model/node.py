@@ -149,7 +149,7 @@ class NodeModel:
             interface: `msr`, or `mmio` for the second interface of profiles that have one.
 
         Raises:
-            UsageError: the package has no such constraint, or the figures are impossible.
+            UsageError: the package does not have the constraint, or the figures are impossible.
         """
         limit = self._package(package).limits.get((interface, constraint))
         if limit is None:
@@ -330,7 +330,7 @@ class NodeModel:
                 `core[i]` (the cores inside `cpu[i]`).
 
         Raises:
-            NotFoundError: the node has no such component.
+            NotFoundError: the node does not have the component.
         """
         self._operate()
         return self._readings.joules(component, self._now_s)
@@ -339,7 +339,7 @@ class NodeModel:
         """Return the current power of a component in watts. The names are those of `energy_joules`.
 
         Raises:
-            NotFoundError: the node has no such component.
+            NotFoundError: the node does not have the component.
         """
         self._operate()
         return self._readings.watts(component)

@@ -1,6 +1,6 @@
 """Execution of a program at changing operating points.
 
-It is computed from the steady state of the program's phases.
+The execution is computed from the steady state of the program's phases.
 """
 
 from __future__ import annotations

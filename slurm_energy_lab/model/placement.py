@@ -1,6 +1,6 @@
 """Placement of a compute kernel on cores or GPUs.
 
-It also lists the logical CPUs whose time the kernel uses.
+The placement also lists the logical CPUs whose time the kernel uses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check_cpu(profile: NodeProfile, cpu: int) -> None:
     """Check that the node has a logical CPU.
 
     Raises:
-        UsageError: the node has no such CPU.
+        UsageError: the node does not have the CPU.
     """
     if not 0 <= cpu < profile.cpu.cpus:
         raise UsageError(f"CPU {cpu} does not exist", todo=f"0 to {profile.cpu.cpus - 1}")
@@ -63,7 +63,7 @@ def check_gpu(profile: NodeProfile, gpu: int) -> None:
     """Check that the node has a GPU.
 
     Raises:
-        UsageError: the node has no such GPU.
+        UsageError: the node does not have the GPU.
     """
     if not 0 <= gpu < profile.gpu_count:
         raise UsageError(f"GPU {gpu} does not exist", why=f"{profile.name} has {profile.gpu_count}")

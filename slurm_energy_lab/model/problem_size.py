@@ -1,6 +1,6 @@
 """Computation of the problem size of a compute kernel.
 
-It follows from the run time on an idle device at full speed.
+The problem size follows from the run time on an idle device at full speed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def full_speed_seconds(profile: NodeProfile, spec: KernelSpec, device: str) -> f
     """Return the seconds that a compute kernel of size 1 takes at full speed on a whole idle device.
 
     Raises:
-        UsageError: the profile has no such device.
+        UsageError: the profile does not have the device.
     """
     if device == "cpu":
         return CpuPhysics(profile).full_speed_s(spec)

@@ -1,6 +1,6 @@
 """Node profiles with random coefficients within physical ranges.
 
-They are for tests on unknown hardware.
+The profiles are for tests on unknown hardware.
 
 The result has the form of a profile file. A seed and the choice of GPUs determine it.
 """

@@ -36,7 +36,7 @@ class Readings:
         """Return the joules that a component used from the start to time `now_s`.
 
         Raises:
-            NotFoundError: the node has no such component.
+            NotFoundError: the node does not have the component.
         """
         if component in self._parts:
             return self._parts[component].integral_at(now_s)

@@ -203,7 +203,7 @@ class CpufreqState:
     def speed_khz(self, policy: PolicySettings) -> int | None:
         """Return the frequency in kHz that `scaling_setspeed` requested.
 
-        It is clamped to the limits in force.
+        The frequency is clamped to the limits in force.
 
         The result is None unless the governor is userspace.
         """

@@ -1,6 +1,6 @@
 """Emulated files in /sys/firmware/dmi/tables.
 
-They contain the firmware's table of DIMMs in the format of SMBIOS 3.
+The files contain the firmware's table of DIMMs in the format of SMBIOS 3.
 
 The module follows DMTF DSP0134: 5.2.2 (64-bit entry point), 6.1.2 and 6.1.3 (structures and their strings),
 7.18 (type 17). Only root can read the two files (drivers/firmware/dmi_scan.c). The table contains DIMMs only.

@@ -46,7 +46,7 @@ class MsrDevice(CharacterDevice):
     def read_at(self, size: int, offset: int) -> bytes:
         """Return the value of the register with number `offset`.
 
-        It is repeated for every 8 bytes of `size`.
+        The value is repeated for every 8 bytes of `size`.
 
         Raises:
             OSError: EINVAL if `size` is not a multiple of 8, EIO for an unknown register.

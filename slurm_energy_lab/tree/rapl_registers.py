@@ -57,7 +57,7 @@ class RaplUnits:
 def window_to_raw(window_us: int, time_unit_us: int) -> int:
     """Return the 7-bit field 2^Y (1 + Z/4) for a time window in microseconds.
 
-    It is rounded down, as in the kernel.
+    The result is rounded down, as in the kernel.
 
     `time_unit_us` is the unit of time in microseconds.
     """

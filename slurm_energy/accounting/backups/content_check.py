@@ -1,6 +1,6 @@
 """Check that the columns of each stored record agree with the record's JSON text.
 
-SQLite's own check of pages cannot find such differences.
+SQLite's own check of pages cannot find differences between columns and the JSON text.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def _require_sqlite(source: Path) -> None:
 def _refuse_programs(source: Path, copy: Path) -> None:
     """Raise an error for a SQLite file that has triggers or views.
 
-    They would act in senergyctld's database.
+    The triggers and views would act in senergyctld's database.
 
     Raises:
         DamagedBackupError: the file has a trigger or view. The message names one of them.

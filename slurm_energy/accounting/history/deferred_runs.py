@@ -1,6 +1,6 @@
 """Runs of finished deferred jobs, and waiting times of jobs that were not deferred.
 
-Both are computed from the stored facts of jobs.
+Runs and waiting times are computed from the stored facts of jobs.
 """
 
 from __future__ import annotations

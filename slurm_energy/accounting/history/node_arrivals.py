@@ -1,6 +1,6 @@
 """Starts and durations of jobs on nodes, read from stored records.
 
-They serve to forecast the demand for nodes.
+The times serve to forecast the demand for nodes.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> 
     The first and the last record of each uid are searched before the records of the selection.
 
     Raises:
-        NotFoundError: the message contains the first such user name.
+        NotFoundError: a user name is unknown. The message contains the first unknown name.
     """
     recorded = _first_and_last_names(connection)
     for name in selection.users:

@@ -1,6 +1,6 @@
 """Sums of many groups of job runs.
 
-They are read as a few long texts, because the server joins the numbers.
+The sums are read as a few long texts, because the server joins the numbers.
 
 A month may have a million energy values and tens of thousands of daily sums. The driver of MariaDB is written
 in Python and would take 20 times as long to read them as separate rows.

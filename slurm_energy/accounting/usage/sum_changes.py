@@ -39,7 +39,7 @@ class SumChanges:
     def apply(self, connection: Connection) -> None:
         """Apply the changes to the three tables of sums.
 
-        They hold sums by period, sums by day, and the energy by day and hour.
+        The tables hold sums by period, sums by day, and the energy by day and hour.
         """
         _apply(connection, usage_tables.usage_sums, self._by_key)
         by_day = SumChanges()

@@ -81,7 +81,7 @@ class LimitedDevice:
 def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[LimitedDevice, ...]:
     """Return the packages and GPUs of a node.
 
-    Their power limits are those that apply without jobs and ceilings.
+    The power limits of the devices are those that apply without jobs and ceilings.
 
     Args:
         devices: devices of the node.

@@ -418,7 +418,7 @@ class JobManager:
     def _sample(self, reason: SampleReason, received_s: float = math.inf) -> None:
         """Take a sample if it is needed.
 
-        It is not needed if a sample since `received_s` is as complete as `reason` requires.
+        The sample is not needed if a sample since `received_s` is as complete as `reason` requires.
         """
         if not self._meter.has_sample_since(received_s, reason):
             self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)

@@ -212,7 +212,7 @@ def _fallback(session: Session, config: Config) -> PolicyRequest:
 def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
     """Store which CPUs a job on a shared node has.
 
-    They are computed from the cores that a Slurm step reports.
+    The CPUs are computed from the cores that a Slurm step reports.
 
     Args:
         session: session of the job, in which the CPUs are stored.

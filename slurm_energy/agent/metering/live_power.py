@@ -1,6 +1,6 @@
 """The current power of a node by component.
 
-It is computed from the sample intervals, and does not depend on jobs.
+The power is computed from the sample intervals, and does not depend on jobs.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class MonitoringGroups:
     """The monitoring groups of the jobs of one node.
 
     Args:
-        files: the kernel's file system resctrl. None means that the node has no such file system, or that
-            monitoring groups must not be used.
+        files: the kernel's file system resctrl. None means that the node does not have this file system, or
+            that monitoring groups must not be used.
         root: directory that contains /sys and /proc.
         source: returns the source of a job's CPU time, given the job id, see `JobCpuTimeReader.source`.
         clock: returns seconds since boot.
@@ -361,6 +361,7 @@ class MonitoringGroups:
 def _is_counted(state: _MonitoredJob) -> bool:
     """Return whether all use of a job is counted in the job's monitoring groups.
 
-    This is also the case for a job that has started but has no task yet, because such a job uses nothing.
+    The result is also True for a job that has started but has no task yet, because a job without tasks uses
+    nothing.
     """
     return bool(state.groups) if state.has_tasks else state.job.start is not None

@@ -31,7 +31,7 @@ def begin_response(session: Session) -> dict[str, Any]:
 def energy_response(session: Session) -> dict[str, Any]:
     """Return the response to `energy`.
 
-    It has the joules so far by component, the current watts, and the measured seconds.
+    The response has the joules so far by component, the current watts, and the measured seconds.
 
     A component with unknown energy is null. The component `other` is left out, because its energy is charged
     seconds later than the energy of the other components. If `other` were included, a program that measures a
@@ -103,8 +103,8 @@ def spool_response(spool: Spool, period_spool: Spool | None = None) -> dict[str,
 
     Args:
         spool: the spool.
-        period_spool: the spool of node energy periods. The response about this spool is in the key `periods`.
-            None if there is no such spool.
+        period_spool: the spool of node energy periods; None if the agent has no spool of periods. The
+            response about this spool is in the key `periods`.
     """
     periods = {} if period_spool is None else {"periods": spool_response(period_spool)}
     return {

@@ -336,7 +336,7 @@ class Spool:
     def _settle_disk(self, size: int) -> None:
         """Clear the disk-full state and log this.
 
-        This is done when the disk has space for 16 traces of `size` bytes again.
+        The state is cleared when the disk has space for 16 traces of `size` bytes again.
         """
         if not self._disk_full:
             return

@@ -27,7 +27,7 @@ _SUBJECT: Final = "tuning of jobs on several nodes"
 class GroupClient:
     """Client of the controller's coordinators.
 
-    It polls the coordinator of each tuned job that runs on this node and on other nodes.
+    The client polls the coordinator of each tuned job that runs on this node and on other nodes.
 
     Each job has one task that polls, and a second task that changes the operating point at the agreed time. A
     change therefore does not wait for a response of the controller.

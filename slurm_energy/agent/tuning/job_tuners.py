@@ -68,8 +68,8 @@ class JobTuners:
             period of the job that is shorter than the interval would look like a longer period.
         groups: jobs on several nodes for which the agent polls a coordinator. Any thread may read this
             attribute.
-        has_group_work: whether a job on several nodes is tuned, or the end of such a job must be reported.
-            Any thread may read this attribute.
+        has_group_work: whether a job on several nodes is tuned, or the end of a tuned job on several nodes
+            must still be reported. Any thread may read this attribute.
     """
 
     def __init__(

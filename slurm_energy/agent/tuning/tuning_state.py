@@ -1,6 +1,6 @@
 """State of a job's tuning in its session.
 
-It becomes the key `tuning` of the job's record.
+The state becomes the key `tuning` of the job's record.
 """
 
 from __future__ import annotations

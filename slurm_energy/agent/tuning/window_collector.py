@@ -137,7 +137,7 @@ class WindowCollector:
     def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
         """Return the rate of a job that has clearly become slow; None for other jobs.
 
-        The window of such a job ends early.
+        The window of a job that has become slow ends early.
 
         The present rate of the job is compared with its earlier rate at the same operating point. During a
         probe it is also compared with the rate of the last untuned window. Without the early end, a program

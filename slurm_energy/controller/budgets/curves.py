@@ -1,6 +1,6 @@
 """Time and power of groups of devices under power limits.
 
-They come from response curves or from the physical model.
+The time and power ratios come from response curves or from the physical model.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _curve(
 def _limit_points(curve: ResponseCurve, of_gpu: bool) -> tuple[Floats, Floats] | None:
     """Return power limits in ascending order, and the logarithm of the time ratio at each limit.
 
-    Only points of the curve that set nothing but the power limit of the device count. Return None if there
-    are no such points.
+    Only points of the curve that set nothing but the power limit of the device count. Return None if the
+    curve has no point of this kind.
     """
     points = {}
     for item in curve.points:

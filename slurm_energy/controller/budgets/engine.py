@@ -133,7 +133,7 @@ class BudgetEngine:
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
         """Set the power that Slurm may give to jobs that no node has reported yet, by budget.
 
-        The power that such jobs can draw under their start limits is kept free.
+        The power that these jobs can draw under their start limits is kept free.
         """
         self._promised = promised_watts
 

@@ -103,7 +103,7 @@ class BudgetedNode:
         partitions: partitions to which the node belongs.
         nameplate_watts: maximum power of the node. None means that the sum of the maximum power of its
             devices and of `reserve_watts` is used. As long as the node has not reported its devices, the
-            largest such sum of all nodes that have reported is used.
+            largest sum among the nodes that have reported is used.
         reserve_watts: power of the parts without a limit (memory, board, fans). None means that the
             controller learns this power from the node's reports.
         is_off: whether Slurm has powered the node down.
@@ -228,7 +228,7 @@ class JobRange(NamedTuple):
         gpu_min: maximum over the GPUs of their minimum power limits; None means that a GPU has no power
             limit.
         package_model, gpu_model: product names of the packages and of the GPUs; empty if the node has several
-            models or no such device.
+            models or no device of this kind.
     """
 
     packages: float

@@ -1,6 +1,6 @@
 """Inputs of the budget engine: nodes, jobs, accounts and response curves.
 
-They come from Slurm and from earlier runs.
+The inputs come from Slurm and from earlier runs.
 """
 
 from __future__ import annotations

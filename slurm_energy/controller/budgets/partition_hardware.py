@@ -25,7 +25,7 @@ _PARTITION: Final = re.compile(r"(?:^| )(PartitionName|Default|OverSubscribe)=([
 class PartitionHardware:
     """Power of the partitions.
 
-    It is computed from the nodes in Slurm and from the power ranges that these nodes report.
+    The power is computed from the nodes in Slurm and from the power ranges that these nodes report.
 
     Args:
         run: runs Slurm's commands.

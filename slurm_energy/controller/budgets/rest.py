@@ -141,7 +141,7 @@ def _absent_watts(node: BudgetedNode, largest: float) -> float:
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
     """Return the power that each budget of jobs counts for parts without a power limit.
 
-    These parts belong to the nodes on which the jobs run.
+    The parts belong to the nodes on which the jobs run.
 
     The jobs on a node share this power of the node equally. The shape is (b,).
     """

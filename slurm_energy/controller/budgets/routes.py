@@ -74,7 +74,7 @@ class BudgetRoutes:
 
         Raises:
             ForbiddenError: the sender does not run on the node.
-            NotFoundError: Slurm has no such node.
+            NotFoundError: Slurm does not know the node.
             UnavailableError: this controller has no budgets.
             UsageError: the poll is malformed.
         """
@@ -116,7 +116,7 @@ class BudgetRoutes:
 
         Raises:
             ForbiddenError: the caller is no operator.
-            NotFoundError: there is no such budget, or no live limit to remove.
+            NotFoundError: no budget has this name, or the budget has no live limit to remove.
             UsageError: the limit is below the idle power of the budget, or the end of the live limit has
                 passed.
         """
@@ -160,7 +160,7 @@ class BudgetRoutes:
         """Return the response to `GET /v1/budget/history`.
 
         Raises:
-            NotFoundError: there is no such budget.
+            NotFoundError: no budget has this name.
         """
         request, cluster = HistoryQuery.from_query(query), self._config().cluster.name
         begin, end = request.begin_unix_s, request.end_unix_s

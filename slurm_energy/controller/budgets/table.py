@@ -160,7 +160,7 @@ def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Fl
 def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
     """Return the expected power of a device.
 
-    It is at most the limit that the job on the device requests for itself.
+    The result is at most the limit that the job on the device requests for itself.
     """
     if not device.report.job_ids:
         return device.min_watts

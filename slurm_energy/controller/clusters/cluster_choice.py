@@ -165,7 +165,8 @@ def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, 
 def _is_comparable(config: Config, state: ClusterState) -> bool:
     """Return whether a cluster's costs can be compared with those of this cluster.
 
-    They can if the cluster has no price, or states its price in the currency of this cluster.
+    The costs can be compared if the cluster has no price, or states its price in the currency of this
+    cluster.
     """
     return SignalName.PRICE not in state.signals or state.currency == config.price.currency
 

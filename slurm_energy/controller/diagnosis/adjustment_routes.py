@@ -87,7 +87,7 @@ class AdjustmentRoutes:
 
         Raises:
             ForbiddenError: the sender or the job does not run on the node.
-            NotFoundError: Slurm runs no such job.
+            NotFoundError: Slurm does not run the job.
             UnavailableError: Slurm or the database does not answer.
         """
         request = ValuesRequest.from_query(query)

@@ -106,7 +106,7 @@ def _change_sets(observed: DiagnosableRun, config: Config) -> list[ChangeSet]:
 def _cap_changes(job: JobUsage, config: Config) -> list[ChangeSet]:
     """Return the change of the power cap that is predicted to save energy.
 
-    The result is empty if no such change exists.
+    The result is empty if no change is predicted to save energy.
     """
     cap, joules = predicted_cap(job, config), job.component_joules("gpu")
     if cap is None or joules is None:

@@ -132,7 +132,7 @@ class QuotaRoutes:
 
         Raises:
             ForbiddenError: the caller is no administrator.
-            NotFoundError: there is no such quota.
+            NotFoundError: the quota does not exist.
         """
         actor = self._require_administrator(rights)
         key = QuotaKey.from_json(body)

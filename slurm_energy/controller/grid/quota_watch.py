@@ -61,8 +61,8 @@ class QuotaWatch:
         failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix time.
-        holds: holds and releases pending jobs; None means to create such an object, which uses squeue and
-            scontrol, when it is needed.
+        holds: object that holds and releases pending jobs. None means to create an object that uses squeue
+            and scontrol when one is needed.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
             None means that no other part delays jobs.
 

@@ -185,7 +185,7 @@ async def check_sender(hosts: NodeHosts | None, node: str, sender: Sender, mode:
 
     Raises:
         ForbiddenError: the sender does not run on the node.
-        NotFoundError: Slurm has no such node.
+        NotFoundError: Slurm does not know the node.
         UnavailableError: in mode `strict`, Slurm does not answer.
     """
     if hosts is None:

@@ -2,8 +2,8 @@
 
 slurmctld allocates nodes that are powered down and boots them. Afterwards, a pass every 30 s starts batch
 jobs whose nodes have booted (PERIODIC_TIMEOUT in slurmctld.h, job_time_limit in job_mgr.c, all releases up to
-26.05). The only other event at which slurmctld starts such a job is the end of PrologSlurmctld
-(prolog_running_decr).
+26.05). slurmctld also starts a batch job whose nodes have booted when PrologSlurmctld ends
+(prolog_running_decr), but at no other event.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class BootWaitServer:
         timeout_s: maximum wait in seconds.
         slurm_uid: uid of SlurmUser; None means unknown. Only this user, root and the user of this process may
             wait.
-        max_age_s: maximum age of known node states. If such states show that all nodes are ready, a job is
-            released without a new reading.
+        max_age_s: maximum age of known node states. If states of at most this age show that all nodes are
+            ready, a job is released without a new reading.
     """
 
     def __init__(

@@ -247,7 +247,8 @@ class Interventions:
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
         """Restore the original request of each job that Slurm cannot run in the assigned GPU shape.
 
-        Slurm holds such a job, with the reason BadConstraints, until the job's request is changed again.
+        Slurm holds a job that it cannot run, with the reason BadConstraints, until the job's request is
+        changed again.
         """
         queue, now = snapshot.queue, self._clock()
         for row, word in enumerate(queue.reason if self._state.assigned else []):
@@ -299,7 +300,7 @@ class Interventions:
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
         """Return whether preemption still helps the urgent job.
 
-        It does if the job is still pending in slurmctld and may use all nodes of the plan.
+        Preemption helps if the job is still pending in slurmctld and may use all nodes of the plan.
 
         The urgent job may have started, although the file `queue.table` does not show its start yet.
         """

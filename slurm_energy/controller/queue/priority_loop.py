@@ -283,7 +283,7 @@ class PriorityLoop:
     async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
         """Store the predictions of started jobs.
 
-        They are compared with measurements when the jobs have ended.
+        The predictions are compared with measurements when the jobs have ended.
         """
         mispredictions = pipeline.state.mispredictions
         if started := list(mispredictions.unsaved):

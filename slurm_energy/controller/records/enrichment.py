@@ -63,7 +63,7 @@ class QuerySchedule:
 class Enrichment:
     """Periodic task that adds accounting data to records.
 
-    It queries Slurm at most once per cycle.
+    The task queries Slurm at most once per cycle.
     """
 
     def __init__(

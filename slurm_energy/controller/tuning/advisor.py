@@ -93,7 +93,7 @@ class TuningAdvisor:
 
         Raises:
             ForbiddenError: the sender or the job does not run on the node.
-            NotFoundError: Slurm runs no such job.
+            NotFoundError: Slurm does not run the job.
             UnavailableError: Slurm or the database does not answer.
             UsageError: the objective is unknown.
         """
@@ -144,7 +144,7 @@ class TuningAdvisor:
 
         Raises:
             ForbiddenError: the sender or the job does not run on the node.
-            NotFoundError: Slurm runs no such job.
+            NotFoundError: Slurm does not run the job.
             UnavailableError: Slurm does not answer.
         """
         await check_sender(self._hosts, node, sender, self._config().controller.record_hosts)
@@ -169,7 +169,7 @@ class TuningAdvisor:
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
         """Return the fingerprint of a job.
 
-        It comes from Slurm, or else from a node of the job that has reported it.
+        The fingerprint comes from Slurm, or else from a node of the job that has reported it.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
         advice later.

@@ -79,7 +79,7 @@ class TuningGroups:
 
         Raises:
             ForbiddenError: the sender or the job does not run on the node.
-            NotFoundError: Slurm runs no such job.
+            NotFoundError: Slurm does not run the job.
             UnavailableError: Slurm does not answer, or too many jobs are tuned.
             UsageError: the poll is malformed, or the job has too many nodes.
         """

@@ -1,6 +1,6 @@
 """Periodic task that learns response curves of programs.
 
-It learns from the records of finished runs.
+The task learns from the records of finished runs.
 """
 
 from __future__ import annotations

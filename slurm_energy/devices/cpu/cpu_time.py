@@ -1,6 +1,6 @@
 """CPU time of each job on this node.
 
-It is read from the job's cgroup, or else from the job's processes.
+The CPU time is read from the job's cgroup, or else from the job's processes.
 
 Cgroups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html): v1
 cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds v2
@@ -193,7 +193,7 @@ class JobCpuTimeReader:
     def _find(self, job: JobProcesses, parents: _GroupParents) -> str | None:
         """Return the file with a job's CPU time, found through its processes or Slurm's paths.
 
-        Return None if the job has no such file.
+        Return None if no file with the job's CPU time exists.
         """
         names = job.directory_names
         for pid in job.pids:
@@ -205,7 +205,7 @@ class JobCpuTimeReader:
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
         """Return the CPU time file of the job's cgroup to which a process belongs.
 
-        Return None if the process belongs to no such group.
+        Return None if the process belongs to no cgroup of the job.
 
         Args:
             pid: process of the job.

@@ -44,7 +44,7 @@ def group_sensor(groups: JobGroups) -> GroupSensor | None:
 class GroupSensor(SignalSensor):
     """Base class of the sensors for cgroup v1 and v2.
 
-    It contains the readings that both versions share.
+    The class contains the readings that both versions share.
 
     Args:
         source: name of the interface from which the signals are read.

@@ -24,7 +24,7 @@ class JobGroups:
     """Directories of one job's cgroups.
 
     Attributes:
-        unified: directory in the cgroup v2 hierarchy; None if the job has no such directory.
+        unified: directory in the cgroup v2 hierarchy; None if the job has no directory there.
         by_controller: directories in the cgroup v1 hierarchies, by name of the controller.
     """
 

@@ -167,8 +167,8 @@ class PowercapDevices:
 def discover(root: Path) -> PowercapDevices:
     """Find the RAPL zones and the counters, limits and packages that they provide.
 
-    A package that also has a memory-mapped zone is counted once. The limit of such a package is set through
-    both zones.
+    A package that also has a memory-mapped zone is counted once. The limit of a package with two zones is set
+    through both.
     """
     zones, notes = _without_repeated_dies(_zones(root / _CLASS), is_amd(root))
     counters: dict[str, EnergyCounter] = {}

@@ -1,6 +1,6 @@
 """CPU time of jobs without a cgroup.
 
-It is the sum over the job's slurmstepds and their descendants in /proc.
+The CPU time of a job is the sum over the job's slurmstepds and their descendants in /proc.
 
 This method is less exact than a cgroup. If a process ends between two readings, its CPU time is
 counted only if its parent is in the tree and has called wait(2) for the process. Source: man 5 proc,
@@ -88,7 +88,8 @@ def read_processes(root: Path) -> dict[int, ProcessStat]:
 def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
     """Return the slurmstepd processes among `pids`, by the job id in their process title.
 
-    Any user can give a process such a title, so only processes that slurmd's user started are accepted.
+    Any user can give a process the title of a slurmstepd, so only processes that slurmd's user started are
+    accepted.
     """
     stepds: dict[int, list[int]] = {}
     for pid in pids:

@@ -32,7 +32,7 @@ _MEMINFO_BYTES = 512
 def module_watts(size_bytes: int) -> float:
     """Return the base power in watts of a memory module (DIMM).
 
-    It is the value in the table for the next larger size.
+    The base power is the value in the table for the next larger size.
 
     A module above the largest size in the table counts as several modules of the largest size.
     """

@@ -86,7 +86,7 @@ def decode_power_reading(response: bytes) -> DcmiPowerReading:
         response: data of the response, without its completion code.
 
     Raises:
-        DeviceError: the data is not such a response.
+        DeviceError: the data is not a response to DCMI Get Power Reading.
     """
     if len(response) < 18 or response[0] != _DCMI:
         raise DeviceError("ipmi:dcmi", f"unexpected response of {len(response)} bytes")

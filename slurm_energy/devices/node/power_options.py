@@ -1,6 +1,6 @@
 """Options for the power of the whole node.
 
-They are read from the section `node_power` of the configuration.
+The options are read from the section `node_power` of the configuration.
 """
 
 from __future__ import annotations

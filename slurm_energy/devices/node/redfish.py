@@ -150,7 +150,7 @@ class RedfishClient:
     def _power_of(self, chassis: str) -> str | None:
         """Return the path of the resource that reports the power of `chassis` (a path).
 
-        Return None if the chassis has no such resource.
+        Return None if no resource reports the power of the chassis.
         """
         data = self.get(chassis)
         for name in ("EnvironmentMetrics", "Power"):

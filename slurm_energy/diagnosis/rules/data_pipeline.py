@@ -31,7 +31,7 @@ _EVEN_USE = 1.25
 def data_stalls(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that steps wait for data.
 
-    It is derived from step times, or else from signals.
+    The finding is derived from step times, or else from signals.
 
     The wait for the first batch of an epoch contains the start of the loader's processes. A single start is
     no stall. Starts in several epochs are a separate finding. The time to receive batches that are ready is
@@ -95,7 +95,7 @@ class LoaderStarts(NamedTuple):
 def loader_starts(view: JobView) -> LoaderStarts:
     """Return the waits of training steps for starts of the loader's processes.
 
-    The waits are 0 if a rank does not report such waits.
+    The waits are 0 if a rank does not report its waits for starts of the loader.
     """
     counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
     waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]

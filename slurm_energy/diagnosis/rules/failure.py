@@ -134,8 +134,8 @@ def _is_busy(view: JobView) -> bool:
 def lost_runs(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that runs of the job were requeued because of preemption or a failed node.
 
-    The work since the last checkpoint of such a run is lost. The energy of the entire run is an upper bound
-    of the loss.
+    When a run is requeued, its work since the last checkpoint is lost. The energy of the entire run is an
+    upper bound of the loss.
     """
     runs = [run for run in view.context.lost_runs if run.elapsed_s >= _MIN_LOST]
     if not runs:

@@ -1,6 +1,6 @@
 """Rule about jobs that hang.
 
-In such jobs all GPUs wait in compute kernels for communication, until the job ends.
+When a job hangs, all its GPUs wait in compute kernels for communication until the job ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def hang(view: JobView) -> Iterator[JobFinding]:
 def hang_s(view: JobView) -> float:
     """Return how many seconds at the job's end all active GPUs are busy but compute nothing.
 
-    The result is 0 if there is no such time.
+    The result is 0 if not all active GPUs are in this state when the job ends.
     """
     ends = [_quiet_end(view, gpu) for gpu in view.busy_gpus]
     starts = [quiet[0] for quiet in ends if quiet is not None]

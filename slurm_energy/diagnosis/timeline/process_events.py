@@ -1,6 +1,6 @@
 """Events of one process from its event file.
 
-They become lanes of a Chrome trace and a row of the overview.
+The events become lanes of a Chrome trace and a row of the overview.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class _Lane:
         suffix: text that all encoded events of the lane have in common.
         column: nanoseconds by column of the overview, to which events of the lane are added; None means no
             overview.
-        below: lane for events that overlap events of this lane; None means that there is no such lane yet.
+        below: lane for events that overlap events of this lane; None means that no lane for these events
+            exists yet.
     """
 
     __slots__ = ("below", "column", "end_ns", "lane", "suffix")

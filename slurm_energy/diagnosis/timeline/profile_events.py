@@ -1,6 +1,6 @@
 """Events of an imported Chrome trace.
 
-They become lanes of the written trace and a row of the overview.
+The events become lanes of the written trace and a row of the overview.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
 class _CounterGroup:
     """Writer of the counter tracks of one group.
 
-    It also writes the lanes that mark intervals without value.
+    The writer also writes the lanes that mark intervals without value.
 
     Args:
         writer: Chrome trace.

@@ -69,7 +69,7 @@ class AdjustmentTrial:
     def sbatch_options(self) -> list[str]:
         """Options of sbatch that the adjustments require.
 
-        They are empty if the adjustments work with any submission.
+        The options are empty if the adjustments work with any submission.
         """
         return [option for one in self.proposal.adjustments if (option := one.sbatch_option) is not None]
 

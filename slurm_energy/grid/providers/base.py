@@ -134,7 +134,7 @@ def json_rows(value: Mapping[str, Any], key: str, name: str) -> list[Mapping[str
     """Return the list of objects under a key of a response.
 
     Raises:
-        ProviderResponseError: there is no such list, or it is too long.
+        ProviderResponseError: the list is missing or too long.
     """
     rows = value.get(key)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -148,7 +148,7 @@ def time_of(row: Mapping[str, Any], key: str, name: str) -> float:
     """Return the Unix time of an ISO 8601 text in a row.
 
     Raises:
-        ProviderResponseError: the row has no such time.
+        ProviderResponseError: the row lacks the time.
     """
     text = row.get(key)
     try:

@@ -1,7 +1,7 @@
 """Carbon Intensity API of Great Britain: half-hourly, national or by region, without a token.
 
-National values are estimates after the fact (`actual`). Where such estimates are missing, and for regions,
-the forecast is used. Source: carbon-intensity.github.io/api-definitions.
+National values are estimates after the fact (`actual`). The forecast is used where these estimates are
+missing, and for all regions. Source: carbon-intensity.github.io/api-definitions.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ def leave_out(
 ) -> HeldOutPredictions:
     """Predict each fold of the measurements by a calibration that was fitted to all other folds.
 
-    This is a cross-validation.
+    The method is a cross-validation.
 
     Args:
         hardware: the kind of device.

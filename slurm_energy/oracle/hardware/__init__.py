@@ -1,6 +1,6 @@
 """Peak rates and limits of kinds of device.
 
-They are read from files that state a source for each value.
+The values are read from files that state a source for each value.
 
 Nothing here is fitted or measured.
 """

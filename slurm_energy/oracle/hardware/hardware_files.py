@@ -66,7 +66,7 @@ def find_hardware(name_or_path: str) -> Hardware:
     """Return the kind of device with a name or alias, or the kind that a `.toml` file describes.
 
     Raises:
-        NotFoundError: there is no such kind. The message lists similar names.
+        NotFoundError: no kind of device has this name. The message lists similar names.
         ConfigError: the file is invalid.
     """
     own = _Site.kinds

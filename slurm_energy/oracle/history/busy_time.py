@@ -16,8 +16,8 @@ class BusyTime:
     If more than `depth` runs are simultaneous, only `depth` of them count.
 
     Only `MAX_INTERVALS` intervals are stored. Beyond this number, the shortest gap between two intervals
-    counts as busy. A run that is added later in such a gap adds too little time, never too much. Therefore
-    the sum never exceeds `depth` times the elapsed time.
+    counts as busy. If a later run lies in a gap that counts as busy, it adds too little time, never too much.
+    Therefore the sum never exceeds `depth` times the elapsed time.
 
     Args:
         depth: maximum number of simultaneous runs that count.

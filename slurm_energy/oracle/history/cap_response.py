@@ -52,7 +52,7 @@ _MIN_DYNAMIC_SHARE: Final = 0.05  # minimum fraction of the uncapped dynamic pow
 
 
 class Caps(NamedTuple):
-    """Power caps of a job in watts. Infinity means that the job has no such cap.
+    """Power caps of a job in watts. Infinity means that the job has no cap of this kind.
 
     Attributes:
         gpu_watts: cap of each GPU.
@@ -74,9 +74,8 @@ def caps_of(
     The units of a job are its GPUs, or the nodes of a job without GPUs (`similarity.units`).
 
     Args:
-        cap_watts: cap per node in watts; None means that the job has no such cap.
-        gpu_cap_watts: cap per GPU in watts; None means that the job has no such cap. It is ignored for a job
-            without GPUs.
+        cap_watts: cap per node in watts; None means no cap.
+        gpu_cap_watts: cap per GPU in watts; None means no cap. It is ignored for a job without GPUs.
         nodes: number of nodes; None counts as one node.
         gpus: number of GPUs on all nodes; None or 0: the job has no GPUs.
     """

@@ -26,7 +26,7 @@ _MAX_UNIT_WATTS: Final = 1e9  # per unit; higher values are implausible
 class Forecast:
     """Forecast of the next run.
 
-    It uses the runs with one similarity key and with the more general keys.
+    The forecast uses the runs with one similarity key and with the more general keys.
 
     Attributes:
         level: index of the key's similarity level in `LEVELS`.
@@ -68,8 +68,8 @@ def make_forecast(
     Args:
         level: index of the key's similarity level in `LEVELS`.
         runs: runs of the key, oldest first. There must be at least one.
-        general: forecast of the next more general key for the same caps; None means that there is no such
-            forecast.
+        general: forecast of the next more general key for the same caps; None means that no more general key
+            has a forecast.
         caps: power caps of the job to predict. Runs under other caps are converted to these.
         second_factors: typical ratios of the times of successive runs at this level.
         watt_factors: typical ratios of the watts of successive runs at this level.
@@ -117,7 +117,7 @@ def _grid(
 
     Args:
         observations: values of the key's runs, newest first. There must be at least one.
-        general: distribution of the next more general key; None means that there is no such key.
+        general: distribution of the next more general key; None means that no more general key exists.
         general_weight: weight of `general` in runs.
         factors: equally likely ratios of the values of successive runs. The newest values are multiplied by
             them.

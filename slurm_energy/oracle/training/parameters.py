@@ -91,7 +91,7 @@ class Theta:
 class Scalars:
     """Factors that describe how a workload deviates from the model on one kind of device.
 
-    They are S in the thesis.
+    The factors are S in the thesis.
 
     The defaults are neutral; they apply to a workload that was never measured. Source: thesis, 4.3.5.2 and
     Table 4.2 (ALBERT); the other factors are additions to the thesis.
@@ -164,7 +164,7 @@ class Calibration:
         transfer: what these measurements contribute to predictions for other kinds of device. None means that
             there are too few measurements.
         evidence: data for predictions of workloads that are not in `workloads` (`oracle.transfer`). None
-            means that such workloads are predicted by the mean over all factors in `workloads`.
+            means that the other workloads are predicted by the mean over all factors in `workloads`.
     """
 
     hardware: str

@@ -71,7 +71,7 @@ class LatentModel:
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
         """Return the derivatives of the logarithms of time and power.
 
-        They are keyed by the name of the latent quantity.
+        The derivatives are keyed by the name of the latent quantity.
 
         Args:
             latents: values of demand, supply and idle at which the derivatives are taken, shape (n,) each.

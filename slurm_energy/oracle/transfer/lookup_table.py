@@ -43,7 +43,7 @@ _UNCERTAIN_LATENTS: Final = ("demand", "supply")
 class LookupTable:
     """Table of predictions at B batch sizes and C power limits.
 
-    It is for one workload on one kind of device.
+    A table is for one workload on one kind of device.
 
     Attributes:
         batches: logarithms to base 2 of the batch sizes, in rising order, shape (B,).

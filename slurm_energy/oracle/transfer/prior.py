@@ -62,7 +62,7 @@ TIME_NOISE, POWER_NOISE = 0.03, 0.016
 class WorkloadOffsets:
     """Offsets of one workload from the default training model.
 
-    They were measured on other kinds of device.
+    The offsets were measured on other kinds of device.
 
     Attributes:
         batches: samples per device and step, in rising order.

@@ -1,7 +1,7 @@
 """Cost functions of PyTorch layers that run as one library call on a GPU, e.g. recurrent layers.
 
-For such a layer the operators in its Python definition are not counted. Importing this module registers the
-functions in `registry`.
+If a layer has a cost function here, the operators in its Python definition are not counted. Importing this
+module registers the functions in `registry`.
 """
 
 from __future__ import annotations

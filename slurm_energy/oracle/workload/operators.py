@@ -208,7 +208,7 @@ def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Return the cost of a dropout.
 
-    It draws a random mask, writes the mask, and multiplies the input by it.
+    A dropout draws a random mask, writes the mask, and multiplies the input by it.
     """
     return _sweeps(args[0], flops=3.0, back_flops=1.0, writes=1.25, back_reads=1.25)
 

@@ -69,7 +69,7 @@ def find_optimizer(name: str) -> Optimizer:
     """Return the optimizer with a name, e.g. `adamw`.
 
     Raises:
-        NotFoundError: there is no such optimizer.
+        NotFoundError: no optimizer has this name.
     """
     if name not in OPTIMIZERS:
         raise NotFoundError(f"optimizer '{shown(name)}'", "not known", f"one of {', '.join(OPTIMIZERS)}")

@@ -32,7 +32,7 @@ def find_profile(name_or_path: str) -> WorkloadProfile:
     """Return the workload profile with a name, or the profile in a `.json` file.
 
     Raises:
-        NotFoundError: there is no such profile. The message lists similar names.
+        NotFoundError: no profile has this name. The message lists similar names.
         ConfigError: the file is invalid.
     """
     if name_or_path.endswith(".json"):

@@ -74,9 +74,9 @@ class Field(Generic[Row]):
         left: whether the column is left-justified by default.
         additive: whether a sum over jobs is meaningful.
         unit: unit of the value, without a prefix.
-        expected: function that returns whether a row should have a value. If `value` returns None for such a
-            row, the value is unknown. For any other row, None means that the column does not apply to the
-            row.
+        expected: function that returns whether a row should have a value. If a row should have a value and
+            `value` returns None, the value is unknown. For any other row, None means that the column does not
+            apply to the row.
         overflow: treatment of a text that is longer than the column. `cut`: its end is replaced by `+`;
             `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too;
             `cut_date`: the end is dropped; `hash`: the column is filled with `#`.

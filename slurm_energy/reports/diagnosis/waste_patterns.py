@@ -24,7 +24,7 @@ class WastePattern:
     Attributes:
         group: name of the user or account whose jobs are counted; empty without grouping.
         kind: kind of the findings, such as `small-batch`.
-        jobs: number of jobs with such a finding.
+        jobs: number of jobs with a finding of this kind.
         seconds_lost: lost time of all these findings in seconds, as far as it is known.
         joules_lost: lost energy of all these findings, as far as it is known; None if it is unknown for each
             finding.

@@ -1,6 +1,6 @@
 """Plots and bars for a terminal.
 
-They use block characters, or ASCII on terminals that lack block characters.
+The plots use block characters, or ASCII on terminals that lack block characters.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _time_axis(width: int, duration_s: float) -> str:
 def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
     """Return a power series as one line of characters.
 
-    Their levels are from 0 to `top` watts. A blank means that the power is unknown.
+    The levels of the characters are from 0 to `top` watts. A blank means that the power is unknown.
     """
     steps = len(glyphs.levels) - 1
     return "".join(

@@ -74,7 +74,7 @@ def quota_lines(rows: Sequence[Row], layout: TableLayout, columns: str | None) -
 def quota_notes(response: Row, rows: Sequence[Row]) -> Iterator[str]:
     """Yield notes on quotas.
 
-    They state the basis of cost and carbon, and the effect of each quota level that was reached.
+    The notes state the basis of cost and carbon, and the effect of each quota level that was reached.
     """
     yield from dict.fromkeys(f"{row['resource']}: {row['basis']}" for row in rows if row.get("basis"))
     levels = {row.get("level") for row in rows}

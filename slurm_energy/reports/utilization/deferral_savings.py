@@ -53,7 +53,7 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
 def savings_document(document: Json) -> dict[str, Any]:
     """Return the document of `--json`.
 
-    Its amounts are in base units. It includes the sum of all rows.
+    The amounts are in base units. The document includes the sum of all rows.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},

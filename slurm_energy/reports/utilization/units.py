@@ -149,7 +149,7 @@ def _time_format(word: str) -> tuple[TimeUnit, PercentMode]:
 def scaled_text(value: int, divisor: int, decimals: int) -> str:
     """Return `value / divisor` with a given number of decimals.
 
-    It is rounded half to even in integer arithmetic.
+    The result is rounded half to even in integer arithmetic.
     """
     scaled, rest = divmod(abs(value) * 10**decimals, divisor)
     if 2 * rest > divisor or (2 * rest == divisor and scaled % 2):

@@ -174,7 +174,7 @@ def signal_feed(section: SignalsSection, location: str, beside: Callable[[str], 
         beside: function that returns the path of a file that the scenario names.
 
     Raises:
-        EnergyError: a file is unreadable or has no such signal, or a key is wrong.
+        EnergyError: a file is unreadable or lacks a signal of the section, or a key is wrong.
     """
     mode = check_signals(section, location)
     sources = {}

@@ -1,6 +1,6 @@
 """Cost and emissions in a simulation, of each job and of the cluster.
 
-They are computed from the actual values of the signals.
+Cost and emissions are computed from the actual values of the signals.
 """
 
 from __future__ import annotations

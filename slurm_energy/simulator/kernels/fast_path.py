@@ -5,7 +5,7 @@ The fast path covers jobs with one shape (rigid jobs) on equal nodes, in order o
 the two schedules.
 
 A scheduling pass may examine all pending jobs. On an overloaded cluster, the run time would grow with the
-square of the number of jobs. The column engine therefore simulates such a workload.
+square of the number of jobs. The column engine therefore simulates workloads that overload the cluster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mean and peak power in intervals of equal length.
 
-They are for plots of simulations in which the power changes often.
+The values are for plots of simulations in which the power changes often.
 """
 
 from __future__ import annotations

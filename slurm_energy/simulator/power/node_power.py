@@ -122,7 +122,7 @@ class NodePower:
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
         """Return when all nodes of an allocation would be on.
 
-        It is assumed that the nodes that are off are booted now.
+        The result assumes that the nodes that are off are booted now.
 
         Returns:
             Time in seconds, and the changes of power until this time.

@@ -1,6 +1,6 @@
 """Free resources of each node over time.
 
-They follow from the expected ends of running jobs and from reservations.
+The free resources follow from the expected ends of running jobs and from reservations.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class NodeTimeline:
     Args:
         now_s: start of the timeline.
         free: resources that are free now; the timeline changes these arrays.
-        is_off: whether a node is off, shape (n,). Jobs get such nodes last.
+        is_off: whether a node is off, shape (n,). Jobs get nodes that are off last.
         reservations: reservations of the cluster. Each has a mask of its nodes, shape (n,).
         releases: resources that running jobs are expected to release.
     """

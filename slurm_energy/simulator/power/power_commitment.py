@@ -49,7 +49,7 @@ class PowerCommitment:
     def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
         """Return when the nodes of a job would be on, and the power changes until then.
 
-        It is assumed that the job starts now.
+        The result assumes that the job starts now.
 
         Args:
             kind: index of the kind of nodes.

@@ -97,7 +97,7 @@ def _figures(
 ) -> tuple[float, float]:
     """Return the joules of a site and the joules of its jobs.
 
-    Both are weighted by a step function of time.
+    Both values are weighted by a step function of time.
     """
     if weights is None:
         return math.nan, math.nan

@@ -1,6 +1,6 @@
 """Workloads of several sites.
 
-They contain shapes on the nodes of each site, and the jobs that run at one site.
+A workload contains shapes on the nodes of each site, and the jobs that run at one site.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def run(
 def _signals() -> Iterator[list[int]]:
     """Catch signals that would end this process.
 
-    This context yields the list in which it collects them.
+    The context yields the list in which the signals are collected.
 
     Signals that the process ignores (nohup) stay ignored.
     """

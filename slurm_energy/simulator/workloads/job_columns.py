@@ -269,7 +269,7 @@ def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
 def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
     """Return a lower bound of each job's deadline minus its run time.
 
-    It is assumed that all work of the job remains.
+    The bound assumes that all work of the job remains.
 
     The run time in the fastest possible shape is used. Under packing, the run time in the slowest possible
     shape is used, because a slower shape may be the only one that fits. For `metis`, all shapes count,

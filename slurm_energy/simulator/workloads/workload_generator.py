@@ -39,7 +39,7 @@ class ShapePrediction:
 class ModelShape:
     """One way to train a model.
 
-    It states the kind of nodes, the number of GPUs, the batch size, and the power cap per GPU in watts.
+    A shape states the kind of nodes, the number of GPUs, the batch size, and the power cap per GPU in watts.
     """
 
     kind: str

@@ -142,7 +142,7 @@ def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
 def _peak_demand(start_s: Floats, end_s: Floats, units: Ints) -> int:
     """Return the maximum number of units in use at one time.
 
-    It is assumed that every job starts at its submission.
+    The result assumes that every job starts at its submission.
     """
     times = np.concatenate([end_s, start_s])
     change = np.concatenate([-units, units])

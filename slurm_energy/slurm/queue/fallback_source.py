@@ -17,7 +17,7 @@ MAX_SNAPSHOT_AGE_S: Final = 120.0
 class FallbackQueueSource:
     """Reader of the queue from the plugin's table.
 
-    It has two fallbacks for a table that cannot be read.
+    The reader has two fallbacks for a table that cannot be read.
 
     The first fallback is the last table that was read successfully, updated from the table's journal. The
     second is squeue. slurmctld rewrites a lost table within a minute, at its next pass. Until then the

@@ -39,7 +39,7 @@ def find_queued_job(text: str, run: Runner = run_command) -> QueuedJob:
         run: function that runs squeue.
 
     Raises:
-        NotFoundError: the queue has no such job.
+        NotFoundError: the job is not in the queue.
         UnavailableError: slurmctld does not answer.
     """
     if not _ID.fullmatch(text):

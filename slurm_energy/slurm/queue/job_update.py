@@ -118,7 +118,7 @@ class JobUpdater:
 
         slurmctld applies the rules and limits for that user, and the site's job_submit plugin receives the
         user's uid. If SlurmUser made the change, it would count as a change by an administrator. The rules of
-        most sites accept such changes, and Slurm checks no limits for them (`scontrol --uid`;
+        most sites accept an administrator's changes, and Slurm checks no limits for them (`scontrol --uid`;
         src/slurmctld/job_mgr.c, _update_job()).
 
         Args:

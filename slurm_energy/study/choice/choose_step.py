@@ -159,7 +159,7 @@ def _site_figures(
 ) -> SiteFigures:
     """Return figures of the present site.
 
-    They are taken from the twin's simulation of the held-out days.
+    The figures are taken from the twin's simulation of the held-out days.
     """
     figures = today[0]
     job_kwh = sum(totals["energy_kwh"] for totals in figures["accounts"].values())

@@ -1,6 +1,6 @@
 """Decision tree that selects levers, with a reason at each branch. Pure functions.
 
-It starts from the objective and the data.
+The tree starts from the objective and the data.
 
 Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the policy. Zeus is for
 energy and delay, Hades for fairness, AuraChronos for deadlines, and Charon for a power limit. This tree also

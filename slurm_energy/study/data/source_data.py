@@ -1,6 +1,6 @@
 """Data of a period for a step of a study.
 
-They are read from sources, or from an interrupted run of the step.
+The data are read from sources, or from an interrupted run of the step.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def difference_effect(
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
     """Return the carry-over.
 
-    It is the effect of the change in the previous period on the present period.
+    The carry-over is the effect of the change in the previous period on the present period.
 
     None means that the carry-over cannot be determined. If the interval does not contain 0, the washout is
     too short.

@@ -61,7 +61,7 @@ def expected_kwh(
 def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
     """Return the energy per work for the kind of each job, in joules per node-hour.
 
-    It is computed from the known jobs.
+    The energy per work is computed from the known jobs.
     """
     kinds = np.where(jobs.job_class != "", jobs.job_class, jobs.name)
     rate = _means_by(np.full(jobs.count, "x"), jobs, is_known, 1)

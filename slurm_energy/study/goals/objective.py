@@ -228,7 +228,7 @@ class StudyObjective:
     def digest(self, *sections: str) -> str:
         """Return the SHA-256 of some sections of the objective.
 
-        It includes the files that these sections name.
+        The digest includes the files that these sections name.
 
         Args:
             sections: sections to include: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.

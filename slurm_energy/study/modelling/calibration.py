@@ -158,7 +158,7 @@ def peak_nodes(jobs: JobsTable) -> int:
 def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[str]) -> float:
     """Return the power of an idle node.
 
-    It is computed from the hours in which the energy of nodes and jobs is known.
+    The power is computed from the hours in which the energy of nodes and jobs is known.
     """
     if period.energy is None:
         notes.append("idle power: unknown, 0 W assumed; energies are those of jobs")

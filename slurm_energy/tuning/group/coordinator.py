@@ -89,8 +89,8 @@ class _Member:
         epoch: number of the last change that the node has applied; -1 means unknown.
         switch_at_s: time of the next change that the agent has stored.
         offer: operating points that the node can have; None means not received yet.
-        window: measurement window at the current point that has not been merged yet; None means that no such
-            window has arrived.
+        window: measurement window at the current point that has not been merged yet; None means that no
+            unmerged window has arrived.
     """
 
     polled_s: float

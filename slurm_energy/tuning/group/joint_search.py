@@ -1,6 +1,6 @@
 """Creation of the search for a job on several nodes.
 
-It uses the operating points that all nodes can have.
+The search uses the operating points that all nodes can have.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _TRUST: Final = tuple(ProgressSource)
 def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
     """Return the measurement window of a whole job.
 
-    It is merged from one measurement window of each of the job's nodes.
+    The result is merged from one measurement window of each of the job's nodes.
 
     The speed is that of the slowest node, because this node slows down all others. For the speed, only the
     nodes with the most trustworthy source of progress count. The reason is that often only one rank reports

@@ -161,7 +161,7 @@ def _base_lag(correlation: Array, count: int) -> float:
     """Return the lag, in samples, of the shortest repetition that no other lag contradicts.
 
     Raises:
-        _RejectedError: the series has no such repetition, or the repetition ends within the series.
+        _RejectedError: the series does not repeat in this way, or the repetition ends within the series.
     """
     lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
     _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")

@@ -154,7 +154,8 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
 def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
     """Return whether a period of a fraction 1/k of the lag fits the series equally well.
 
-    It does if the series is as smooth when folded at this fraction as when folded at the lag.
+    The shorter period fits equally well if the series is as smooth when folded at the shorter period as when
+    folded at the lag.
 
     Folding orders the samples by their phase. At the true period, neighbours in this order have similar
     values. At a multiple of the true period, the ordered series contains the same wave several times and is
@@ -192,8 +193,8 @@ def _roughness(flat: Array, turns: Array, part: Array) -> Array:
 def may_be_pauses(even: Array, lag: float) -> bool:
     """Return whether the period may be the cycle of short pauses between steps too short to be resolved.
 
-    Checkpoints are an example of such pauses. The series is then at one level most of the time. Such a cycle
-    needs more repetitions than other periods.
+    Checkpoints are an example of these short pauses. With short pauses, the series is at one level most of
+    the time. The cycle of short pauses needs more repetitions than other periods.
     """
     skew = abs(float(np.mean(even**3))) / float(np.std(even)) ** 3
     return lag >= _LONG_PERIOD and skew > _LOPSIDED and len(even) < _MIN_LOPSIDED_PERIODS * lag
@@ -246,7 +247,7 @@ def is_part_of_cycle(even: Array, lag: float) -> bool:
     """Return whether mean or amplitude of successive periods repeats after several periods.
 
     The candidate is then a part of a longer step, for example a micro-batch. Checkpoints after more than
-    `_MAX_CYCLE_PERIODS` steps are no such cycle.
+    `_MAX_CYCLE_PERIODS` steps do not count as a repetition.
     """
     points = _CYCLE_POINTS
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)

@@ -251,7 +251,8 @@ class ProgressTracker:
     def _detect(self, samples: list[Sample]) -> Period | None:
         """Return the period with which the power in the samples repeats.
 
-        None means that there is no such period, the utilisation has another period, or numpy is missing.
+        None means that the power repeats with no period, that the utilisation has another period, or that
+        numpy is missing.
         """
         try:
             from slurm_energy.tuning.progress.period import detect_period

@@ -1,6 +1,6 @@
 """95 % confidence intervals of means, and of gains relative to the reference.
 
-They are computed from repeated runs.
+The intervals are computed from repeated runs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from slurm_energy.tuning.sweep.metrics import PointSummary
 def pareto_front(points: Sequence[PointSummary | None]) -> tuple[int, ...]:
     """Return the indices of the points that no other point beats in both time and energy.
 
-    They are in ascending order of time.
+    The indices are in ascending order of time.
     """
     known = [
         (point.time_s.mean, point.energy_joules.mean, index)

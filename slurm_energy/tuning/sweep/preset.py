@@ -77,7 +77,7 @@ class SweepPreset:
             text: values separated by commas.
 
         Raises:
-            UsageError: the preset has no such choice, or a value is invalid.
+            UsageError: the preset has no choice of this name, or a value is invalid.
         """
         key, items = name.replace("-", "_"), text.split(",")
         if key in self.counts:

@@ -1,6 +1,6 @@
 """Settings of a point in the form of a batch script.
 
-They are options of sbatch, and environment variables.
+The settings are options of sbatch, and environment variables.
 """
 
 from __future__ import annotations
