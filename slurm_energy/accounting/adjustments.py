@@ -41,7 +41,7 @@ class StoredTrial(NamedTuple):
         key: row id of the trial; 0 means that the trial is not stored yet.
         cluster: Slurm's ClusterName.
         uid: owner of the program.
-        workload: identity of the program: fingerprint of the batch script, else the value of
+        workload: identity of the program. It is the fingerprint of the batch script, else the value of
             `--energy-model`.
         state: `PENDING`, a verdict of `diagnosis.trials.verification`, or `WITHDRAWN`.
         source: origin of the trial: `apply` or `auto`.

@@ -48,7 +48,7 @@ class BudgetSample:
         measured_watts, max_measured_watts: mean of the measured power in the span, and maximum of its 5 s
             means.
         committed_watts: maximum committed power in the span.
-        capped_watts: mean capped power: the power that the limits take from devices.
+        capped_watts: mean capped power, which is the power that the limits take from devices.
         headroom_watts: minimum power that new jobs could add under the limit, in the span.
         over_s: seconds during which the 5 s mean of the measured power was above the limit.
     """
@@ -73,8 +73,8 @@ class BudgetChange:
         time: Unix seconds.
         budget: name of the budget; None if the event does not concern one single budget.
         actor: login name of the user who made the change; None means senergyctld.
-        kind: kind of event. `set`, `clear`: an operator set or cleared a live limit. Other kinds: `reload`,
-            `signal`, `over`, `node`, `start`; `why` explains the event.
+        kind: kind of event. `set` and `clear` mean that an operator set or cleared a live limit. The other
+            kinds are `reload`, `signal`, `over`, `node` and `start`; `why` explains their events.
         why: the event in one line of text.
         details: further values that describe the event.
     """

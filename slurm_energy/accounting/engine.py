@@ -106,8 +106,8 @@ def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[N
 
     Args:
         connection: connection to the database.
-        snapshot: True: the transaction only reads and sees the state of one moment. Writers do not wait for a
-            transaction of this kind.
+        snapshot: True means that the transaction only reads, and that it sees the state of one moment.
+            Writers do not wait for a transaction of this kind.
     """
     if connection.info.get(_IN_TRANSACTION):
         raise RuntimeError("a transaction inside of a transaction")

@@ -19,7 +19,8 @@ class DecisionExplainer:
 
     Args:
         groups: groups of devices among which the budgets were distributed.
-        shares: result of the decision: the power limit of each group and the budget that determines it.
+        shares: result of the decision. It contains the power limit of each group and the budget that
+            determines the limit.
         budget_names: names of the budgets in the order of the decision's columns.
         policy: policy by which the budgets were distributed.
     """

@@ -22,7 +22,7 @@ class GroupLimits:
     """Characteristic power limits per device of n groups of devices; shape (n,) each.
 
     Attributes:
-        max_watts: upper end of the range: the limit if no budget restricts the group.
+        max_watts: upper end of the range. It is the limit if no budget restricts the group.
         needed_watts: expected power without a limit, within the range. Only a limit below this value
             takes power from the job.
         slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor if the job has no

@@ -60,8 +60,9 @@ class BudgetColumns:
 
     Attributes:
         limit_watts: present limit; infinity without a limit.
-        fixed_watts: power under the budget that no power limit controls: idle power of other components,
-            devices without power limits, nodes that do not answer, and constant loads such as switches.
+        fixed_watts: power under the budget that no power limit controls. It contains the idle power of other
+            components, devices without power limits, nodes that do not answer, and constant loads such as
+            switches.
         members: number of devices of each group under the budget, shape (b, n). Only some devices of a
             job on several nodes may be under a budget.
     """

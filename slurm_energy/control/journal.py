@@ -148,8 +148,8 @@ class SettingsJournal:
         Args:
             changed: new entries, and entries that replace present entries with the same key.
             deleted: keys of the entries to delete.
-            sync: whether the file must survive a power failure. This is needed for new originals. It is not
-                needed for ceilings and current values, because a reboot resets power limits.
+            sync: whether the file must survive a power failure. For new originals, the file must survive. It
+                need not survive for ceilings and current values, because a reboot resets power limits.
 
         Raises:
             OSError: the file cannot be written. The journal is unchanged, and the caller must not write to

@@ -29,7 +29,7 @@ class CheckpointableJobs:
     Attributes:
         now_s: current time in seconds.
         left_s: predicted remaining run time.
-        end_by_s: latest end of the job: latest start plus predicted run time.
+        end_by_s: latest end of the job, which is its latest start plus its predicted run time.
         suspensions: number of earlier suspensions of the job.
         restart_s: time that a checkpoint and a restart of the job take together.
         ran_s: time since the current run of the job began. Not used for jobs that do not run.

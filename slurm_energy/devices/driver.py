@@ -222,7 +222,8 @@ class Activity:
     Attributes:
         utilisation: share of time in which the component was busy, 0 to 1; None if unknown.
         work: work per second by kind of work (`compute`, `memory`); empty if unknown. The unit is arbitrary,
-            but does not depend on the clock: one step of a program is the same amount of work at any clock.
+            but does not depend on the clock. One step of a program is therefore the same amount of work at
+            any clock.
     """
 
     utilisation: float | None

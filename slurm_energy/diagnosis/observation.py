@@ -66,7 +66,8 @@ class ObservedAllocation:
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
         max_limit_watts: power limit that would apply without an energy policy, by node and component.
-        settings: by node, one tuple for each setting: its name, the requested value and the applied value.
+        settings: one tuple for each setting, by node. It contains the name of the setting, the requested
+            value and the applied value.
     """
 
     job_id: int

@@ -66,7 +66,8 @@ class Footprint:
 
     Attributes:
         energy_joules: energy of the computers; None if unknown.
-        facility_joules: energy that the site draws for the computers: `energy_joules` times the PUE.
+        facility_joules: energy that the site uses for the computers, which is `energy_joules` multiplied by
+            the PUE.
         start_s: start of the time in which the energy was used, in Unix time; None if there is no energy.
         end_s: end of the time in which the energy was used, in Unix time.
         carbon: emissions of `facility_joules` in grams; None if no carbon intensity is configured.

@@ -388,7 +388,7 @@ def default_precision(kind: Hardware) -> str:
 def common_precision(kinds: Sequence[Hardware]) -> str:
     """Return TF32 if all kinds have a unit for it, otherwise FP32.
 
-    This way all alternatives have the same precision.
+    In this way, all alternatives have the same precision.
     """
     return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
 

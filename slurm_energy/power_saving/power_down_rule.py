@@ -77,8 +77,8 @@ class PoolNodes:
 
     Attributes:
         activity: `NodeActivity` of each node, shape (n,).
-        protected: mask of the nodes that power saving never changes, shape (n,): nodes that are drained,
-            reserved or failed, nodes of an excluded partition, and nodes that the site excludes.
+        protected: mask of the nodes that power saving never changes, shape (n,). They are nodes that are
+            drained, reserved or failed, nodes of an excluded partition, and nodes that the site excludes.
         idle_s: seconds for which the node has been idle, shape (n,).
         on_s: seconds for which the node has been on, shape (n,).
         free_share: number of whole nodes to which the free parts of busy nodes add up. New jobs can use these

@@ -91,7 +91,7 @@ class UnrecordedRuns:
 
         Args:
             now_s: Unix seconds.
-            half_life_s: half-life: seconds after which usage counts half.
+            half_life_s: seconds after which usage counts half (half-life).
         """
         columns = [(run.start_s, run.end_s, run.power_watts, run.gpus) for run in self._runs.values()]
         start, end, watts, gpus = np.array(columns, np.float64).reshape(-1, 4).T

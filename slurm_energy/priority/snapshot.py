@@ -45,7 +45,7 @@ class Snapshot:
         withdrawn_rows: queue rows to which senergyctld no longer assigns a site factor although an earlier
             one is still set in Slurm; portable mode only.
         new_rows: queue rows that have a site factor and had no site factor in the previous cycle. In the
-            first cycle: rows whose site factor in Slurm differs.
+            first cycle, they are the rows whose site factor in Slurm differs.
         associations: account and user by row of `scheduled.users`.
         association: row of `associations` by job, shape (n,).
         users: energy and GPU seconds of each association, including running jobs.

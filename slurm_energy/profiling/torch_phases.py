@@ -115,8 +115,8 @@ class TorchPhases:
 
         Args:
             start_ns: start of the step.
-            weight: number of steps that the timed step represents: the timed step, and the steps before this
-                step that were not timed.
+            weight: number of steps that the timed step represents. It counts the timed step itself and the
+                steps before it that were not timed.
         """
         self._start_ns, self._weight = start_ns, weight
         try:

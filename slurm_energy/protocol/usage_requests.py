@@ -24,8 +24,8 @@ class UsageRequest:
     """Query of `GET /v1/usage`.
 
     Attributes:
-        edges: ascending times in Unix seconds: start and end of the time window, and the boundaries of the
-            intervals between them.
+        edges: ascending times in Unix seconds. They are the start and end of the time window, and the
+            boundaries of the intervals between them.
         by: dimensions by which energy is grouped, from `DIMENSIONS`.
         clusters: names of clusters; empty for the controller's own cluster.
         all_clusters: whether every cluster of the database is included.

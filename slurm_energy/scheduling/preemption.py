@@ -17,7 +17,8 @@ class Running:
         job_id: number of the job.
         hardware: index of the kind of hardware that the job holds.
         gpus: number of GPUs that the job holds.
-        lost_joules: energy that a preemption would waste: the energy used since the job's last checkpoint.
+        lost_joules: energy that is wasted if the job is preempted. It is the energy used since the job's last
+            checkpoint.
         preemptible: whether the job may be interrupted and requeued.
     """
 

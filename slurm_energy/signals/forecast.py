@@ -102,7 +102,8 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
     """Return for each row the mean of `count` earlier values that have the row's phase in a period.
 
-    These are the last values before row `known` whose distance from the row is a multiple of `period`.
+    The earlier values are the last ones before row `known` whose distance from the row is a multiple of
+    `period`.
     """
     periods = np.maximum(1, -((known - 1 - rows) // period))
     last = rows - periods * period

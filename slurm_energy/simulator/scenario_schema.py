@@ -47,9 +47,9 @@ class KindSection:
 class WorkloadSection:
     """Source of the jobs, `[workload]`: a file, models drawn at random (`[[model]]`), or both.
 
-    If both are given, the file states the users, the submission times, and one run time of each job. This is
-    the run time in the model's rigid shape on the first kind of nodes. The model that is drawn for the job
-    states the job's other shapes.
+    If both are given, the file states the users, the submission times, and one run time of each job. The
+    stated run time is that in the model's rigid shape on the first kind of nodes. The model that is drawn for
+    the job states the job's other shapes.
     """
 
     file: str = key("", "SWF, CSV or sacct output; relative to the scenario's folder.")

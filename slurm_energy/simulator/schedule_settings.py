@@ -62,7 +62,7 @@ class PowerSaving:
 
     Attributes:
         rules: parameters of the rule.
-        reserve_nodes: warm reserve of each kind of nodes: number of idle nodes that stay on.
+        reserve_nodes: number of idle nodes of each kind that stay on (warm reserve).
         reserve_share: warm reserve as a fraction of the nodes of each kind. The larger of both reserves
             applies.
     """

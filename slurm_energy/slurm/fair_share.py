@@ -192,7 +192,7 @@ class _Tree:
     def _level(self, account: str, visited: set[str]) -> list[Association]:
         """Return the associations that compete for the shares of a Slurm account.
 
-        These include the associations below accounts with `Share=parent`.
+        The result includes the associations below accounts with `Share=parent`.
 
         Args:
             account: name of the account.

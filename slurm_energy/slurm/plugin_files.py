@@ -110,7 +110,7 @@ def programs(conf: Path, settings: Settings, key: str) -> list[Path]:
 def plugin_directories(settings: Settings) -> list[Path]:
     """Return the existing directories that may hold Slurm's plugins.
 
-    These are PluginDir, the directories beside Slurm's commands, and the usual paths.
+    The candidates are PluginDir, the directories beside Slurm's commands, and the usual paths.
     """
     named = [Path(part) for value in settings.get("plugindir", []) for part in value.split(":") if part]
     if program := shutil.which("scontrol"):

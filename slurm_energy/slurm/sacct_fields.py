@@ -28,7 +28,7 @@ class SacctField:
 
     Attributes:
         name: name of the field, and header of its column.
-        width: default number of characters; negative: left-justified.
+        width: default number of characters; a negative number means that the field is left-justified.
         doc: meaning, for users.
         overflow: treatment by sacct of a value that is longer than the column.
         since: first release with the field, as (major, minor).

@@ -109,7 +109,7 @@ def prior_samples(
 def prepare_gpu_samples() -> None:
     """Draw the samples of GPUs before the first job needs them.
 
-    This takes 50 ms and may run in any thread.
+    Drawing takes 50 ms and may run in any thread.
     """
     _gpu_response(SAMPLES)
 

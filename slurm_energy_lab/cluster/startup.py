@@ -30,8 +30,8 @@ class StartupStep:
         node: node in whose namespaces the process runs; None for the namespaces of the lab's daemons.
         needs: names of steps that must be ready first.
         env: additional environment variables of the process.
-        ready: function that returns whether a daemon is ready. None for a task: a task is ready when it has
-            ended with exit code 0.
+        ready: function that returns whether a daemon is ready. It is None for a task, because a task is ready
+            when it has ended with exit code 0.
         timeout_s: seconds after which a step that is not ready fails.
     """
 

@@ -1,6 +1,6 @@
 """Supervisor: PID 1 in the namespaces of a node or of the lab's daemons.
 
-It starts and reaps processes.
+The supervisor starts and reaps processes.
 
 When a supervisor ends, the kernel kills every process and removes every mount of its namespaces.
 `senergy lab down` relies on this. A supervisor does not depend on Slurm.

@@ -66,7 +66,7 @@ class UsageByJob:
     def running(self, job: Job) -> bool:
         """Return whether a job keeps any logical CPU busy now.
 
-        This includes every job that uses a GPU.
+        The result is also True for every job that uses a GPU.
         """
         return self._occupancy.busy_cpus(job) > 0
 

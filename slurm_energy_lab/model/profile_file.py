@@ -131,7 +131,7 @@ def _override(path: Path, data: dict[str, Any], key: str, value: Any) -> None:
 def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
     """Add the values that follow from the cpufreq driver to the profile data.
 
-    These are the governor, the energy performance preference, the frequency table and `cpuinfo_max_khz`.
+    The values are the governor, the energy performance preference, the frequency table and `cpuinfo_max_khz`.
     """
     cpufreq = data.get("cpufreq")
     if not isinstance(cpufreq, dict):

@@ -16,9 +16,9 @@ class FrequencyRequest:
         min_khz: scaling_min_freq.
         max_khz: scaling_max_freq.
         setspeed_khz: scaling_setspeed; None if not set. Only the governor `userspace` uses this frequency.
-        epp: energy_performance_preference: a name, or a number "0" to "255" as text. Only drivers in active
-            mode use this preference. None if the driver has no preferences.
-        boost: whether boost is enabled: the value of cpufreq/boost, or the inverse of no_turbo.
+        epp: energy_performance_preference, as a name or as a number "0" to "255" in text form. Only drivers
+            in active mode use this preference. None if the driver has no preferences.
+        boost: whether boost is enabled. It is the value of cpufreq/boost, or the inverse of no_turbo.
     """
 
     governor: str

@@ -218,7 +218,7 @@ class CpufreqState:
 
         Args:
             policy: settings of the CPU.
-            word: the written text: a name, or for Intel's driver also a number from 0 to 255.
+            word: the written text. It is a name, or for Intel's driver also a number from 0 to 255.
 
         Raises:
             OSError: EINVAL for any other text. EBUSY for any preference except performance while the active

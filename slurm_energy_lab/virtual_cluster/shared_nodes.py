@@ -309,7 +309,7 @@ class SharedNodes:
     def spooled(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
         """Yield the records and periods of each node as the agent would deliver them.
 
-        This stops the agent.
+        Delivering them stops the agent.
         """
         for node in self.nodes:
             manager = node.node.manager

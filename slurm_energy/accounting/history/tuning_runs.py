@@ -91,7 +91,7 @@ class StoredRun(NamedTuple):
         owner: login name of the user; `SITE` for characterisation runs of the site.
         hardware: kind of hardware.
         workload: fingerprint of the batch script, else the value of `--energy-model`. For a characterisation
-            run: class of the reference compute kernel.
+            run, it is the class of the reference compute kernel.
         fingerprint, model: digest of the batch script, value of `--energy-model`; None if unknown or not
             given.
         end: end of the run in Unix seconds.
@@ -137,7 +137,7 @@ def store_learned(connection: Connection, learned: Iterable[tuple[int, StoredRun
 
     Args:
         connection: connection of the writing thread.
-        learned: row id and run of each job. None instead of a run: nothing can be learned from the job.
+        learned: row id and run of each job. If the run is None, nothing can be learned from the job.
     """
     with transaction(connection):
         for key, run in learned:

@@ -39,8 +39,8 @@ class UsageQuery:
     """Query for usage: a time window with its intervals, and the conditions.
 
     Attributes:
-        edges: ascending Unix seconds: start of the window, boundaries between its intervals, end of the
-            window.
+        edges: ascending Unix seconds. They are the start of the window, the boundaries between its intervals,
+            and the end of the window.
         clusters: names of clusters; an empty value means all.
         nodes: nodes whose energy is counted; an empty value means all nodes. With a list of nodes, CPU and
             GPU time are unknown.

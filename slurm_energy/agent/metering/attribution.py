@@ -27,8 +27,8 @@ class JobResourceTime:
 
     Attributes:
         job: unique name of the job.
-        held_ns: allocated CPU time in nanoseconds: the number of the job's logical CPUs times the duration of
-            their allocation.
+        held_ns: allocated CPU time in nanoseconds. It is the number of the job's logical CPUs multiplied by
+            the duration of their allocation.
         cpu_time_ns: CPU time used in the interval, in nanoseconds; None if unknown.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
         monitored: the job's use of monitored quantities, see `NodeMeasurement.monitored`. A value of None

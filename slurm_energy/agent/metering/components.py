@@ -26,7 +26,7 @@ class JobComponent:
     Attributes:
         component: name of the component in the record.
         source: measurement interfaces, joined by "+".
-        quality: quality of the component's counter: measured or modelled.
+        quality: quality of the component's counter: whether it is measured or modelled.
         known: False if it is unknown whether the job uses the component.
     """
 
@@ -39,8 +39,8 @@ class JobComponent:
 def has_whole_node(context: JobContext, cpu_count: int) -> bool:
     """Return whether a job has the whole node.
 
-    That is the case if Slurm reports the job as exclusive, or if all `cpu_count` logical CPUs of the node are
-    allocated to the job.
+    A job has the whole node if Slurm reports the job as exclusive, or if all `cpu_count` logical CPUs of the
+    node are allocated to the job.
     """
     return context.exclusive or (context.cpus is not None and context.cpus >= cpu_count > 0)
 

@@ -169,8 +169,8 @@ class PowerMonitor:
         cap_watts: power cap for the sum of all components except `other`; None without a cap.
         gpu_cap_watts: power cap of each GPU; None without a cap.
         peak_watts: highest mean power of a window so far, without `other`; None before the first window.
-            `other` is left out because the node meter is slower than the counters of the components: the
-            power of `other` oscillates whenever the power of a component changes.
+            `other` is left out because the node meter is slower than the counters of the components. The
+            power of `other` therefore oscillates whenever the power of a component changes.
         above_cap_s: seconds of windows above a cap; None without caps.
         budget_capped_s: seconds in which a power budget limited a device of the job to less than the job's
             own power limit; None if no budget applied.

@@ -244,7 +244,8 @@ class Ledger:
     ) -> None:
         """Charge all energy to the job `sole`, which had the whole node for the whole interval `open_time`.
 
-        This is the common case, and on most nodes the only one. `charges` receives the charge of the job.
+        A single job on the node is the common case, and on most nodes the only one. `charges` receives the
+        charge of the job.
         """
         self.idle.observe(open_time.length_s, energy_uj, ())
         for name, energy in energy_uj.items():

@@ -30,8 +30,8 @@ class BudgetScope:
 
     Attributes:
         kind: whether the budget limits the cluster, nodes or jobs, and how the nodes or jobs are selected.
-        names: names of the nodes, partitions, users or QOS that the budget limits. For an account: its name
-            and the names of all accounts below it. Empty for the cluster.
+        names: names of the nodes, partitions, users or QOS that the budget limits. For an account, it has the
+            name of the account and the names of all accounts below it. For the cluster, it is empty.
     """
 
     kind: ScopeKind
@@ -76,8 +76,8 @@ class BudgetedJob:
         job_id, restart_count: id of the job and number of its requeues, which together identify the run.
         user, account, partition, qos: names of the job's user, account, partition and QOS; empty if unknown.
         nodes: nodes of the job.
-        deadline_s: slack of the job: seconds until its deadline minus its remaining run time without a power
-            limit. None means that the job has no deadline.
+        deadline_s: slack of the job, which is the seconds until its deadline minus its remaining run time
+            without a power limit. None means that the job has no deadline.
         draw_watts: predicted power of one device of the job, by kind of device. The value is an upper
             quantile.
         curves: response curve by kind of device, best source first.
@@ -159,7 +159,7 @@ class BudgetStatus:
         fixed_watts: power of all parts without a power limit.
         capped_watts: power by which the limits reduce the power of devices.
         headroom_watts: power above idle that new jobs may add now, including the power already promised to
-            jobs. Negative: the budget is above its limit.
+            jobs. A negative value means that the budget is above its limit.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. No limit can be lower.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.

@@ -37,8 +37,8 @@ class BudgetHeadroom:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
         limit_watts: limit now.
-        headroom_watts: power above idle that new jobs may add now. Negative: the budget is above its limit.
-            Infinity means that the budget has no limit.
+        headroom_watts: power above idle that new jobs may add now. A negative value means that the budget is
+            above its limit. Infinity means that the budget has no limit.
         steps: changes of the limit in the next 24 h, in ascending order: (Unix time in seconds, limit in
             watts from then on).
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of

@@ -164,7 +164,7 @@ class DeferralLoop:
         The result is None if the job is not held.
 
         Args:
-            job_ids: ids under which the job may be known: its own id, and the id of its array or
+            job_ids: ids under which the job may be known. They are its own id, and the id of its array or
                 heterogeneous job.
         """
         planner = self._planner

@@ -60,7 +60,7 @@ class RequestLimiter:
     async def user_slot(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
         """Context manager that waits until the user may have another request in progress.
 
-        It occupies one of the user's slots for requests during the `with` block.
+        The context occupies one of the user's slots for requests during the `with` block.
 
         `trusted` marks operators and agents. Separate limits apply to them.
 
@@ -100,7 +100,7 @@ class RequestLimiter:
     async def shared_slot(self, *, trusted: bool) -> AsyncIterator[None]:
         """Context manager that waits for a request slot shared by all users.
 
-        It occupies the slot during the `with` block.
+        The context occupies the slot during the `with` block.
 
         `trusted` marks operators and agents, whose requests need no shared slot.
 

@@ -293,7 +293,8 @@ def is_count(hint: Hint | None) -> TypeGuard[int]:
 def _share(used: float, wanted: float, limit: float | None, computing: float) -> float:
     """Return the loader's CPU use in percent of the CPUs that the loader could use.
 
-    These are the CPUs that the loader's processes can keep busy, or fewer if the job has fewer CPUs left.
+    The loader could use the CPUs that the loader's processes can keep busy, or fewer if the job has fewer
+    CPUs left.
     """
     available = wanted if limit is None else min(wanted, max(limit - computing, 0.1))
     return max(0.0, min(100.0, 100 * used / max(available, 0.01)))

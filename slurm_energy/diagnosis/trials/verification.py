@@ -171,7 +171,7 @@ def is_unresolved(proposal: AdjustmentProposal, decision: TrialDecision, runs: i
     Args:
         proposal: the adjustments with their predicted gain.
         decision: result of the comparison.
-        runs: number of all compared runs: those with and those without the adjustments.
+        runs: number of all compared runs, with and without the adjustments.
     """
     if decision.verdict is not TrialVerdict.UNDECIDED or decision.noise is None:
         return False

@@ -87,9 +87,9 @@ class History:
     """Runs in memory, by similarity key, and forecasts from them. Not thread-safe.
 
     Args:
-        max_keys: maximum number of similarity keys. The maximum bounds the memory: a key and its runs need
-            about 1 kB. If every job has its own name, there are several keys per run. Above the maximum, the
-            oldest keys of the users with the most keys are dropped. Therefore no user can displace the
+        max_keys: maximum number of similarity keys. The maximum bounds the memory, because a key and its runs
+            need about 1 kB. If every job has its own name, there are several keys per run. Above the maximum,
+            the oldest keys of the users with the most keys are dropped. Therefore no user can displace the
             history of other users.
     """
 
@@ -161,7 +161,7 @@ class History:
 
         Args:
             partition: name of the partition; None means unknown.
-            on_gpus: True: the sums over runs with GPUs. False: the sums over runs without GPUs.
+            on_gpus: True selects the sums over runs with GPUs, False the sums over runs without GPUs.
         """
         return None if partition is None else self._partitions.get((partition, on_gpus))
 

@@ -15,7 +15,7 @@ _HALVINGS = 8
 def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any) -> Any:
     """Return the watts of a device in one phase of a step.
 
-    They are the static watts plus a share of the range from static watts to design power.
+    The watts of a phase are the static watts plus a share of the range from static watts to design power.
 
     Args:
         static_watts: watts without work.

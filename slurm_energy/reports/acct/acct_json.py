@@ -66,7 +66,7 @@ def add_energy(document: dict[str, Any], rows: Sequence[AcctRow], scope: str, no
     Args:
         document: document of `sacct --json`. This function changes it.
         rows: rows of the jobs and steps, in the order in which `job_cells` yields them.
-        scope: `scope` of the controller's response: whose energy the caller may see.
+        scope: value of `scope` in the controller's response, which says whose energy the caller may see.
         notes: texts to add to the `warnings` of the document.
     """
     remaining = iter(rows)

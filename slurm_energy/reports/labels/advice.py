@@ -31,8 +31,7 @@ def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
 
     Args:
         job: job with its energy records.
-        config: configuration of the site: power limits and best known settings; None means
-            the defaults.
+        config: configuration of the site, with power limits and best known settings; None means the defaults.
     """
     config = config or Config()
     findings = [*_reliability_notes(job), *_setting_notes(job), *_cap_notes(job, config), *_observations(job)]

@@ -68,8 +68,7 @@ def page(
         title: heading; empty means a heading derived from the jobs.
         remarks: remarks at the top of the page, one paragraph each.
         now: current time for the footer; None omits the date.
-        config: configuration of the site: power limits and best known settings; None means
-            the defaults.
+        config: configuration of the site, with power limits and best known settings; None means the defaults.
         budgets: charts of the power under budgets, as `reports.budgets.page.budget_cards` returns them.
     """
     cards = {"budgets": budgets, "budget_legend": LEGEND}

@@ -51,8 +51,7 @@ def label(
         style: format of times.
         earlier_runs: runs of the same job before Slurm requeued it.
         decisions: changes that the queue engine made to the job, as returned by `GET /v1/jobs/ID`.
-        config: configuration of the site: power limits and best known settings; None means
-            the defaults.
+        config: configuration of the site, with power limits and best known settings; None means the defaults.
     """
     sections = [
         _title(f"Energy label of job {job.display_id}", "="),

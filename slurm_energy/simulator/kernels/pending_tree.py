@@ -75,8 +75,8 @@ class PendingJobs(NamedTuple):
         keys: set of the KEY_RANK of pending jobs, for medians. Empty for policies that need no median.
         in_order, places: sets of the rows and of the PLACE of pending jobs, for `metis`. Empty for other
             policies.
-        stack: work space of searches: tree nodes to visit, shape (64,). `stack_score` has the tiers and
-            scores of these nodes, shape (64, 2).
+        stack: work space of searches, shape (64,). It holds the tree nodes to visit. `stack_score` has the
+            tiers and scores of these nodes, shape (64, 2).
     """
 
     nodes: Floats

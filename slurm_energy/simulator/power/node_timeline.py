@@ -30,7 +30,8 @@ class UnitRequest:
         units: number of units (GPUs, cores or whole nodes) that the job needs.
         nodes: numbers of the nodes that the job may use, ascending, shape (e,).
         unit_memory_gib: memory in GiB per unit; 0 if the job requests none.
-        shared: resources that belong to the cluster, not to nodes: licenses and, last, watts. Shape (r,).
+        shared: resources that belong to the cluster, not to nodes, shape (r,). They are licenses, followed by
+            watts.
         length_s: expected seconds for which the job holds the resources.
         reservation: index of the reservation that the job requests; -1 if the job requests none.
     """

@@ -88,8 +88,9 @@ class SimulationResult:
         nodes_over_budget_s: seconds, a part of `over_budget_s`, in which the nodes alone exceeded the budget,
             without any job.
         units: number of units of the whole cluster, in the unit of the jobs' sizes (GPUs, cores or nodes).
-        segments: intervals in which jobs drew power, as columns: row of the job, start, end, watts. None if
-            the intervals were not recorded because each job ran without interruption at constant power.
+        segments: intervals in which jobs drew power. The columns are row of the job, start, end, and watts.
+            None if the intervals were not recorded because each job ran without interruption at constant
+            power.
         suspensions: number of suspensions by deferral.
         notes: remarks for the user.
         site_totals: additional totals, by name, of a simulation of several sites.

@@ -205,7 +205,7 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
         first: the shapes of job i are the rows first[i] to first[i + 1] - 1, shape (n + 1,).
         job: columns of jobs by name; `submit_s` is required.
         shape: columns of shapes by name; `units` and `time_s` are required.
-        **more: names of users, jobs, partitions and so on: the remaining attributes of `Workload`.
+        **more: further attributes of `Workload`, such as the names of users, jobs and partitions.
 
     Raises:
         UsageError: a time or power is impossible. The message names the job.

@@ -117,8 +117,8 @@ def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
 def non_preemptible_partitions(run: Runner = run_command) -> frozenset[str]:
     """Return the partitions whose jobs must not be preempted.
 
-    These are the partitions with `PreemptMode=OFF` if the cluster has another mode. If the mode of the
-    cluster is `OFF` (the default), the result is empty: Slurm itself does not preempt, and the
+    If the mode of the cluster is not `OFF`, the result contains the partitions with `PreemptMode=OFF`. If the
+    mode of the cluster is `OFF` (the default), the result is empty: Slurm itself does not preempt, and the
     configuration key `priority.preempt` alone decides.
 
     Raises:

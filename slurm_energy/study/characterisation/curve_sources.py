@@ -19,7 +19,7 @@ class CurveProgram:
 
     Attributes:
         user: user who owns the program; an empty value means unknown.
-        names: names that jobs of the program may have: the program's model and workload.
+        names: names that jobs of the program may have, which are the program's model and workload.
         last_job: id of the program's last job; an empty value means unknown.
         points: points of the curve as in `GET /v1/tuning`.
         program: program as `USER/NAME`; an empty value means that the other attributes identify the program.

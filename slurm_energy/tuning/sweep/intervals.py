@@ -20,8 +20,8 @@ _NORMAL: Final = 1.959964
 def student_t(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t distribution.
 
-    It is the factor of a two-sided 95 % interval. Source: Abramowitz and Stegun, Table 26.10 for up to 10
-    degrees of freedom, equation 26.7.5 for more.
+    The quantile is the factor of a two-sided 95 % interval. Source: Abramowitz and Stegun, Table 26.10 for up
+    to 10 degrees of freedom, equation 26.7.5 for more.
 
     Args:
         freedom: degrees of freedom, at least 1. Fractions are rounded down, which widens the interval.

@@ -48,8 +48,8 @@ class SweepPreset:
         name: name of the preset, or path of its file.
         summary: one line for users.
         needs: requirements on the job so that the settings take effect.
-        counts: choices of whole numbers: for each name its expressions.
-        words: choices of words: for each name its words.
+        counts: choices of whole numbers, by name. Each has its expressions.
+        words: choices of words, by name. Each has its words.
         settings: expression by name of a factor.
         rules: expressions that must be true, each with the reason why other combinations are left out.
         knobs: factors that set knobs of the hardware.
