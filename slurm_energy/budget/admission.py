@@ -1,18 +1,24 @@
 """Admission under power budgets: pending jobs that fit now, and the limits at which they start.
 
-The simulator and the controller use the same functions. Running jobs count at their economic limits, because
-the distribution lowers running jobs to these limits to free power for further jobs.
+The simulator and the controller use the same functions. A job starts if the power that it needs at its
+economic limit is free, or is used by running jobs for less work per watt. The distribution takes this power
+from the running jobs.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from slurm_energy.budget.group_response import GroupLimits, group_limits
-from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups
+from slurm_energy.budget.group_response import GroupLimits
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+_OFFER_FACTOR: Final = 1.1
+"""Offered power divided by the demand. The demand changes a little until the power is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,38 +36,6 @@ class PowerAdmission:
     headroom_watts: Floats
 
 
-def headroom_watts(
-    groups: PowerGroups, budgets: BudgetColumns, *, limits: GroupLimits | None = None
-) -> Floats:
-    """Return the power that new jobs may add under each budget, shape (b,).
-
-    The headroom is negative if the power is above the limit.
-
-    Args:
-        groups: groups of devices of running jobs, and of devices without jobs.
-        budgets: budgets in force.
-        limits: characteristic limits of the groups; None means that they are computed.
-    """
-    counted_watts = (limits or group_limits(groups)).economic_watts
-    used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts
-    free: Floats = budgets.limit_watts - budgets.fixed_watts - used_watts
-    return free
-
-
-def added_watts(pending: PowerGroups, idle_watts: Floats, *, limits: GroupLimits | None = None) -> Floats:
-    """Return the power above idle that each group of devices adds when it starts, shape (n,); at least 0.
-
-    The admission uses the sum over all groups of a job. The job starts at its economic limit or above.
-
-    Args:
-        pending: groups of devices of pending jobs, with predicted power and response to limits.
-        idle_watts: power of one idle device, shape (n,).
-        limits: characteristic limits of the groups; None means that they are computed.
-    """
-    above_idle: Floats = np.maximum(0.0, (limits or group_limits(pending)).economic_watts - idle_watts)
-    return above_idle * pending.devices
-
-
 def admit_in_order(
     job_watts: Floats, members: Floats, headroom: Floats, *, stops_at: Bools | None = None
 ) -> PowerAdmission:
@@ -70,7 +44,8 @@ def admit_in_order(
     A job is admitted if no budget is exceeded by this job together with the jobs admitted before.
 
     Args:
-        job_watts: power that the start of each job adds above idle, in the order of starts, shape (m,).
+        job_watts: power that must be free for each job, in the order of starts: the power that its start adds
+            above idle, and the power that running jobs keep from it. Shape (m,).
         members: fraction of each job's power that counts under each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
         stops_at: whether each job, if it does not fit, stops all later jobs, shape (m,). None means that no
@@ -93,7 +68,24 @@ def admit_in_order(
     return PowerAdmission(fits, blocking, left)
 
 
-def start_limits(limits: GroupLimits, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
+def offered_watts(headroom_watts: float, unused_watts: float, demand_watts: Sequence[float]) -> float:
+    """Return the power that pending jobs may take at any time, and that is therefore kept free.
+
+    Power that no running job needs is always offered, so that jobs start at once. Power that running jobs use
+    is offered only if a pending job fits.
+
+    Args:
+        headroom_watts: power that new jobs may add if running jobs are lowered.
+        unused_watts: part of this power that no running job needs.
+        demand_watts: power that must be free for each pending job.
+    """
+    fitting = math.fsum(watts for watts in demand_watts if watts <= headroom_watts)
+    return min(headroom_watts, max(unused_watts, _OFFER_FACTOR * fitting))
+
+
+def start_limits(
+    limits: GroupLimits, economic_watts: Floats, idle_watts: Floats, members: Ints, headroom: Floats
+) -> Floats:
     """Return the power limit per device with which an admitted job starts, shape (n,).
 
     The limit applies until the next distribution.
@@ -104,17 +96,17 @@ def start_limits(limits: GroupLimits, idle_watts: Floats, members: Ints, headroo
 
     Args:
         limits: characteristic limits of the groups of devices of one admitted job.
+        economic_watts: economic limit of each group, see `economic_power`, shape (n,).
         idle_watts: power of one idle device, shape (n,).
         members: number of devices of each group under each budget, shape (b, n).
         headroom: power that the job may add under each budget, shape (b,).
     """
-    low = np.maximum(idle_watts, limits.economic_watts)
+    low = np.maximum(idle_watts, economic_watts)
     more = np.maximum(0.0, limits.needed_watts - low)
     free = headroom - members @ (low - idle_watts)
     wanted = members @ more
     exceeds = (wanted > free) & (wanted > 0)
     parts = np.divide(np.maximum(0.0, free), wanted, out=np.ones_like(wanted), where=exceeds)
-    starts: Floats = limits.economic_watts + float(np.min(parts, initial=1.0)) * np.maximum(
-        0.0, limits.needed_watts - limits.economic_watts
-    )
+    more = np.maximum(0.0, limits.needed_watts - economic_watts)
+    starts: Floats = economic_watts + float(np.min(parts, initial=1.0)) * more
     return starts

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from slurm_energy.budget.power_groups import NO_JOB, PowerGroups
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
-ADMISSION_SLOWDOWN: Final = 0.25
-"""Slowdown to which running jobs without a slowdown limit are lowered in order to start further jobs. Two
-jobs at such limits do more work than one job without a limit."""
 _RESPONSIVE = 1e-6
 """Increase in time above which a group counts as slowed down by its lowest limit."""
 
@@ -27,17 +23,12 @@ class GroupLimits:
             takes power from the job.
         slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor if the job has no
             slowdown limit.
-        economic_watts: limit to which the job may be lowered in order to start further jobs. It is the
-            lowest limit that keeps the job's slowdown limit. Without a slowdown limit, it is the lower of two
-            limits: the limit with the slowdown `ADMISSION_SLOWDOWN`, and the limit with the minimum
-            energy-delay product.
         floor_watts: lowest limit that a budget may set.
     """
 
     max_watts: Floats
     needed_watts: Floats
     slowdown_watts: Floats
-    economic_watts: Floats
     floor_watts: Floats
 
 
@@ -53,17 +44,12 @@ def group_limits(groups: PowerGroups) -> GroupLimits:
     limited = ~np.isnan(groups.slowdown_limit)
     slows = time_ratios(groups, floor_watts[:, None])[:, 0] > 1 + _RESPONSIVE
     parts = np.maximum(1, _sum_by_job(groups.job_id, slows.astype(np.float64)))
-    accepted = np.where(limited, np.maximum(0.0, groups.slowdown_limit), ADMISSION_SLOWDOWN)
-    accepted_watts = _limit_at_time(groups, (1 + accepted) ** (1 / parts))
-    accepted_watts = np.clip(accepted_watts, floor_watts, needed_watts)
-    slowdown_watts = np.where(limited, accepted_watts, floor_watts)
-    best_watts = np.maximum(slowdown_watts, _least_edp_watts(groups, floor_watts, needed_watts))
-    economic_watts = np.where(limited, slowdown_watts, np.minimum(accepted_watts, best_watts))
+    accepted = np.where(limited, np.maximum(0.0, groups.slowdown_limit), 0.0)
+    accepted_watts = np.clip(_limit_at_time(groups, (1 + accepted) ** (1 / parts)), floor_watts, needed_watts)
     return GroupLimits(
         max_watts=np.asarray(groups.max_watts, np.float64),
         needed_watts=needed_watts,
-        slowdown_watts=slowdown_watts,
-        economic_watts=np.where(groups.weight > 0, economic_watts, slowdown_watts),
+        slowdown_watts=np.where(limited, accepted_watts, floor_watts),
         floor_watts=floor_watts,
     )
 
@@ -80,29 +66,9 @@ def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
     Returns:
         Time ratios, shape (n, m).
     """
-    levels, times, _ = _extended_levels(groups)
+    levels, times = _extended_levels(groups)
     below = np.maximum(1.0, levels[:, :1] / np.maximum(limit_watts, 1e-9))
     return _interpolated(levels, times, limit_watts) * below
-
-
-def power_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
-    """Return the power at the given limits divided by the power without a limit, shape (n, m).
-
-    Args:
-        groups: n groups of devices.
-        limit_watts: limits per device, shape (n, m).
-    """
-    levels, _, powers = _extended_levels(groups)
-    below = np.minimum(1.0, limit_watts / np.maximum(levels[:, :1], 1e-9))
-    return _interpolated(levels, powers, limit_watts) * below
-
-
-def job_power_share(groups: PowerGroups) -> Floats:
-    """Return each group's share of its job's power without limits, 0 to 1, shape (n,)."""
-    draw_watts: Floats = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
-    watts: Floats = np.maximum(groups.devices * draw_watts, 1e-9)
-    shares: Floats = watts / _sum_by_job(groups.job_id, watts)
-    return shares
 
 
 def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
@@ -118,39 +84,8 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
     return keeps
 
 
-def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
-    """Return the energy-delay product of each group's job if only the group has the given limits.
-
-    The product is relative to the product without limits. The power of all groups of the job is included.
-    Otherwise, the power of a small group would have as much weight as a slowdown of the whole job.
-
-    Args:
-        groups: n groups of devices.
-        limit_watts: limits per device, shape (n, m).
-
-    Returns:
-        Relative products, shape (n, m).
-    """
-    share = job_power_share(groups)[:, None]
-    power = 1 - share + share * power_ratios(groups, limit_watts)
-    product: Floats = power * np.square(time_ratios(groups, limit_watts))
-    return product
-
-
-def _least_edp_watts(groups: PowerGroups, floor_watts: Floats, needed_watts: Floats) -> Floats:
-    """Return the limit with the minimum energy-delay product of the group's job.
-
-    If several limits have the minimum product, return the highest of these limits.
-    """
-    levels = np.concatenate([groups.level_watts, floor_watts[:, None], needed_watts[:, None]], axis=1)
-    levels = -np.sort(-np.clip(levels, floor_watts[:, None], needed_watts[:, None]), axis=1)
-    best = np.argmin(relative_edp(groups, levels), axis=1)
-    limits: Floats = levels[np.arange(groups.count), best]
-    return limits
-
-
-def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
-    """Return limits, time ratios and power ratios of the groups, shape (n, k + 1) each.
+def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats]:
+    """Return limits and time ratios of the groups, shape (n, k + 1) each.
 
     The last column is added to the k known limits. Its limit is the expected power, and it has no slowdown. A
     limit above the expected power has no effect, whatever the table contains.
@@ -161,8 +96,7 @@ def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
     levels = np.concatenate([np.minimum(groups.level_watts, top_watts), top_watts], axis=1)
     ones = np.ones((groups.count, 1))
     times = np.where(is_below, np.maximum(1.0, groups.time_ratio), 1.0)
-    powers = np.where(is_below, groups.power_ratio, 1.0)
-    return levels, np.concatenate([times, ones], axis=1), np.concatenate([powers, ones], axis=1)
+    return levels, np.concatenate([times, ones], axis=1)
 
 
 def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
@@ -190,7 +124,7 @@ def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
 
 def _limit_at_time(groups: PowerGroups, allowed: Floats) -> Floats:
     """Return the lowest limit at which the time ratio is at most `allowed`, shape (n,)."""
-    levels, times, _ = _extended_levels(groups)
+    levels, times = _extended_levels(groups)
     rows = np.arange(groups.count)
     fits = times <= allowed[:, None]
     above = np.maximum(1, np.argmax(fits, axis=1))

@@ -126,6 +126,7 @@ def kept_watts(
 def license_changes(
     queue: QueueColumns,
     wanted: Ints,
+    retained: Ints,
     names_of: Callable[[int], Sequence[str]],
     every_name: Sequence[str],
     targets: dict[int, int],
@@ -141,11 +142,13 @@ def license_changes(
     Args:
         queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
+        retained: power that running jobs keep from each pending job, shape (n,). The job also requests these
+            licenses.
         names_of: function that returns the names of the licenses of the job in a row. The cluster's
             license comes first.
         every_name: names of all licenses of budgets.
-        targets: count that each job should hold, by job id. This function updates the counts. A starting
-            task of an array gets the count of the array.
+        targets: count that each job should hold when it runs, by job id. This function updates the counts. A
+            starting task of an array gets the count of the array.
         max_count: total of the license in Slurm.
     """
     totals = _het_totals(queue, wanted)
@@ -165,6 +168,7 @@ def license_changes(
         target = min(target, max_count)
         if names:
             new_targets[job_id] = target
+        target = min(target + int(retained[row]), max_count)
         if set(names) == set(counts) and all(
             _is_near(counts[name], target, can_exceed=not is_pending) for name in names
         ):

@@ -39,12 +39,13 @@ def withheld_power(
     limit_watts: float,
     steps: Sequence[tuple[float, float]],
     now_unix_s: float,
+    offered_watts: float = math.inf,
 ) -> list[WithheldPower]:
     """Return the power to withhold. The first entry has no end; further entries have separate periods.
 
     Overlapping entries add up. Their present sum is `total - used - headroom`, so that the free count equals
-    the headroom. At each step, the sum changes by the difference of the limits. The sum never exceeds the
-    total.
+    the headroom, or the offered power if it is less. At each step, the sum is that of the headroom, changed
+    by the difference of the limits. The sum never exceeds the total.
 
     Args:
         total_watts: total of the license.
@@ -53,6 +54,7 @@ def withheld_power(
         limit_watts: present limit.
         steps: pairs (Unix seconds, limit in watts) of the future changes, in ascending order.
         now_unix_s: present Unix time.
+        offered_watts: power that new jobs may take now, although the headroom is larger.
     """
     if math.isinf(headroom_watts) and headroom_watts > 0:
         free = float(total_watts - used_watts)
@@ -60,7 +62,8 @@ def withheld_power(
         free = max(0.0, headroom_watts)
     # Rounding up withholds at most one watt too much.
     now_watts = min(max(math.ceil(total_watts - used_watts - free), 0), total_watts)
-    periods = [(now_unix_s, now_watts)]
+    offered = min(free, max(0.0, offered_watts))
+    periods = [(now_unix_s, min(max(math.ceil(total_watts - used_watts - offered), 0), total_watts))]
     for at, watts in _merged([step for step in steps if step[0] > now_unix_s], MAX_STEPS):
         fall = limit_watts - watts if math.isfinite(limit_watts) and math.isfinite(watts) else 0.0
         periods.append((at, min(max(math.ceil(now_watts + fall), 0), total_watts)))

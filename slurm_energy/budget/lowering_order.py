@@ -75,11 +75,8 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
         limits: characteristic limits of these groups from `group_limits`.
         policy: policy by which the budget is distributed.
     """
-    grid = _grid(groups, limits)
+    grid, tier = limit_grid(groups, limits)
     width = grid[:, :-1] - grid[:, 1:]
-    middle = (grid[:, :-1] + grid[:, 1:]) / 2
-    tier = np.where(middle > limits.needed_watts[:, None], -1, 0)
-    tier[middle < limits.slowdown_watts[:, None]] = 1
     if policy is DistributionPolicy.EQUAL:
         first, last = _linear_prices(
             grid, np.full(groups.count, float(np.max(limits.max_watts, initial=1.0)))
@@ -96,13 +93,39 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
     return LoweringOrder(limits.max_watts, width, first, np.maximum(last, first + 1e-9))
 
 
-def _grid(groups: PowerGroups, limits: GroupLimits) -> Floats:
-    """Return the limits per device at which a group's marginal price may change, in descending order."""
+def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
+    """Return the limits per device at which the marginal price of a group may change, and tiers between them.
+
+    Args:
+        groups: n groups of devices.
+        limits: characteristic limits of these groups from `group_limits`.
+
+    Returns:
+        The limits in descending order, shape (n, s + 1), and the tier of each segment between two limits:
+        -1, 0 or 1, shape (n, s).
+    """
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
-    grid = np.concatenate([levels, np.stack(columns, axis=1)], axis=1)
-    descending: Floats = -np.sort(-grid, axis=1)
-    return descending
+    grid: Floats = -np.sort(-np.concatenate([levels, np.stack(columns, axis=1)], axis=1), axis=1)
+    middle = (grid[:, :-1] + grid[:, 1:]) / 2
+    tier: Ints = np.where(middle > limits.needed_watts[:, None], -1, 0)
+    tier[middle < limits.slowdown_watts[:, None]] = 1
+    return grid, tier
+
+
+def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
+    """Return the loss of throughput per watt in each segment, in nodes at full speed per watt, shape (n, s).
+
+    Within a tier, the loss per watt does not fall from a segment to the next one.
+
+    Args:
+        groups: n groups of devices.
+        grid: limits in descending order, shape (n, s + 1).
+        tier: tier of each segment, shape (n, s).
+    """
+    cost = groups.weight[:, None] * (1 - 1 / time_ratios(groups, grid))
+    slopes: Floats = _convex_slopes(grid, cost, tier) / np.maximum(1, groups.devices)[:, None]
+    return slopes
 
 
 def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
@@ -129,8 +152,7 @@ def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, 
     throughput is maximum. The sum of the jobs' energy-delay products is no substitute, because it grows
     without bound for the slowest job.
     """
-    cost = groups.weight[:, None] * (1 - 1 / time_ratios(groups, grid))
-    slope = _convex_slopes(grid, cost, tier) / np.maximum(1, groups.devices)[:, None]
+    slope = throughput_slopes(groups, grid, tier)
     width = grid[:, :-1] - grid[:, 1:]
     counted = np.abs(slope[(width > 0) & (tier >= 0) & (groups.weight[:, None] > 0)])
     scale = float(np.median(counted)) if len(counted) else 1.0

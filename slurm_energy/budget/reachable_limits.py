@@ -31,9 +31,13 @@ _MAX_GPU_RATIO: Final = 1.6
 that GPUs nearly keep. The excess is mostly memory traffic, which lower clocks of the cores do not end."""
 _START_S: Final = 3.0
 """Time after the start of a job after which its own power shows whether it keeps the lowest limit."""
-_START_GPU_RATIO: Final = 1.4
+START_GPU_RATIO: Final = 1.4
 """Power of a GPU with an unknown program at its driver's lowest limit, divided by that limit. Memory-bound
 programs draw up to 1.37 times the limit."""
+HOST_SHARE: Final = 0.5
+"""Power of a package that feeds GPUs at its lowest limit, divided by its maximum limit, until it is known."""
+START_SHARE: Final = 0.9
+"""Share of the power of a start that must be free for the start. The other power varies by the rest."""
 _MAX_SHARE: Final = 1.0
 """Power divided by the maximum limit above which an excess is no property of a low limit, but a fault.
 Packages of the lab draw up to 0.91 of it at their lowest frequency."""
@@ -68,6 +72,15 @@ class ReachableLimits:
         state = self._states.get(name)
         return 0.0 if state is None else state.start_watts
 
+    def reachable_watts(self, name: str) -> float:
+        """Return the power that a device may draw at its lowest limit with its present jobs.
+
+        Until the device has had its lowest limit, this is the power of nearly all programs for a GPU, and
+        infinity for a package, whose lowest frequency says nothing about its power.
+        """
+        state = self._states.get(name)
+        return math.inf if state is None else state.reachable_watts
+
     def _with_reachable_minimum(self, device: DeviceReport, now_s: float) -> DeviceReport:
         if device.min_watts is None or device.max_watts is None:
             return device
@@ -89,6 +102,8 @@ class _DeviceState:
         highest_watts: maximum of the lowest reachable limits of all jobs so far.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that the
             jobs have started.
+        reachable_watts: power that the device may draw at its lowest limit with the present jobs.
+        keeps_lowest: whether the device has kept its lowest limit with the present jobs.
     """
 
     job_ids: tuple[int, ...] = ()
@@ -97,6 +112,8 @@ class _DeviceState:
     learned_watts: float = 0.0
     highest_watts: float = 0.0
     start_watts: float = 0.0
+    reachable_watts: float = math.inf
+    keeps_lowest: bool = False
 
     def update(self, device: DeviceReport, now_s: float) -> float:
         """Update the state from a report, and return the lowest reachable limit with the present jobs.
@@ -107,9 +124,20 @@ class _DeviceState:
         """
         if not set(device.job_ids) & set(self.job_ids) and device.job_ids != self.job_ids:
             self.started_s, self.learned_watts, self.exceeds_since_s = now_s, 0.0, None
+            self.keeps_lowest = False
         self.job_ids = device.job_ids
         has_started = bool(device.job_ids) and now_s - self.started_s >= _START_S
         self.start_watts = 0.0 if has_started else self._unknown_watts(device)
+        known_watts = self._lowest_watts(device, now_s)
+        is_lowest = device.ceiling_watts is not None and device.ceiling_watts <= _LOWEST_RATIO * known_watts
+        self.keeps_lowest |= has_started and is_lowest and self.exceeds_since_s is None
+        is_known = self.keeps_lowest or self.learned_watts > 0
+        unknown_watts = max(known_watts, self._unknown_watts(device)) if _is_gpu(device) else math.inf
+        self.reachable_watts = known_watts if is_known else unknown_watts
+        return known_watts
+
+    def _lowest_watts(self, device: DeviceReport, now_s: float) -> float:
+        """Return the lowest reachable limit; learn it if the device exceeds its ceiling for long enough."""
         known_watts = max(device.min_watts or 0.0, self.learned_watts)
         watts = device.watts
         exceeds = watts is not None and known_watts < watts <= _plausible_watts(device)
@@ -125,7 +153,7 @@ class _DeviceState:
 
     def _unknown_watts(self, device: DeviceReport) -> float:
         """Return the power at the lowest limit for an unknown program."""
-        watts = _START_GPU_RATIO * (device.min_watts or 0.0) if _is_gpu(device) else 0.0
+        watts = START_GPU_RATIO * (device.min_watts or 0.0) if _is_gpu(device) else 0.0
         return min(max(watts, self.highest_watts), device.max_watts or 0.0)
 
 

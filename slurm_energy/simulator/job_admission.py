@@ -1,8 +1,7 @@
 """Admission of simulated jobs under a power budget, by the functions that also admit live jobs.
 
-A job is admitted if its power fits under the budget while all running jobs have their economic limits. The
-economic limit of a job is the power limit to which the job may be lowered so that further jobs can start. An
-admitted job starts once the limits in force leave enough power free, at its economic limit or above.
+A job is admitted if the power at its economic limit is free, or yields less work per watt in the running
+jobs. An admitted job starts once the limits in force leave enough power free, at its economic limit or above.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_energy.budget.admission import added_watts, admit_in_order, headroom_watts, start_limits
+from slurm_energy.budget.admission import admit_in_order, start_limits
+from slurm_energy.budget.work_price import PRICES, economic_power, headroom_at_prices
+from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.power.power_columns import PowerColumns, whole_cluster
 from slurm_energy.simulator.running_jobs import PowerPoint, RunningJob
@@ -41,7 +42,7 @@ class JobAdmission:
         self._idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
         self._may_slow_down = bool(np.isnan(rules.slowdown_limit))
         self._columns = columns
-        self._added_watts: dict[int, tuple[float, float]] = {}
+        self._economic: dict[int, tuple[float, float, int, float]] = {}
         self._reducible_watts: dict[int, float] = {}
 
     def added_watts(self, shapes: Sequence[int], room_watts: float) -> list[float]:
@@ -52,25 +53,38 @@ class JobAdmission:
             room_watts: power that the budget leaves for one job if no other job runs. A job that needs more
                 power and has no slowdown limit starts with a lower limit, but not below its floor.
         """
-        unknown = sorted({shape for shape in shapes if shape not in self._added_watts})
-        if unknown:
-            jobs = np.searchsorted(self._jobs.first, unknown, "right") - 1
-            groups = self._columns.pending(jobs.tolist(), unknown)
-            limits = self._columns.limits(jobs.tolist(), unknown)
-            idle_watts = self._idle_watts[self._jobs.hardware[unknown]]
-            watts = added_watts(groups, idle_watts, limits=limits)
-            lowest_watts = watts
-            if self._may_slow_down:
-                lowest_watts = groups.devices * np.maximum(0.0, groups.floor_watts - idle_watts)
-            pairs = zip(watts.tolist(), lowest_watts.tolist(), strict=True)
-            self._added_watts.update(zip(unknown, pairs, strict=True))
-        known = (self._added_watts[shape] for shape in shapes)
-        return [min(watts, max(lowest_watts, room_watts)) for watts, lowest_watts in known]
+        self._find(shapes)
+        known = (self._economic[shape] for shape in shapes)
+        return [min(watts, max(lowest_watts, room_watts)) for watts, lowest_watts, _, _ in known]
 
-    def headroom_watts(
+    def price_levels(self, shapes: Sequence[int]) -> list[int]:
+        """Return for each shape the index of the job's price of power in `work_price.PRICES`."""
+        self._find(shapes)
+        return [self._economic[shape][2] for shape in shapes]
+
+    def _find(self, shapes: Sequence[int]) -> None:
+        """Compute the economic power of the shapes for which it is not known yet."""
+        unknown = sorted({shape for shape in shapes if shape not in self._economic})
+        if not unknown:
+            return
+        jobs = np.searchsorted(self._jobs.first, unknown, "right") - 1
+        groups = self._columns.pending(jobs.tolist(), unknown)
+        idle_watts = self._idle_watts[self._jobs.hardware[unknown]]
+        limits = self._columns.limits(jobs.tolist(), unknown)
+        economic = economic_power(groups, idle_watts, limits=limits)
+        lowest_watts = economic.added_watts
+        if self._may_slow_down:
+            lowest_watts = groups.devices * np.maximum(0.0, groups.floor_watts - idle_watts)
+        columns = (economic.added_watts, lowest_watts, economic.level, economic.limit_watts)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        self._economic.update(zip(unknown, rows, strict=True))
+
+    def headroom_at_prices(
         self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
-    ) -> float:
-        """Return the power in watts that new jobs may add. A negative value means an exceeded limit.
+    ) -> Floats:
+        """Return the power in watts that new jobs may add, at each price of `work_price.PRICES`.
+
+        A negative value means an exceeded limit.
 
         Args:
             working: the running jobs that draw power.
@@ -79,17 +93,18 @@ class JobAdmission:
             now_s: current time in seconds.
         """
         if not working:
-            return limit_watts - fixed_watts
+            return np.full(len(PRICES), limit_watts - fixed_watts)
         groups = self._columns.running(working, now_s)
         limits = self._columns.limits([run.job for run in working], [run.shape for run in working])
         budgets = whole_cluster(groups, limit_watts, fixed_watts)
-        return float(headroom_watts(groups, budgets, limits=limits)[0])
+        headroom: Floats = headroom_at_prices(groups, budgets, limits=limits)[0]
+        return headroom
 
     def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
         """Return whether a job fits in the headroom, and the headroom in watts that is left.
 
         Args:
-            watts: power that the start of the job adds.
+            watts: power that must be free for the job.
             headroom_watts: power that new jobs may add.
         """
         admitted = admit_in_order(np.array([watts]), np.ones((1, 1)), np.array([headroom_watts]))
@@ -105,7 +120,9 @@ class JobAdmission:
         """
         limits, devices = self._columns.limits([job], [shape]), self._jobs.units[[shape]]
         idle_watts = self._idle_watts[self._jobs.hardware[[shape]]]
-        start_watts = start_limits(limits, idle_watts, devices[np.newaxis, :], np.array([left_watts]))
+        self._find([shape])
+        economic_watts, members = np.array([self._economic[shape][3]]), devices[np.newaxis, :]
+        start_watts = start_limits(limits, economic_watts, idle_watts, members, np.array([left_watts]))
         highest_watts = np.maximum(idle_watts + left_watts / devices, limits.floor_watts)
         limit_watts = float(np.minimum(start_watts, highest_watts)[0])
         return self._columns.responses.response(job, shape).point(limit_watts)

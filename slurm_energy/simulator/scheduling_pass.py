@@ -131,7 +131,10 @@ class SchedulingPass:
                 jobs = np.repeat(rows, np.diff(table.first))
                 now[now] = self._constrained.possible_now(jobs[now], shapes[now])
             if self._settings.hard_budget and self._control is not None:
-                now[now] &= self._demand.added_watts(shapes[now]) <= self._control.headroom_watts()
+                watts = self._demand.added_watts(shapes[now]) + self._demand.retained_watts(
+                    shapes[now].tolist()
+                )
+                now[now] &= watts <= self._control.headroom_watts()
             fits &= np.repeat(aged, np.diff(table.first)) | now
         table.possible[:] = fits
 
@@ -165,4 +168,5 @@ class SchedulingPass:
             return True
         watts = float(self._demand.added_watts(np.array([candidate.shape]))[0])
         keeps_floors = self._demand.keeps_floors(candidate, starts=True)
-        return keeps_floors and self._control.admit(watts) and self._control.make_room(watts)
+        retained_watts = float(self._demand.retained_watts([candidate.shape])[0])
+        return keeps_floors and self._control.admit(watts + retained_watts) and self._control.make_room(watts)

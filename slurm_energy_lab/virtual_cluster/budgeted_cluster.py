@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from slurm_energy.budget.admission import added_watts
+from slurm_energy.budget.admission import offered_watts
 from slurm_energy.budget.messages import NodeDecision, NodePoll
-from slurm_energy.budget.power_groups import PowerGroups
-from slurm_energy.controller.budgets.curves import time_and_power
 from slurm_energy.controller.budgets.engine import BudgetEngine
 from slurm_energy.controller.budgets.facts import (
     BudgetCycle,
@@ -30,8 +27,7 @@ from slurm_energy.controller.budgets.facts import (
     EngineSettings,
     ScopeKind,
 )
-from slurm_energy.scheduling.queue import Floats
-from slurm_energy_lab.model import NodeProfile
+from slurm_energy_lab.virtual_cluster.job_power import PendingJobPower, job_power
 from slurm_energy_lab.virtual_cluster.program_history import ProgramHistory
 from slurm_energy_lab.virtual_cluster.workload import ClusterJob, partition_of
 from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
@@ -41,6 +37,10 @@ OFFER_DELAY_CYCLES = 5
 """Decisions, one per second, after which Slurm may give power to jobs, because licenses follow once per
 period."""
 _NEXT_HOURS_S = 4 * 3600.0
+_WAITING_S = 1.5
+"""Time for which Slurm states that a job waits for power, after it tried to start the job."""
+_LIMIT_STEP_S = 10
+"""Seconds between the times at which future limits are read."""
 _MIN_PAUSE_S = 0.5
 """Minimum seconds between two polls of a node, also after the start of a job."""
 
@@ -95,6 +95,9 @@ class BudgetController:
         self.started_watts: dict[int, float] = {}
         self.cycle: BudgetCycle | None = None
         self.is_running = True
+        self.waiting: dict[int, tuple[float, PendingJobPower]] = {}
+        self._held: dict[int, float] = {}
+        self._released: list[tuple[float, float]] = []
         self._offers: deque[float] = deque(maxlen=OFFER_DELAY_CYCLES)
         self._next_s = float("-inf")
         self._limit = float("nan")
@@ -129,9 +132,9 @@ class BudgetController:
             falls_in_s += self._engine.reaction_s
         self._engine.set_budgets([BudgetInForce(BUDGET, scope, limit, lowest, falls_in_s=falls_in_s)])
         self._engine.set_jobs(self.jobs)
-        promised = self.cycle.budgets[0].headroom_watts if self.cycle is not None else float("inf")
-        promised = max(promised, sum(self.started_watts.values()))
-        self._offers.append(promised)
+        promised = max(self._wanted_offer_watts(now_s), sum(self.started_watts.values()))
+        promised += self._released_watts(now_s)
+        self._offers.append(promised - self._released_watts(now_s))
         self._engine.set_promised({BUDGET: promised})
         self.cycle = self._engine.decide(now_s)
         for name, state in self._engine.unsaved().items():
@@ -147,18 +150,71 @@ class BudgetController:
         decision = self._engine.poll(parsed, now_s)
         return NodeDecision.from_json(json.loads(json.dumps(decision.to_json())))
 
-    @property
-    def headroom_watts(self) -> float:
-        """Return the power that jobs may add now, according to Slurm's free licenses.
+    def _wanted_offer_watts(self, now_s: float) -> float:
+        """Return the power that Slurm should be able to give to the jobs that wait for power."""
+        if self.cycle is None:
+            return float("inf")
+        budget = self.cycle.budgets[0]
+        recent = {job: entry for job, entry in self.waiting.items() if now_s - entry[0] <= _WAITING_S}
+        self.waiting = recent
+        demands = [power.watts + budget.retained_watts[power.level] for _, power in recent.values()]
+        return offered_watts(budget.headroom_watts, budget.headroom_watts - budget.retained_watts[0], demands)
+
+    def headroom_watts(self, level: int) -> float:
+        """Return the power that a job may add now, according to Slurm's free licenses.
 
         The number of free licenses is updated with a delay.
 
         The number does not change while the controller is not running.
+
+        Args:
+            level: price level of the job.
         """
         offered = min(self._offers, default=0.0)
         if len(self._offers) < OFFER_DELAY_CYCLES or offered == float("inf"):
             return 0.0
-        return offered - sum(self.started_watts.values())
+        kept = self.cycle.budgets[0].retained_watts[level] if self.cycle is not None else 0.0
+        released = sum(watts for _, watts in self._released)
+        return offered + released - kept - sum(self.started_watts.values())
+
+    def end_job(self, job_id: int, now_s: float) -> None:
+        """Return the licenses of a job. Slurm may give them to other jobs until their number is corrected."""
+        self.jobs.pop(job_id, None)
+        self.started_watts.pop(job_id, None)
+        self._released.append((now_s, self._held.pop(job_id, 0.0)))
+
+    def start_job(self, job: BudgetedJob, power: PendingJobPower) -> None:
+        """Take the licenses of a job that starts."""
+        self.waiting.pop(job.job_id, None)
+        self.started_watts[job.job_id] = power.watts
+        self.jobs[job.job_id] = job
+        retained = self.cycle.budgets[0].retained_watts[power.level] if self.cycle is not None else 0.0
+        self._held[job.job_id] = power.watts + retained
+
+    def _released_watts(self, now_s: float) -> float:
+        """Return the licenses of jobs that ended since their number was corrected."""
+        self._released = [one for one in self._released if now_s - one[0] < OFFER_DELAY_CYCLES]
+        return sum(watts for _, watts in self._released)
+
+    def admits(self, job_id: int, power: PendingJobPower, now_s: float, limit_s: float) -> bool:
+        """Return whether a job may start, which lacks nothing but power.
+
+        Args:
+            job_id: id of the job.
+            power: power of the job.
+            now_s: time now.
+            limit_s: time limit of the job.
+        """
+        if self.cycle is None:
+            return False
+        budget, started = self.cycle.budgets[0], sum(self.started_watts.values())
+        times = range(0, math.ceil(limit_s) + 1, _LIMIT_STEP_S) if self._announced else ()
+        fall = self._limit - min([self._limit, *(self._limit_watts(now_s + ahead_s) for ahead_s in times)])
+        if fall > 0 and power.reachable_watts > budget.reachable_headroom_watts - fall - started:
+            return False
+        self.waiting[job_id] = now_s, power
+        fits = power.watts <= self.headroom_watts(power.level)
+        return fits and power.start_watts <= budget.free_watts - started
 
     def _limit_at(self, now_s: float) -> float:
         limit = self._limit_watts(now_s)
@@ -187,6 +243,7 @@ class BudgetedCluster:
         admission: bool = True,
     ) -> None:
         self.controller = controller
+        self._powers: dict[tuple[str, str, int], PendingJobPower] = {}
         self._clock = clock
         self._history = history
         self._admission = admission
@@ -201,21 +258,18 @@ class BudgetedCluster:
         """Return whether the headroom has the power that the job adds."""
         if not self._admission:
             return True
-        return self._added_watts(job, nodes) <= self.controller.headroom_watts
+        return self.controller.admits(job.job_id, self._power(job, nodes), self._clock.now_s, job.limit_s)
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
         """Run the prologs of the job."""
-        controller = self.controller
-        controller.started_watts[job.job_id] = self._added_watts(job, nodes)
-        controller.jobs[job.job_id] = self._budgeted_job(job, nodes)
+        self.controller.start_job(self._budgeted_job(job, nodes), self._power(job, nodes))
         for name in nodes:
             link = self.links[name]
             self._hook(link, partial(link.node.begin, job.job_id))
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
         """Run the epilogs of the job."""
-        self.controller.jobs.pop(job.job_id, None)
-        self.controller.started_watts.pop(job.job_id, None)
+        self.controller.end_job(job.job_id, self._clock.now_s)
         for name in nodes:
             link = self.links[name]
             self._hook(link, partial(link.node.end, job.job_id))
@@ -266,11 +320,14 @@ class BudgetedCluster:
             manager.budget.apply(decision, now_s)
         link.next_poll_s = now_s + manager.budget.poll_s
 
-    def _added_watts(self, job: ClusterJob, nodes: Sequence[str]) -> float:
-        """Return the power above idle that the start of a job adds. Slurm's licenses express this power."""
-        profile = self.links[nodes[0]].node.model.profile
-        groups, idle = pending_groups(profile, job, self._budgeted_job(job, nodes))
-        return float(added_watts(groups, idle).sum()) * (1.0 + profile.other.loss_share)
+    def _power(self, job: ClusterJob, nodes: Sequence[str]) -> PendingJobPower:
+        """Return the power of a job on nodes of a partition, which are alike."""
+        key = job.partition, job.program, job.nodes
+        if key not in self._powers:
+            profile = self.links[nodes[0]].node.model.profile
+            known = self._budgeted_job(job, nodes)
+            self._powers[key] = job_power(profile, job, known)
+        return self._powers[key]
 
     def _budgeted_job(self, job: ClusterJob, nodes: Sequence[str]) -> BudgetedJob:
         made = BudgetedJob(job.job_id, partition=job.partition, nodes=frozenset(nodes))
@@ -282,43 +339,6 @@ class BudgetedCluster:
         if profile.gpu and job.partition == "gpu":
             draws[profile.gpu.name] = record.peak_watts
         return dataclasses.replace(made, draw_watts=draws, curves={record.curve.hardware: record.curve})
-
-
-def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> tuple[PowerGroups, Floats]:
-    """Return the groups of equal devices of a job, and the idle power per device.
-
-    The job uses whole nodes.
-
-    Args:
-        profile: hardware of the nodes.
-        job: the pending job.
-        known: power and response curve of the program that the controller knows.
-    """
-    cpu, gpu = profile.cpu, profile.gpu if job.partition == "gpu" else None
-    count = np.array([cpu.packages, gpu.count] if gpu else [cpu.packages], np.int64) * job.nodes
-    kinds = [cpu.model_name, gpu.name] if gpu else [cpu.model_name]
-    low = np.array([0.3 * cpu.tdp_watts, gpu.min_limit_watts] if gpu else [0.3 * cpu.tdp_watts])
-    high = np.array([cpu.tdp_watts, gpu.default_limit_watts] if gpu else [cpu.tdp_watts])
-    idle = np.array([cpu.idle_watts, gpu.idle_watts] if gpu else [cpu.idle_watts])
-    draw = np.array([known.draw_watts.get(kind, top) for kind, top in zip(kinds, high, strict=True)])
-    is_gpu = np.array([kind != cpu.model_name for kind in kinds])
-    ids = [(job.job_id,)] * len(kinds)
-    level, time, power = time_and_power(ids, kinds, is_gpu, low, draw, {job.job_id: known}, {})
-    columns = PowerGroups(
-        job_id=np.full(len(kinds), job.job_id),
-        devices=count,
-        min_watts=low,
-        max_watts=high,
-        draw_watts=draw,
-        floor_watts=low,
-        level_watts=level,
-        time_ratio=time,
-        power_ratio=power,
-        slowdown_limit=np.full(len(kinds), np.nan),
-        weight=np.full(len(kinds), float(job.nodes)),
-        deadline_s=np.full(len(kinds), np.inf),
-    )
-    return columns, idle
 
 
 def slurm_nodes(names: Sequence[str], reserves: Mapping[str, float] | None = None) -> dict[str, BudgetedNode]:

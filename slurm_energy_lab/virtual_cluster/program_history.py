@@ -16,7 +16,8 @@ from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.steady_state import SteadyState
 
 _LIMIT_SHARES = (0.35, 0.5, 0.65, 0.8, 0.9)
-"""Power limits at which earlier runs were measured, as shares of the highest limit."""
+"""Power limits at which earlier runs were measured, as shares of the highest limit. The tuner also measures
+GPUs at their lowest limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,8 @@ class ProgramHistory:
         truth = self._truth.setdefault(profile.name, SteadyState(profile, device))
         if device == "gpu" and profile.gpu is not None:
             kind, low, high = profile.gpu.name, profile.gpu.min_limit_watts, profile.gpu.default_limit_watts
-            points = [
-                OperatingPoint(gpu_limit_watts=max(low, share * high))
-                for share in _LIMIT_SHARES
-                if share * high > low or share == _LIMIT_SHARES[0]
-            ]
+            limits = [low, *(share * high for share in _LIMIT_SHARES if share * high > low)]
+            points = [OperatingPoint(gpu_limit_watts=watts) for watts in limits]
         else:
             kind, high = profile.cpu.model_name, profile.cpu.tdp_watts
             points = [OperatingPoint(package_limit_watts=share * high) for share in _LIMIT_SHARES]

@@ -16,7 +16,6 @@ import pytest
 from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy import config as configuration
-from slurm_energy.budget.job_licenses import MIN_SHARE
 from slurm_energy.budget.power_table import NodePowerRange
 from slurm_energy.controller.budgets.admission import BudgetAdmission
 from slurm_energy.controller.budgets.facts import BudgetScope, ScopeKind
@@ -311,7 +310,7 @@ def test_measured_jobs_start_together_at_the_power_to_which_the_budget_may_lower
     measured_budget.update(0.0)
     shown = (*jobs, limited, whole_node, unknown)
     watts = [int(licenses(cluster, job).removeprefix("watts:")) for job in shown]
-    assert watts[0] == watts[1] and 180 * MIN_SHARE <= watts[0] < 180 * 0.95
+    assert watts[0] == watts[1] and 50 <= watts[0] < 180 * 0.95  # 50 W at the lowest limit
     assert watts[0] < watts[2] < 200 and watts[3:] == [200, 400]
     measured_budget.update(2.0 * watts[0])
     for job in jobs:

@@ -224,10 +224,16 @@ def _queue(*licenses: str, **columns: Sequence[object]) -> QueueColumns:
 
 
 def _changes(
-    queue: QueueColumns, watts: Sequence[int], targets: dict[int, int] | None = None
+    queue: QueueColumns, watts: Sequence[int], targets: dict[int, int] | None = None, retained: int = 0
 ) -> dict[str, str]:
     changes = license_changes(
-        *(queue, np.array(watts), lambda row: ["watts"], ["watts", "watts_p"]),
+        *(
+            queue,
+            np.array(watts),
+            np.where(queue.state == PENDING, retained, 0),
+            lambda row: ["watts"],
+            ["watts", "watts_p"],
+        ),
         *({} if targets is None else targets, 100_000),
     )
     return {change.name: change.licenses for change in changes}
@@ -252,6 +258,15 @@ def test_running_jobs_get_back_what_they_held() -> None:
     assert _changes(queue, [400, 50, 70, 80], targets) == {"2": "watts:50", "3": "watts:70"}
     later = _queue("", "watts:1", "watts:70", "watts:500", state=[RUNNING] * 4)
     assert _changes(later, [900, 900, 900, 900], targets) == {"1": "watts:400", "2": "watts:50"}
+
+
+def test_a_pending_job_also_requests_the_power_that_running_jobs_keep_from_it() -> None:
+    targets: dict[int, int] = {}
+    queue = _queue("watts:100", "watts:100", state=[PENDING, RUNNING])
+    assert _changes(queue, [100, 100], targets, retained=900) == {"1": "watts:1000"}
+    assert targets == {1: 100, 2: 100}
+    later = _queue("watts:1000", "watts:100", state=[RUNNING, RUNNING])
+    assert _changes(later, [100, 100], targets, retained=900) == {}
 
 
 def test_tasks_of_an_array_start_with_the_power_of_the_array() -> None:

@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.budget.admission import added_watts, admit_in_order, headroom_watts, start_limits
+from slurm_energy.budget.admission import admit_in_order, start_limits
 from slurm_energy.budget.ceilings import CeilingBudget
 from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.explanation import DecisionExplainer
-from slurm_energy.budget.group_response import group_limits
+from slurm_energy.budget.group_response import group_limits, time_ratios
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.messages import DeviceReport, NodePoll
 from slurm_energy.budget.node_trust import NodeTrust
+from slurm_energy.budget.power_groups import PowerGroups
 from slurm_energy.budget.safe_limits import safe_limits
+from slurm_energy.budget.work_price import PRICES, economic_power, headroom_at_prices
 
 IDLE_WATTS = 40.0
 
@@ -28,17 +30,27 @@ def idle(count: int) -> np.ndarray:
     return np.full(count, IDLE_WATTS)
 
 
+def added_watts(pending: PowerGroups) -> np.ndarray:
+    return economic_power(pending, idle(pending.count)).added_watts
+
+
+def some(table: PowerGroups, rows: slice) -> PowerGroups:
+    columns = {f.name: getattr(table, f.name)[rows] for f in dataclasses.fields(table)}
+    return dataclasses.replace(table, **columns)
+
+
 def test_without_contention_a_job_starts_at_its_expected_power() -> None:
     pending = groups(1, draw_watts=[350.0])
     free = np.array([1000.0])
-    assert admit_in_order(added_watts(pending, idle(1)), np.ones((1, 1)), free).fits.all()
-    limits = start_limits(group_limits(pending), idle(1), np.ones((1, 1), np.int64), free)
+    assert admit_in_order(added_watts(pending), np.ones((1, 1)), free).fits.all()
+    economic = economic_power(pending, idle(1)).limit_watts
+    limits = start_limits(group_limits(pending), economic, idle(1), np.ones((1, 1), np.int64), free)
     assert limits == pytest.approx([350.0])
 
 
 def test_jobs_run_side_by_side_if_power_allows_and_one_after_another_otherwise() -> None:
     pending = groups(2, slowdown_limit=[0.1, 0.1])
-    watts = added_watts(pending, idle(2))
+    watts = added_watts(pending)
     both = admit_in_order(watts, np.ones((1, 2)), np.array([watts.sum()]))
     assert both.fits.tolist() == [True, True]
     one = admit_in_order(watts, np.ones((1, 2)), np.array([watts.sum() - 1]))
@@ -58,12 +70,68 @@ def test_two_budgets_over_one_job_must_both_have_room() -> None:
     assert (decision.fits[0], decision.blocking[0]) == (False, 1)
 
 
-def test_running_jobs_make_room_down_to_their_economic_limits() -> None:
+def with_speed(exponents: np.ndarray, **columns: object) -> PowerGroups:
+    """Return groups whose speed is a power of their power relative to that without a limit."""
+    count = len(exponents)
+    draw_watts = np.asarray(columns.pop("draw_watts", np.full(count, 400.0)))
+    levels = np.linspace(100.0, draw_watts, 7, axis=1)
+    times = (draw_watts[:, None] / levels) ** exponents[:, None]
+    return groups(count, level_watts=levels, time_ratio=times, draw_watts=draw_watts, **columns)
+
+
+def test_the_economic_limit_yields_the_most_work_per_watt_above_idle() -> None:
+    pending = with_speed(np.array([0.2, 0.6, 0.95]))
+    limits = np.linspace(100.0, 400.0, 301)
+    speeds = 1.0 / time_ratios(pending, np.tile(limits, (3, 1)))
+    best = np.max((speeds - 0.1) / (limits - IDLE_WATTS), axis=1)
+    economic = economic_power(pending, idle(3))
+    speed = 1.0 / time_ratios(pending, economic.limit_watts[:, None])[:, 0]
+    assert np.all((speed - 0.1) / economic.added_watts >= 0.97 * best)
+    assert np.all(PRICES[economic.level] <= best)
+    assert np.all(PRICES[economic.level + 1] > 0.9 * best)
+
+
+def test_running_jobs_keep_the_power_that_yields_more_work_than_in_a_new_job() -> None:
+    running = with_speed(np.array([0.1, 0.9]))
+    headroom = headroom_at_prices(running, budget(1000.0))[0]
+    assert np.all(np.diff(headroom) >= 0)
+    assert headroom[0] == pytest.approx(200.0)
+    assert headroom[-1] == pytest.approx(800.0)
+    # The first job loses at most 0.1 * 400 ** -0.1 / 100 ** 0.9, the second at least 0.9 / 400 per watt.
+    between = headroom[(PRICES > 8.8e-4) & (PRICES < 2.2e-3)]
+    assert len(between)
+    assert between == pytest.approx(500.0)
+
+
+def test_running_jobs_make_room_down_to_their_slowdown_limits() -> None:
     running = groups(2, slowdown_limit=[0.2, np.nan])
-    budgets = budget(1000.0)
-    economic = group_limits(running).economic_watts
-    assert headroom_watts(running, budgets) == pytest.approx([1000.0 - economic.sum()])
-    assert np.all(economic <= 400.0)
+    shares = distribute(running, budget(0.0), DistributionPolicy.LEAST_EDP)
+    unlimited = headroom_at_prices(some(running, slice(1, 2)), budget(500.0, count=1))[0, -1]
+    limited = headroom_at_prices(some(running, slice(0, 1)), budget(500.0, count=1))[0, -1]
+    assert unlimited == pytest.approx(500.0 - shares.limit_watts[1])
+    assert limited < unlimited
+
+
+def throughput(table: PowerGroups, limit_watts: float) -> float:
+    shares = distribute(table, budget(limit_watts, count=table.count), DistributionPolicy.LEAST_EDP)
+    return float((table.weight / time_ratios(table, shares.limit_watts[:, None])[:, 0]).sum())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6))
+@examples(100)
+def test_an_admitted_job_raises_the_throughput(seed: int, running: int) -> None:
+    random = np.random.default_rng(seed)
+    table = with_speed(
+        random.uniform(0.05, 0.95, running + 1),
+        draw_watts=random.uniform(150, 400, running + 1),
+        weight=np.append(random.uniform(1, 8, running), random.uniform(0.1, 1)),
+    )
+    limit = random.uniform(110.0, 400.0) * (running + 1)
+    before = some(table, slice(0, running))
+    economic = economic_power(some(table, slice(running, None)), idle(1))
+    headroom = headroom_at_prices(before, budget(limit, count=running, fixed=IDLE_WATTS))[0]
+    if economic.added_watts[0] <= headroom[economic.level[0]]:
+        assert throughput(table, limit) > throughput(before, limit - IDLE_WATTS)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 6), st.integers(1, 3))
@@ -79,14 +147,9 @@ def test_an_admitted_job_keeps_its_slowdown_limit_under_the_budget(
     )
     fixed_watts = news * IDLE_WATTS
     limit = random.uniform(200.0, 400.0) * count
-    before = dataclasses.replace(
-        table, **{f.name: getattr(table, f.name)[:running] for f in dataclasses.fields(table)}
-    )
-    free = headroom_watts(before, budget(limit, count=running, fixed=fixed_watts))
-    pending = dataclasses.replace(
-        table, **{f.name: getattr(table, f.name)[running:] for f in dataclasses.fields(table)}
-    )
-    decision = admit_in_order(added_watts(pending, idle(news)), np.ones((1, news)), free)
+    before, pending = some(table, slice(0, running)), some(table, slice(running, None))
+    free = headroom_at_prices(before, budget(limit, count=running, fixed=fixed_watts))[:, -1]
+    decision = admit_in_order(added_watts(pending), np.ones((1, news)), free)
     if not decision.fits.all() or free[0] < 0:
         return
     shares = distribute(table, budget(limit, count=count), DistributionPolicy.LEAST_EDP)
@@ -100,10 +163,11 @@ def test_start_limits_stay_within_the_headroom() -> None:
         2, job_id=[1, 1], devices=[2, 1], level_watts=levels, time_ratio=(400.0 / levels) ** 0.25
     )
     members = np.array([[2, 1]])
-    headroom = added_watts(pending, idle(2)).sum(keepdims=True) + 100.0
-    limits = start_limits(group_limits(pending), idle(2), members, headroom)
+    economic = economic_power(pending, idle(2))
+    headroom = economic.added_watts.sum(keepdims=True) + 10.0
+    limits = start_limits(group_limits(pending), economic.limit_watts, idle(2), members, headroom)
     assert float((members @ (limits - IDLE_WATTS))[0]) == pytest.approx(headroom[0])
-    assert np.all(limits >= group_limits(pending).economic_watts - 1e-9)
+    assert np.all(limits >= economic.limit_watts - 1e-9)
 
 
 @given(

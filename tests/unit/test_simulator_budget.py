@@ -13,9 +13,10 @@ from property_examples import examples
 
 from slurm_energy.budget.power_table import NodePowerRange, PartitionNode, partition_powers
 from slurm_energy.budget.start_order import PowerRequest, order_starts
+from slurm_energy.budget.work_price import MIN_GAIN, price_levels
 from slurm_energy.controller.budgets.engine import BudgetEngine
 from slurm_energy.controller.budgets.facts import BudgetInForce, BudgetScope, EngineSettings, ScopeKind
-from slurm_energy.controller.budgets.pending_power import ProgramKey, economic_power
+from slurm_energy.controller.budgets.pending_power import ProgramKey, pending_power
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
@@ -255,15 +256,24 @@ def test_the_simulator_and_the_controller_admit_the_same_jobs_in_the_same_state(
     outcome, (status,) = engine.outcome, world.cycle.budgets
     pending = sorted(pending)  # so that no job that fits comes after one that does not
     requests = [PowerRequest(number, watts - IDLE_WATTS, (0,)) for number, watts in enumerate(pending)]
+    # No curve is known of the pending jobs: they need their full power, and their prices follow from it.
+    levels = price_levels((1.0 - MIN_GAIN) / (np.array(pending) - IDLE_WATTS))
+    requests = [
+        PowerRequest(one.job_id, one.watts + status.retained_watts[level], one.budgets)
+        for one, level in zip(requests, levels.tolist(), strict=True)
+    ]
     live = order_starts(requests, [], [status.headroom_watts])
 
     admission, running, shapes = simulated_state(outcome.groups.columns, [float(one) for one in pending])
     fixed_watts = status.committed_watts - math.fsum(outcome.counted_watts[outcome.grouped])
-    left_watts = admission.headroom_watts(running, limit_watts, fixed_watts, 0.0)
-    assert left_watts == pytest.approx(status.headroom_watts, abs=1e-6)
-    starts = []
-    for watts in admission.added_watts(shapes, math.inf):
-        fits, left_watts = admission.admit(watts, left_watts)
+    headroom = admission.headroom_at_prices(running, limit_watts, fixed_watts, 0.0)
+    kept = headroom[-1] - headroom
+    assert headroom[-1] == pytest.approx(status.headroom_watts, abs=1e-6)
+    assert kept == pytest.approx(status.retained_watts, abs=1e-6)
+    assert admission.price_levels(shapes) == levels.tolist()
+    starts, left_watts = [], float(headroom[-1])
+    for watts, level in zip(admission.added_watts(shapes, math.inf), levels.tolist(), strict=True):
+        fits, left_watts = admission.admit(watts + kept[level], left_watts)
         starts.append(fits)
     assert {number for number, fits in enumerate(starts) if fits} == live.startable
 
@@ -293,7 +303,7 @@ def test_the_license_of_a_job_with_a_curve_is_the_power_with_which_the_simulator
     full = np.full(2, draw_watts - int(IDLE_WATTS))
     limited = np.full(2, slowdown_limit)
     key = ProgramKey("ada", None, "llama", "H100")
-    live = economic_power(queue, full, [True, False], powers, limited, 0.0, {key: curve})
+    live = pending_power(queue, full, [True, False], powers, limited, 0.0, {key: curve})
 
     jobs = workload(
         np.array([0, LEVELS]),

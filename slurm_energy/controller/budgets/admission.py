@@ -34,14 +34,16 @@ from slurm_energy.controller.budgets.licenses import (
     budget_reservations,
     feasible_licenses,
     held_or_requested,
+    license_demands,
     license_lines,
     license_of,
+    retained_licenses,
     running_watts,
     uncounted_watts,
     waiting_sentences,
 )
 from slurm_energy.controller.budgets.partition_hardware import PartitionHardware
-from slurm_energy.controller.budgets.pending_power import ProgramKey, economic_power
+from slurm_energy.controller.budgets.pending_power import PendingPower, ProgramKey, pending_power
 from slurm_energy.controller.budgets.start_holds import StartHolds
 from slurm_energy.controller.deferral.begin_times import BeginTimes
 from slurm_energy.controller.tuning.history_cache import HistoryCache
@@ -73,12 +75,15 @@ class AdmissionReport:
         waiting: for each pending job that does not fit under a budget, a sentence that says so, by job id.
         problems: failures and missing prerequisites, one line of text each.
         corrected: number of jobs whose number of requested licenses was changed.
+        offers: power that Slurm should be able to give to pending jobs, by name of the budget. Slurm may give
+            it from the next update on. Budgets without a license are left out.
     """
 
     watts: Mapping[int, int] = field(default_factory=dict)
     waiting: Mapping[int, str] = field(default_factory=dict)
     problems: Sequence[str] = ()
     corrected: int = 0
+    offers: Mapping[str, float] = field(default_factory=dict)
 
 
 class BudgetAdmission:
@@ -195,10 +200,14 @@ class BudgetAdmission:
         powers = self._hardware.powers(nodes)
         queue = self._source.read()
         floor_percent = max((budget.floor_percent for budget in budgets), default=0.0)
-        wanted, predicted, least = self._wanted(queue, powers, floor_percent)
+        power, predicted, least = self._wanted(queue, powers, floor_percent)
+        highest = int(np.max(power.levels[queue.state == PENDING], initial=0))
+        budgets = [budget.at_level(highest) for budget in budgets]
+        # A job without a predicted power keeps its licenses, to which nothing can be added.
+        power = replace(power, levels=np.where(predicted, power.levels, highest))
         if mode == "hold":
-            return self._hold(queue, wanted, now_unix_s, budgets, counted_jobs)
-        return self._license(queue, wanted, predicted, least, powers, now_unix_s, budgets, counted_jobs)
+            return self._hold(queue, power, now_unix_s, budgets, counted_jobs)
+        return self._license(queue, power, predicted, least, powers, now_unix_s, budgets, counted_jobs)
 
     def close(self) -> None:
         """Stop running Slurm commands. Reservations stay, so that Slurm keeps to the last known budget."""
@@ -216,8 +225,8 @@ class BudgetAdmission:
 
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
-    ) -> tuple[Ints, list[bool], Floats]:
-        """Return the added power of each job, whether measured runs predict it, and a minimum power.
+    ) -> tuple[PendingPower, list[bool], Floats]:
+        """Return the added power of the jobs, whether measured runs predict it, and a minimum power by job.
 
         The minimum is the power below which the job does not start.
         """
@@ -225,10 +234,10 @@ class BudgetAdmission:
         watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)
         full, predicted = requested_watts(queue, powers, watts, max_watts), (~np.isnan(watts)).tolist()
         limits = self._predictor.slowdown_limits(queue)
-        power = economic_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
+        power = pending_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
         self.programs = power.programs
         floors = np.where(predicted, power.floor_watts, 0.0)
-        return power.watts, predicted, np.maximum(MIN_SHARE * full, floors)
+        return power, predicted, np.maximum(MIN_SHARE * full, floors)
 
     def _quantiles(self) -> Callable[[Mapping[str, Sequence[Any]]], tuple[Floats, Ints]]:
         history, quantile = self._history, self._config.budget.quantile
@@ -244,7 +253,7 @@ class BudgetAdmission:
     def _license(
         self,
         queue: QueueColumns,
-        wanted: Ints,
+        power: PendingPower,
         predicted: Sequence[bool],
         least: Floats,
         powers: Mapping[str, PartitionPower],
@@ -264,7 +273,7 @@ class BudgetAdmission:
         }
         self._lines = tuple(license_lines(self._config, pools[name], scoped, powers))
         cluster = next((one for one in budgets if one.scope.kind is ScopeKind.CLUSTER), None)
-        wanted = kept_watts(queue, wanted, predicted, name, pools[name].total)
+        wanted = kept_watts(queue, power.watts, predicted, name, pools[name].total)
         least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
         wanted = feasible_licenses(queue, wanted, least, cluster, running_watts(queue, wanted, self._targets))
 
@@ -272,8 +281,10 @@ class BudgetAdmission:
             names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
             return [name, *(one for one, budget in scoped.items() if budget.covers(*names))]
 
+        by_license = {name: cluster} | scoped
+        retained = retained_licenses(queue, power.levels, by_license, names_of)
         changes = license_changes(
-            *(queue, wanted, names_of, [name, *scoped], self._targets, pools[name].total)
+            *(queue, wanted, retained, names_of, [name, *scoped], self._targets, pools[name].total)
         )
         result = self._updater.set_licenses(
             {change.job_id: change.licenses for change in changes},
@@ -281,43 +292,56 @@ class BudgetAdmission:
         )
         problems = [f"licenses of job {job}: {why}" for job, why in list(result.refused.items())[:3]]
         # While licenses are reserved, backfill plans no start for a job that lacks them (22.05 to 26.05).
-        by_license = {name: cluster} | scoped
-        kept = [one for one in by_license.values() if one is not None]
+        licensed = [one for one in by_license.values() if one is not None]
         running = running_watts(queue, wanted, self._targets)
-        counts = held_or_requested(queue, wanted, running)
+        counts = held_or_requested(queue, wanted + retained, running)
         delayed, more = self._holds.apply(
-            queue, counts, now_unix_s, kept, set(counted_jobs), only_delaying=True
+            queue, counts, now_unix_s, licensed, set(counted_jobs), only_delaying=True
         )
         # Pools before jobs: a job that starts between the two queries is then subtracted, not missed.
         pools = read_license_pools(self._run) if changes else pools
         jobs = read_running_jobs(self._run)
         reservations: dict[str, LicenseReservation] = {}
+        demands = license_demands(*(queue, counts, power, list(by_license), names_of, now_unix_s))
+        offers: dict[str, float] = {}
         for license_name, budget in by_license.items():
             if budget is not None and license_name in pools:
+                demand = demands[license_name]
+                offers[budget.name] = demand.offered_watts(budget)
+                ready_watts = demand.offered_watts(budget, budget.free_watts)
+                steps = budget.reachable_steps(demand.watts, demand.reachable_watts)
                 headroom = min(
                     budget.headroom_watts, self._holds.max_headroom_watts.get(budget.name, math.inf)
                 )
-                budget = replace(budget, headroom_watts=headroom)
+                budget = replace(budget, headroom_watts=headroom, steps=steps)
                 uncounted = uncounted_watts(jobs, license_name, set(counted_jobs))
                 reservations |= budget_reservations(
-                    license_name, pools[license_name], budget, uncounted, now_unix_s
+                    *(license_name, pools[license_name], budget, uncounted, now_unix_s),
+                    min(ready_watts, budget.promised_watts),
                 )
         self._reservations.apply(reservations, now_unix_s)
-        waiting = waiting_sentences(queue, wanted, by_license, names_of) | delayed
-        return AdmissionReport(running, waiting, (*problems, *more), len(result.done))
+        waiting = waiting_sentences(queue, wanted, power.levels, by_license, names_of) | delayed
+        return AdmissionReport(running, waiting, (*problems, *more), len(result.done), offers)
 
     def _hold(
         self,
         queue: QueueColumns,
-        wanted: Ints,
+        power: PendingPower,
         now_unix_s: float,
         budgets: Sequence[BudgetHeadroom],
         counted_jobs: Collection[int],
     ) -> AdmissionReport:
+        by_name: dict[str, BudgetHeadroom | None] = {budget.name: budget for budget in budgets}
+
+        def covering(row: int) -> list[str]:
+            names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
+            return [budget.name for budget in budgets if budget.covers(*names)]
+
+        wanted = power.watts + retained_licenses(queue, power.levels, by_name, covering)
         waiting, problems = self._holds.apply(
             queue, wanted, now_unix_s, budgets, set(counted_jobs), only_delaying=False
         )
         running = np.flatnonzero(queue.state != PENDING).tolist()
         return AdmissionReport(
-            {int(queue.job_id[row]): int(wanted[row]) for row in running}, waiting, problems
+            {int(queue.job_id[row]): int(power.watts[row]) for row in running}, waiting, problems
         )

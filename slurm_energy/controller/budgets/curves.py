@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 LEVELS: Final = 8
 """Number of power limits per group for which time and power are computed."""
+_LOWEST_RATIO: Final = 1.02
+"""Power limit divided by the lowest limit up to which a measured point shows the power at that limit."""
+_LOWEST_MARGIN: Final = 1.03
+"""Margin for the difference of this power between runs."""
 _SAMPLES: Final = 400
 _SHARES: Final = np.linspace(0.0, 1.0, 41)
 
@@ -66,6 +70,38 @@ def time_and_power(
     time = np.maximum.accumulate(np.maximum(time, 1.0)[:, ::-1], axis=1)[:, ::-1]
     time[:, -1] = 1.0
     return level, time, np.minimum(power, 1.0)
+
+
+def lowest_power(
+    job_ids: Sequence[tuple[int, ...]],
+    kinds: Sequence[str],
+    is_gpu: Bools,
+    min_watts: Floats,
+    draw_watts: Floats,
+    jobs: Mapping[int, BudgetedJob],
+    reports: Mapping[int, MergedJobReport],
+) -> Floats:
+    """Return the measured power of the devices of each group at their lowest limit; NaN: not measured.
+
+    The arguments are those of `time_and_power`. The shape is (n,).
+    """
+    watts = np.full(len(kinds), np.nan)
+    for row, (ids, kind) in enumerate(zip(job_ids, kinds, strict=True)):
+        curve = _curve(ids, kind, jobs, reports)
+        ratio = None if curve is None else _lowest_ratio(curve, bool(is_gpu[row]), float(min_watts[row]))
+        if ratio is not None:
+            watts[row] = max(float(min_watts[row]), _LOWEST_MARGIN * ratio * float(draw_watts[row]))
+    return watts
+
+
+@functools.lru_cache(maxsize=4096)
+def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float | None:
+    """Return the power ratio of a measured point at the lowest limit; None: there is no such point."""
+    for item in curve.points:
+        watts = item.point.gpu_limit_watts if of_gpu else item.point.package_limit_watts
+        if watts is not None and item.count > 0 and watts <= _LOWEST_RATIO * min_watts:
+            return item.power_ratio
+    return None
 
 
 @functools.cache

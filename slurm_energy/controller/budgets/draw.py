@@ -18,6 +18,7 @@ START_S: Final = 10.0
 KNOWN_S: Final = 300.0
 """Time after which a peak that was seen without a limit is unknown again."""
 _PEAK_DECAY_S: Final = 120.0
+_LIMITED_DECAY_S: Final = 10.0
 _IDLE_DECAY_S: Final = 600.0
 
 
@@ -44,9 +45,17 @@ class DecayingMaximum:
 
 
 class DeviceDraw:
-    """Estimates of a device's power: with its present jobs and no limit, and while idle."""
+    """Estimates of a device's power: with its present jobs and no limit, and while idle.
 
-    __slots__ = ("_held_back_watts", "_job_ids", "_peak", "_peak_s", "_started_s", "idle")
+    Attributes:
+        idle: power of the device while it is idle.
+        limited_share: share of the last seconds in which the limit held the device back, 0 to 1.
+    """
+
+    __slots__ = (
+        *("_held_back_watts", "_job_ids", "_peak", "_peak_s", "_started_s", "_updated_s"),
+        *("idle", "limited_share"),
+    )
 
     def __init__(self) -> None:
         self.idle = DecayingMaximum(_IDLE_DECAY_S)
@@ -57,6 +66,7 @@ class DeviceDraw:
         self._peak = DecayingMaximum(_PEAK_DECAY_S)
         self._peak_s = -math.inf
         self._held_back_watts: float | None = None
+        self.limited_share, self._updated_s = 0.0, now_s
 
     def update(
         self, watts: float | None, limit_watts: float | None, job_ids: tuple[int, ...], now_s: float
@@ -77,9 +87,13 @@ class DeviceDraw:
             self._job_ids = job_ids
         if watts is None:
             return
+        is_limited = limit_watts is not None and watts >= AT_LIMIT_SHARE * limit_watts
+        part = -math.expm1(-max(0.0, now_s - self._updated_s) / _LIMITED_DECAY_S)
+        self.limited_share += (float(is_limited) - self.limited_share) * part
+        self._updated_s = now_s
         if not job_ids:
             self.idle.update(watts, now_s)
-        elif limit_watts is not None and watts >= AT_LIMIT_SHARE * limit_watts:
+        elif is_limited:
             self._held_back_watts = watts
         else:
             self._held_back_watts = None

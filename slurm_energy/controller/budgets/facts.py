@@ -158,8 +158,14 @@ class BudgetStatus:
         committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.
         fixed_watts: power of all parts without a power limit.
         capped_watts: power by which the limits reduce the power of devices.
-        headroom_watts: power above idle that new jobs may add now, including the power already promised to
-            jobs. A negative value means that the budget is above its limit.
+        headroom_watts: power above idle that new jobs may add now if running jobs are lowered as far as their
+            floors and slowdown limits allow. The power already promised to jobs is included. A negative value
+            means that the budget is above its limit.
+        retained_watts: part of `headroom_watts` that running jobs keep, because it yields more work per watt
+            there than in a new job, for each price of `work_price.PRICES` that the new job may have.
+        reachable_headroom_watts: power that is free if all running jobs have their lowest limits. Devices may
+            exceed these limits. This power is subtracted as far as it is known.
+        free_watts: power that is free at the limits in force, including the power already promised to jobs.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. No limit can be lower.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
@@ -174,6 +180,9 @@ class BudgetStatus:
     fixed_watts: float
     capped_watts: float = 0.0
     headroom_watts: float = math.inf
+    retained_watts: tuple[float, ...] = ()
+    reachable_headroom_watts: float = math.inf
+    free_watts: float = math.inf
     floor_watts: float = 0.0
     idle_watts: float = 0.0
     shortfall_watts: float = 0.0

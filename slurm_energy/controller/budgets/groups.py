@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_energy.budget.power_groups import NO_JOB, PowerGroups
-from slurm_energy.controller.budgets.curves import time_and_power
+from slurm_energy.controller.budgets.curves import lowest_power, time_and_power
 from slurm_energy.controller.budgets.facts import BudgetedJob
 from slurm_energy.controller.budgets.nodes import BudgetDevice
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.tuning.response_curve import ResponseCurve
 
 
@@ -25,12 +25,14 @@ class DeviceGroups:
         of_device: index of the group of each device that was passed, shape (number of devices,).
         job_ids: ids of the jobs of each group.
         kinds: kind of device of each group.
+        lowest_watts: measured power of one device of each group at its lowest limit; NaN: unknown.
     """
 
     columns: PowerGroups
     of_device: Ints
     job_ids: Sequence[tuple[int, ...]]
     kinds: Sequence[str]
+    lowest_watts: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ def build_groups(
     job_ids, kinds = [key[0] for key in keys], [key[1] for key in keys]
     is_gpu = np.array([key[4] for key in keys], np.bool_)
     level, time, power = time_and_power(job_ids, kinds, is_gpu, low, draw, jobs, reports)
+    limited = np.ones(count)
+    np.minimum.at(limited, of_device, np.array([device.draw.limited_share for device in devices], np.float64))
+    time = 1.0 + _host_shares(job_ids, is_gpu, limited)[:, None] * (time - 1.0)
     columns = PowerGroups(
         job_id=np.array([min(ids, default=NO_JOB) for ids in job_ids], np.int64),
         devices=np.bincount(of_device, minlength=count).astype(np.int64),
@@ -98,7 +103,29 @@ def build_groups(
         weight=np.array([_nodes(ids, jobs, reports) for ids in job_ids], np.float64),
         deadline_s=np.array([_deadline_s(ids, jobs) for ids in job_ids], np.float64),
     )
-    return DeviceGroups(columns, of_device, job_ids, kinds)
+    lowest = lowest_power(job_ids, kinds, is_gpu, low, draw, jobs, reports)
+    return DeviceGroups(columns, of_device, job_ids, kinds, lowest)
+
+
+def _host_shares(job_ids: Sequence[tuple[int, ...]], is_gpu: Bools, limited_share: Floats) -> Floats:
+    """Return for each group the share of the time in which its devices may determine the speed of its jobs.
+
+    While a power limit holds the GPUs of a job back, the GPUs determine the speed of the job. A power limit
+    of the packages then costs no time. All other groups have the share 1. The shape is (n,).
+
+    Args:
+        job_ids: jobs of each of the n groups.
+        is_gpu: whether the devices of a group are GPUs, shape (n,).
+        limited_share: share of the last seconds in which the limit held back all devices of a group,
+            shape (n,).
+    """
+    by_jobs: dict[tuple[int, ...], float] = {}
+    for row in np.flatnonzero(is_gpu).tolist():
+        by_jobs[job_ids[row]] = min(by_jobs.get(job_ids[row], 1.0), float(limited_share[row]))
+    shares = [
+        1.0 if gpu else 1.0 - by_jobs.get(ids, 0.0) for ids, gpu in zip(job_ids, is_gpu.tolist(), strict=True)
+    ]
+    return np.array(shares, np.float64)
 
 
 def _slowdown_limit(ids: tuple[int, ...], reports: Mapping[int, MergedJobReport]) -> float:

@@ -5,6 +5,7 @@ The functions turn a decision about the budgets into numbers of licenses. They d
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -14,11 +15,13 @@ from typing import Final
 
 import numpy as np
 
+from slurm_energy.budget.admission import offered_watts
 from slurm_energy.budget.job_licenses import feasible_watts
 from slurm_energy.budget.license_plan import withheld_power
 from slurm_energy.budget.power_table import PartitionPower, table_lines
 from slurm_energy.config import Config
 from slurm_energy.controller.budgets.facts import BudgetScope, ScopeKind
+from slurm_energy.controller.budgets.pending_power import PendingPower
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.licenses import BUDGET_PREFIX, LicensePool, LicenseReservation, split_licenses
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
@@ -26,6 +29,10 @@ from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 
 JOB_SCOPES: Final = (ScopeKind.PARTITION, ScopeKind.ACCOUNT, ScopeKind.USER, ScopeKind.QOS)
 """Kinds of budgets that have a separate license. The cluster's budget has the configured license."""
+_READY_REASONS: Final = frozenset({"Licenses", "None", ""})
+"""Slurm's reasons of jobs that wait for licenses, and of jobs that Slurm has not considered yet."""
+_NEW_JOB_RATIO: Final = 0.5
+"""Power of a new job at its lowest limits, divided by its licenses. It is at most this much for most jobs."""
 _NAME: Final = re.compile(r"[^\s,=|]{1,200}")
 
 
@@ -43,6 +50,12 @@ class BudgetHeadroom:
             watts from then on).
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
+        retained_watts: part of `headroom_watts` that running jobs keep from a new job, by the price level of
+            the job; empty: none.
+        idle_watts: power under the budget without any job.
+        promised_watts: power that is kept free for starts of jobs; infinity: as much as they can draw.
+        reachable_headroom_watts: power that is free if all running jobs have their lowest limits.
+        free_watts: power that is free at the limits in force.
     """
 
     name: str
@@ -51,6 +64,16 @@ class BudgetHeadroom:
     headroom_watts: float
     steps: Sequence[tuple[float, float]] = ()
     floor_percent: float = 0.0
+    retained_watts: Sequence[float] = ()
+    idle_watts: float = 0.0
+    promised_watts: float = math.inf
+    reachable_headroom_watts: float = math.inf
+    free_watts: float = math.inf
+
+    @property
+    def unused_watts(self) -> float:
+        """Part of the headroom that no running job needs."""
+        return self.headroom_watts - self.retained_from(0)
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
         """Return whether the budget counts a job with these names.
@@ -65,6 +88,43 @@ class BudgetHeadroom:
         }
         is_named = not self.scope.names.isdisjoint(names.get(self.scope.kind, ()))
         return self.scope.kind is ScopeKind.CLUSTER or is_named
+
+    def retained_from(self, level: int) -> float:
+        """Return the part of the headroom that running jobs keep from a job with a price level."""
+        return self.retained_watts[level] if self.retained_watts else 0.0
+
+    def at_level(self, level: int) -> BudgetHeadroom:
+        """Return the state with the headroom of a job with a price level; no job may have a higher one.
+
+        Licenses count from this headroom, so that the numbers of licenses stay small in a large cluster.
+        """
+        kept = self.retained_from(level)
+        if not math.isfinite(kept):
+            return self
+        others = tuple(max(0.0, watts - kept) for watts in self.retained_watts)
+        return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
+
+    def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
+        """Return the steps with limits that are raised for jobs which the budget can lower after a fall.
+
+        A job may start before a fall of the limit if the power that it cannot give up fits under the lower
+        limit. Its licenses stand for more power. A lower limit is therefore raised so far that all jobs
+        together that may start fit.
+
+        Args:
+            demand_watts: licenses that each waiting job requests, shape (m,).
+            reachable_watts: power that each of them may draw at its lowest limits, shape (m,).
+        """
+        ratio = float(np.max(reachable_watts / np.maximum(demand_watts, 1.0), initial=_NEW_JOB_RATIO))
+        steps = []
+        for unix_s, watts in self.steps:
+            fall = self.limit_watts - watts
+            if math.isfinite(fall) and fall > 0 and math.isfinite(self.reachable_headroom_watts):
+                room = max(0.0, self.reachable_headroom_watts - fall)
+                raised = room / max(ratio, _NEW_JOB_RATIO) - (self.headroom_watts - fall)
+                watts += max(0.0, min(raised, fall))
+            steps.append((unix_s, watts))
+        return steps
 
 
 def license_of(license_name: str, budget_name: str) -> str:
@@ -113,7 +173,8 @@ def feasible_licenses(
     if cluster is None or not math.isfinite(cluster.headroom_watts):
         return wanted
     rise = max([0.0, *(watts - cluster.limit_watts for _, watts in cluster.steps)])
-    max_watts = max(0.0, cluster.headroom_watts) + sum(held.values()) + rise
+    most = max(0.0, cluster.headroom_watts) + sum(held.values())
+    max_watts = min(most, cluster.limit_watts - cluster.idle_watts) + rise
     result = wanted.copy()
     for row in np.flatnonzero((queue.state == PENDING) & (wanted > max_watts)).tolist():
         slowdown = "ENERGY_SLOWDOWN" in queue.flags[row]
@@ -145,7 +206,12 @@ def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted
 
 
 def budget_reservations(
-    license_name: str, pool: LicensePool, budget: BudgetHeadroom, uncounted: int, now_unix_s: float
+    license_name: str,
+    pool: LicensePool,
+    budget: BudgetHeadroom,
+    uncounted: int,
+    now_unix_s: float,
+    offered: float = math.inf,
 ) -> dict[str, LicenseReservation]:
     """Return the reservations of one license, by name of the reservation.
 
@@ -155,10 +221,12 @@ def budget_reservations(
         budget: the budget that the license stands for.
         uncounted: licenses of running jobs whose power the headroom does not count yet.
         now_unix_s: the time now.
+        offered: power that new jobs may take now, although the headroom is larger.
     """
     headroom = budget.headroom_watts - uncounted
     base, *steps = withheld_power(
-        pool.total, pool.used, headroom, budget.limit_watts, budget.steps, now_unix_s
+        *(pool.total, pool.used, headroom, budget.limit_watts, budget.steps, now_unix_s),
+        offered_watts=offered - uncounted,
     )
     names = {f"{BUDGET_PREFIX}_{license_name}": base}
     names |= {f"{BUDGET_PREFIX}_{license_name}_{one.end_unix_s or 'last'}": one for one in steps}
@@ -168,26 +236,115 @@ def budget_reservations(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class LicenseDemand:
+    """Licenses that waiting jobs request under one budget; columns of m jobs.
+
+    Attributes:
+        watts: number of licenses of each job, shape (m,).
+        start_watts: power that must be free for the start of each job, shape (m,).
+        reachable_watts: power that each job may draw at its lowest limits, shape (m,).
+    """
+
+    watts: Floats
+    start_watts: Floats
+    reachable_watts: Floats
+
+    def offered_watts(self, budget: BudgetHeadroom, free_watts: float = math.inf) -> float:
+        """Return the power that Slurm should be able to give to the jobs.
+
+        Args:
+            budget: the budget.
+            free_watts: power that is free. A job whose start needs more cannot start yet.
+        """
+        ready = self.watts[self.start_watts <= free_watts].tolist()
+        return offered_watts(budget.headroom_watts, min(budget.unused_watts, max(0.0, free_watts)), ready)
+
+
+def license_demands(
+    queue: QueueColumns,
+    counts: Ints,
+    power: PendingPower,
+    names: Sequence[str],
+    names_of: Callable[[int], Sequence[str]],
+    now_unix_s: float,
+) -> dict[str, LicenseDemand]:
+    """Return the demand of the jobs that lack only licenses or that Slurm has not considered yet, by license.
+
+    Jobs that wait for nodes are left out: the power for their start would be kept free for nothing.
+
+    Args:
+        queue: the jobs.
+        counts: licenses that each job requests, shape (n,).
+        power: power of the jobs.
+        names: names of the licenses.
+        names_of: function that returns the names of the licenses of the job in a row.
+        now_unix_s: the time now.
+    """
+    waits = (queue.state == PENDING) & ~queue.held
+    waits &= ~queue.dependent | (queue.eligible_s <= now_unix_s)
+    waits &= np.array([reason in _READY_REASONS for reason in queue.reason], np.bool_)
+    rows: dict[str, list[int]] = {name: [] for name in names}
+    for row in np.flatnonzero(waits).tolist():
+        for name in names_of(row):
+            rows[name].append(row)
+    return {
+        name: LicenseDemand(
+            counts[of_name].astype(np.float64), power.start_watts[of_name], power.reachable_watts[of_name]
+        )
+        for name, of_name in rows.items()
+    }
+
+
 def waiting_sentences(
     queue: QueueColumns,
     wanted: Ints,
+    levels: Ints,
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> dict[int, str]:
-    """Return a sentence for each job that waits in Slurm because licenses are missing, by job id."""
+    """Return a sentence for each job that waits in Slurm because licenses are missing, by job id.
+
+    Args:
+        queue: the jobs.
+        wanted: power that each job adds, shape (n,).
+        levels: price level of each job, shape (n,).
+        budgets: budgets by license.
+        names_of: function that returns the names of the licenses of the job in a row.
+    """
     waiting: dict[int, str] = {}
     for row, reason in enumerate(queue.reason):
         if queue.state[row] != PENDING or reason != "Licenses":
             continue
-        watts = int(wanted[row])
+        watts, level = int(wanted[row]), int(levels[row])
         short = [one for name in names_of(row) if (one := budgets.get(name)) is not None]
-        budget = min(short, key=lambda one: one.headroom_watts, default=None)
-        if budget is not None and watts > budget.headroom_watts:
-            waiting[int(queue.job_id[row])] = waiting_sentence(watts, budget)
+        budget = min(short, key=lambda one: one.headroom_watts - one.retained_from(level), default=None)
+        if budget is not None and watts > budget.headroom_watts - budget.retained_from(level):
+            waiting[int(queue.job_id[row])] = waiting_sentence(watts, budget, level)
     return waiting
 
 
-def waiting_sentence(watts: int, budget: BudgetHeadroom) -> str:
-    """Return one sentence that says why a job waits under a budget."""
-    free = max(0.0, budget.headroom_watts)
-    return f"waits for power: it adds {watts} W, and {free:.0f} W are free under budget '{budget.name}'"
+def waiting_sentence(watts: int, budget: BudgetHeadroom, level: int) -> str:
+    """Return one sentence that says why a job with a price level waits under a budget."""
+    free, kept = max(0.0, budget.headroom_watts), budget.retained_from(level)
+    text = f"waits for power: it adds {watts} W, and {max(0.0, free - kept):.0f} W are free"
+    more = f"; running jobs do more work with {min(free, kept):.0f} W" if min(free, kept) >= 1.0 else ""
+    return f"{text} under budget '{budget.name}'{more}"
+
+
+def retained_licenses(
+    queue: QueueColumns,
+    levels: Ints,
+    budgets: Mapping[str, BudgetHeadroom | None],
+    names_of: Callable[[int], Sequence[str]],
+) -> Ints:
+    """Return for each pending job the licenses of power that running jobs keep from it, shape (n,).
+
+    A job under several budgets gets the largest number of them. The number is 0 for running jobs.
+    """
+    kept = np.zeros(queue.count, np.int64)
+    for row in np.flatnonzero(queue.state == PENDING).tolist():
+        covering = [one for name in names_of(row) if (one := budgets.get(name)) is not None]
+        watts = max((one.retained_from(int(levels[row])) for one in covering), default=0.0)
+        kept[row] = math.ceil(watts) if math.isfinite(watts) else 0
+    return kept

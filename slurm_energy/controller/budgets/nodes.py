@@ -42,19 +42,21 @@ class BudgetDevice:
             no limit, or the device does not have exactly one job.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that no
             job starts.
+        reachable_watts: power that the device may draw at its lowest limit with its present jobs; infinity
+            means that this power is unknown.
         draw: estimates of the device's power.
     """
 
     __slots__ = (
         *("_peak", "draw", "is_gpu", "max_watts", "min_watts", "node", "report", "requested_watts"),
-        *("row", "start_watts"),
+        *("reachable_watts", "row", "start_watts"),
     )
 
     def __init__(self, node: BudgetNode, report: DeviceReport, row: int = -1) -> None:
         self.node, self.draw = node, DeviceDraw()
         self._peak = DecayingMaximum(_UNLIMITED_DECAY_S)
         self.is_gpu = report.name.startswith("gpu")
-        self.requested_watts, self.start_watts = math.inf, 0.0
+        self.requested_watts, self.start_watts, self.reachable_watts = math.inf, 0.0, math.inf
         self._store(report, row)
 
     def update(self, report: DeviceReport, row: int, jobs: Mapping[int, JobReport], now_s: float) -> None:
@@ -150,6 +152,7 @@ class BudgetNode:
                 device = self.devices[report.name] = BudgetDevice(self, report)
             device.update(report, rows.get(report.name, -1), jobs, now_s)
             device.start_watts = self._reachable.start_watts(report.name)
+            device.reachable_watts = self._reachable.reachable_watts(report.name)
         self._read_curves(poll)
         if not self.distrust:
             self._learn_reserve(poll, now_s)

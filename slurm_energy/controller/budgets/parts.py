@@ -121,9 +121,18 @@ class BudgetParts:
         self.limits.read_calendars()
         self.engine.set_budgets(self.limits.in_force(unix_s, self.engine.reaction_s))
         # What Slurm may give to jobs is not known before the first admission.
-        promised = {name: self._promised.get(name, math.inf) for name in self.limits.names}
+        released = self._released_watts()
+        promised = {name: self._promised.get(name, math.inf) + released for name in self.limits.names}
         self.engine.set_promised(promised)
         return self.engine.decide(now_s)
+
+    def _released_watts(self) -> float:
+        """Return the licenses of jobs that have ended since the last admission.
+
+        Slurm may give them to other jobs before the next admission corrects the free licenses.
+        """
+        running = self.engine.reported_jobs
+        return math.fsum(watts for job, watts in self.admission_report.watts.items() if job not in running)
 
     def use_inputs(self) -> list[str]:
         """Pass the nodes and jobs of Slurm to the engine. Return the nodes that Slurm no longer has."""
@@ -149,8 +158,8 @@ class BudgetParts:
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
         """Return the arguments for the admission of jobs.
 
-        Until `end_admission` is called, the engine keeps the larger of the old and the new headroom free for
-        starts.
+        Until `end_admission` is called, the engine keeps free what Slurm may give to jobs by now. Of a budget
+        without a license, this is the larger of the old and the new headroom.
         """
         headrooms = tuple(
             BudgetHeadroom(
@@ -159,6 +168,11 @@ class BudgetParts:
                 limit_watts=status.limit_watts,
                 floor_percent=budget.floor_percent,
                 headroom_watts=status.headroom_watts,
+                retained_watts=status.retained_watts,
+                idle_watts=status.idle_watts,
+                reachable_headroom_watts=status.reachable_headroom_watts,
+                free_watts=status.free_watts,
+                promised_watts=self._promised.get(status.name, math.inf),
                 steps=[(s.unix_s, s.watts) for s in self.limits.steps(status.name, unix_s, PLAN_HOURS)],
             )
             for status, budget in zip(cycle.budgets, self.engine.budgets, strict=True)
@@ -170,7 +184,8 @@ class BudgetParts:
             if node.state not in ("silent", "off")
         }
         for name, watts in _promises(headrooms).items():
-            self._promised[name] = max(watts, self._promised.get(name, math.inf))
+            if name not in self.admission_report.offers:
+                self._promised[name] = max(watts, self._promised.get(name, math.inf))
         return AdmissionRequest(
             unix_s, headrooms, self.engine.reported_jobs, ranges, self.inputs.pending_curves
         )
@@ -182,13 +197,14 @@ class BudgetParts:
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
-        """Keep free only the power that Slurm can now give to jobs.
+        """Keep free only the power that Slurm can give to jobs now or after the next admission.
 
         After a failure, the amount of this power is unknown and counts as unlimited.
         """
         self.inputs.programs = self.admission.programs
         failed = bool(self.admission_report.problems)
-        self._promised = {} if failed else _promises(request.headrooms)
+        offers = dict(self.admission_report.offers)
+        self._promised = {} if failed else _promises(request.headrooms) | offers
 
 
 def engine_settings(config: Config) -> EngineSettings:

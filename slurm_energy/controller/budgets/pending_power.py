@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.budget.admission import added_watts
 from slurm_energy.budget.power_groups import PowerGroups
 from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
-from slurm_energy.controller.budgets.curves import time_and_power
+from slurm_energy.budget.reachable_limits import HOST_SHARE, START_GPU_RATIO, START_SHARE
+from slurm_energy.budget.work_price import MIN_GAIN, PRICES, economic_power, price_levels
+from slurm_energy.controller.budgets.curves import lowest_power, time_and_power
 from slurm_energy.controller.budgets.facts import BudgetedJob
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
@@ -40,12 +41,19 @@ class PendingPower:
         watts: power at the economic limits, in whole watts, shape (n,).
         floor_watts: power at the lowest limits that the jobs may get. A job without a predicted power counts
             with its full power. Shape (n,).
+        start_watts: power that must be free when the jobs start with the lowest limits. Shape (n,).
+        reachable_watts: power that the jobs may draw although their devices have the lowest limits. GPUs may
+            exceed these limits; packages count with their expected power. Shape (n,).
+        levels: price level of each job, see `work_price.PRICES`, shape (n,).
         programs: programs of the jobs. The computation uses the response curves of these programs if they are
             known.
     """
 
     watts: Ints
     floor_watts: Floats
+    start_watts: Floats
+    reachable_watts: Floats
+    levels: Ints
     programs: frozenset[ProgramKey]
 
 
@@ -54,6 +62,7 @@ class _Part(NamedTuple):
 
     pair: int
     row: int
+    nodes: int
     kind: str
     is_gpu: bool
     devices: int
@@ -72,7 +81,7 @@ def program_key(user: str, flags: Mapping[str, str], kind: str) -> ProgramKey | 
     return ProgramKey(user, known, model, kind) if kind and (known or model) else None
 
 
-def economic_power(
+def pending_power(
     queue: QueueColumns,
     full_watts: Ints,
     predicted: Sequence[bool],
@@ -105,25 +114,50 @@ def economic_power(
             power = powers.get(name, powers[ANY_PARTITION])
             parts += _parts(queue, row, len(pairs), power, float(full_watts[row]))
             pairs.append(row)
+    nodes = np.maximum(1, queue.nodes).astype(np.float64)
+    levels = price_levels(nodes * (1.0 - MIN_GAIN) / np.maximum(1, full_watts))
     if not parts:
-        return PendingPower(full_watts, full_watts.astype(np.float64), frozenset())
+        full = full_watts.astype(np.float64)
+        return PendingPower(full_watts, full, START_SHARE * full, full.copy(), levels, frozenset())
     keys = [program_key(queue.user[part.row], queue.flags[part.row], part.kind) for part in parts]
-    groups = _groups(parts, keys, slowdown_limits, floor_percent, curves)
+    groups, lowest = _groups(parts, keys, slowdown_limits, floor_percent, curves)
     idle = np.array([part.idle_watts for part in parts])
     can_lower = np.array([part.can_lower for part in parts], np.bool_)
     in_full = groups.devices * np.maximum(0.0, groups.draw_watts - idle)
-    economic = np.where(can_lower, added_watts(groups, idle), in_full)
     floors = np.where(can_lower, groups.devices * np.maximum(0.0, groups.floor_watts - idle), in_full)
+    is_gpu = np.array([part.is_gpu for part in parts], np.bool_)
+    of_gpus = np.where(np.isnan(lowest), START_GPU_RATIO * groups.min_watts, lowest)
+    of_gpus = np.minimum(groups.draw_watts, of_gpus)
+    starts, reachable = (
+        np.where(can_lower, groups.devices * np.maximum(0.0, np.where(is_gpu, of_gpus, low) - idle), in_full)
+        for low in (groups.min_watts, _package_watts(parts, groups))
+    )
+    economic = economic_power(groups, idle)
     of_pair = [part.pair for part in parts]
     watts, lowest = full_watts.copy(), full_watts.astype(np.float64)
+    start, highest = lowest.copy(), lowest.copy()
     rows = np.array(pairs, np.int64)
-    for result, values in ((watts, economic), (lowest, floors)):
+    columns = (watts, economic.added_watts), (lowest, floors), (start, starts), (highest, reachable)
+    for result, values in columns:
         needed = np.full(len(full_watts), -1.0)
         np.maximum.at(needed, rows, np.bincount(of_pair, weights=values, minlength=len(pairs)))
         # Rounding must not add a watt to a sum of parts that equals the whole.
         ceiled = np.maximum(1.0, np.ceil(needed - 1e-6))
         result[:] = np.where(needed >= 0, np.minimum(full_watts, ceiled), full_watts)
-    return PendingPower(watts, lowest, frozenset(key for key in keys if key is not None))
+    # A job that may run in several partitions has the price of the partition where it needs the most power.
+    levels[rows[of_pair]] = len(PRICES) - 1
+    np.minimum.at(levels, rows[of_pair], economic.level)
+    return PendingPower(
+        watts, lowest, START_SHARE * start, highest, levels, frozenset(key for key in keys if key is not None)
+    )
+
+
+def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
+    """Return the power of each part at its lowest limit, if the part consists of packages, shape (n,)."""
+    with_gpus = {part.pair for part in parts if part.is_gpu}
+    feeds_gpus = np.array([part.pair in with_gpus for part in parts], np.bool_)
+    watts: Floats = np.where(feeds_gpus, HOST_SHARE * groups.max_watts, np.inf)
+    return np.minimum(groups.draw_watts, watts)
 
 
 def _parts(queue: QueueColumns, row: int, pair: int, power: PartitionPower, watts: float) -> list[_Part]:
@@ -142,7 +176,7 @@ def _parts(queue: QueueColumns, row: int, pair: int, power: PartitionPower, watt
         highest = max(power.node_watts + power.cpus * power.idle_cpu_watts, draw, low)
         can_lower = fills_nodes and power.node_min_watts is not None
         result.append(
-            _Part(pair, row, power.package_model, False, nodes, idle, low, highest, draw, can_lower)
+            _Part(pair, row, nodes, power.package_model, False, nodes, idle, low, highest, draw, can_lower)
         )
     if on_gpus > 0.0:
         idle = power.idle_gpu_watts
@@ -150,7 +184,9 @@ def _parts(queue: QueueColumns, row: int, pair: int, power: PartitionPower, watt
         low = power.gpu_min_watts if power.gpu_min_watts is not None else draw
         highest = max(all_gpus_watts / gpus + idle, draw, low)
         can_lower = power.gpu_min_watts is not None
-        result.append(_Part(pair, row, power.gpu_model, True, gpus, idle, low, highest, draw, can_lower))
+        result.append(
+            _Part(pair, row, nodes, power.gpu_model, True, gpus, idle, low, highest, draw, can_lower)
+        )
     return result
 
 
@@ -160,35 +196,32 @@ def _groups(
     slowdown_limits: Floats,
     floor_percent: float,
     curves: Mapping[ProgramKey, ResponseCurve],
-) -> PowerGroups:
+) -> tuple[PowerGroups, Floats]:
+    """Return the groups of devices, and their measured power at the lowest limits; NaN: not measured."""
     low = np.array([part.min_watts for part in parts])
     high = np.array([part.max_watts for part in parts])
     draw = np.array([part.draw_watts for part in parts])
+    can_lower = np.array([part.can_lower for part in parts], np.bool_)
     jobs = {
         number: BudgetedJob(number, curves={key.kind: curves[key]})
         for number, key in enumerate(keys)
         if key is not None and key in curves
     }
-    level, time, power = time_and_power(
-        [(number,) for number in range(len(parts))],
-        [part.kind for part in parts],
-        np.array([part.is_gpu for part in parts], np.bool_),
-        low,
-        draw,
-        jobs,
-        {},
-    )
-    return PowerGroups(
+    ids, kinds = [(number,) for number in range(len(parts))], [part.kind for part in parts]
+    is_gpu = np.array([part.is_gpu for part in parts], np.bool_)
+    level, time, power = time_and_power(ids, kinds, is_gpu, low, draw, jobs, {})
+    columns = PowerGroups(
         job_id=np.array([part.pair for part in parts], np.int64),
         devices=np.array([part.devices for part in parts], np.int64),
         min_watts=low,
         max_watts=high,
         draw_watts=draw,
-        floor_watts=low + floor_percent / 100.0 * (high - low),
+        floor_watts=np.where(can_lower, low + floor_percent / 100.0 * (high - low), draw),
         level_watts=level,
         time_ratio=time,
         power_ratio=power,
         slowdown_limit=slowdown_limits[[part.row for part in parts]],
-        weight=np.ones(len(parts)),
+        weight=np.array([part.nodes for part in parts], np.float64),
         deadline_s=np.full(len(parts), math.inf),
     )
+    return columns, lowest_power(ids, kinds, is_gpu, low, draw, jobs, {})

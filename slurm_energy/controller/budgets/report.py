@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slurm_energy.budget.admission import headroom_watts
 from slurm_energy.budget.explanation import DecisionExplainer
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.power_groups import BudgetColumns
+from slurm_energy.budget.reachable_limits import HOST_SHARE
+from slurm_energy.budget.work_price import headroom_at_prices
 from slurm_energy.controller.budgets.cycle import CycleOutcome
 from slurm_energy.controller.budgets.facts import (
     BudgetCycle,
@@ -20,7 +21,7 @@ from slurm_energy.controller.budgets.facts import (
 )
 from slurm_energy.controller.budgets.polls import UNKNOWN_JOB
 from slurm_energy.controller.budgets.state import CycleInputs
-from slurm_energy.scheduling.queue import Floats
+from slurm_energy.scheduling.queue import Bools, Floats
 
 
 def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> BudgetCycle:
@@ -37,8 +38,12 @@ def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> B
 def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, ...]:
     table, groups = outcome.table, outcome.groups
     committed = outcome.committed_watts
-    headroom, floor = _headroom_watts(outcome), outcome.counted_watts.copy()
+    headroom, floor = _headroom_at_prices(outcome), outcome.counted_watts.copy()
     floor[outcome.grouped] = groups.columns.floor_watts[groups.of_device]
+    reachable, free = (
+        _reachable_headroom_watts(outcome),
+        outcome.usable_watts + outcome.promised_watts - committed,
+    )
     capped = np.zeros(len(table.devices))
     capped[outcome.grouped] = np.maximum(
         0.0, table.draw_watts[outcome.grouped] - outcome.counted_watts[outcome.grouped]
@@ -59,7 +64,10 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 committed_watts=float(committed[row]),
                 fixed_watts=float(outcome.fixed_watts[row]),
                 capped_watts=float(capped[row]),
-                headroom_watts=float(headroom[row]),
+                headroom_watts=float(headroom[row, -1]),
+                reachable_headroom_watts=float(reachable[row]),
+                free_watts=float(free[row]),
+                retained_watts=tuple((headroom[row, -1] - headroom[row]).tolist()),
                 floor_watts=float(outcome.fixed_watts[row] + floor[row]),
                 idle_watts=float(outcome.fixed_watts[row] + idle[row]),
                 shortfall_watts=float(outcome.shares.shortfall_watts[row]),
@@ -71,15 +79,46 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     return tuple(rows)
 
 
-def _headroom_watts(outcome: CycleOutcome) -> Floats:
-    """Return the power above idle that new jobs may add under each budget, shape (b,)."""
+def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
+    """Return the power above idle that new jobs may add under each budget at each price of power.
+
+    The shape is (b, number of prices).
+    """
     table = outcome.table
     ungrouped = np.ones(len(table.devices), np.bool_)
     ungrouped[outcome.grouped] = False
     fixed_watts = outcome.fixed_watts + table.sums.total(np.where(ungrouped, outcome.counted_watts, 0.0))
     free_watts = outcome.usable_watts + outcome.promised_watts
     budgets = BudgetColumns(free_watts, fixed_watts, outcome.members)
-    return headroom_watts(outcome.groups.columns, budgets)
+    return headroom_at_prices(outcome.groups.columns, budgets)
+
+
+def _feeds_gpus(outcome: CycleOutcome) -> Bools:
+    """Return which grouped devices are packages of jobs that also use GPUs, shape (number of devices,)."""
+    devices = [outcome.table.devices[row] for row in outcome.grouped.tolist()]
+    with_gpus = {device.report.job_ids for device in devices if device.is_gpu}
+    return np.array([not one.is_gpu and one.report.job_ids in with_gpus for one in devices], np.bool_)
+
+
+def _reachable_headroom_watts(outcome: CycleOutcome) -> Floats:
+    """Return the power that is free under each budget if all running jobs have their lowest limits.
+
+    The shape is (b,). A device whose power at its lowest limit is unknown counts at its
+    expected power, a package that feeds GPUs at half its maximum.
+    """
+    table = outcome.table
+    counted = outcome.counted_watts.copy()
+    busy = outcome.grouped
+    reachable = np.array([table.devices[row].reachable_watts for row in busy.tolist()], np.float64)
+    floors = outcome.groups.columns.floor_watts[outcome.groups.of_device]
+    measured = outcome.groups.lowest_watts[outcome.groups.of_device]
+    reachable = np.where(np.isnan(measured), reachable, np.minimum(reachable, measured))
+    expected = table.draw_watts[busy]
+    hosts = _feeds_gpus(outcome)
+    expected[hosts] = np.minimum(expected[hosts], HOST_SHARE * table.max_watts[busy][hosts])
+    counted[busy] = np.maximum(floors, np.minimum(reachable, expected))
+    free: Floats = outcome.usable_watts + outcome.promised_watts - outcome.fixed_watts
+    return free - table.sums.total(counted)
 
 
 def _jobs(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[int, BudgetedJobStatus]:

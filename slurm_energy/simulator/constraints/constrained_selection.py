@@ -256,7 +256,7 @@ class ConstrainedSelection:
                 run.start_s + run.limit_s,
                 [(node, count) for node, count in run.allocation if usable[node]],
                 self._rules.unit_memory_gib(run.job),
-                np.concatenate([self._rules.licenses(run.job), self._demand.need(run.shape)[-1:]]),
+                np.concatenate([self._rules.licenses(run.job), self._demand.taken(run.shape)[-1:]]),
             )
             for run in self._runs.running.values()
         ]

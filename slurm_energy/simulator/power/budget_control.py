@@ -15,6 +15,7 @@ import numpy as np
 from slurm_energy.budget.ceilings import CeilingBudget, raise_ratios
 from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.lowering_order import DistributionPolicy
+from slurm_energy.budget.work_price import PRICES
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
@@ -96,6 +97,7 @@ class BudgetControl:
         )
         self._reserved_watts = 0.0
         self._headroom_watts: float | None = None
+        self._retained_watts: Floats = np.zeros(len(PRICES))
 
     def begin(self) -> None:
         """Schedule the control cycle before the first step of an announced budget."""
@@ -123,23 +125,33 @@ class BudgetControl:
         return self._admission.added_watts(shapes, limit_watts - self._idle_watts)
 
     def headroom_watts(self) -> float:
-        """Return the watts that new jobs may add. Running jobs are limited to make room for them.
+        """Return the watts that new jobs may add if running jobs are limited as far as possible.
 
         The headroom is computed once in each scheduling pass. Each admitted job lowers the headroom.
         """
         if self._headroom_watts is None:
-            self._headroom_watts = self._compute_headroom_watts()
+            headroom = self._compute_headroom()
+            self._headroom_watts, self._retained_watts = float(headroom[-1]), headroom[-1] - headroom
         return self._headroom_watts
 
+    def retained_watts(self, shapes: Sequence[int]) -> Floats:
+        """Return the part of the headroom that running jobs keep from a job, for each of the given shapes.
+
+        The running jobs do more work with this power than the job would.
+        """
+        self.headroom_watts()
+        retained: Floats = self._retained_watts[self._admission.price_levels(shapes)]
+        return retained
+
     def admit(self, watts: float) -> bool:
-        """Return whether a job whose start adds `watts` fits in the headroom; if so, lower the headroom."""
+        """Return whether a job that needs `watts` fits in the headroom; if so, lower the headroom."""
         fits, self._headroom_watts = self._admission.admit(watts, self.headroom_watts())
         return fits
 
-    def _compute_headroom_watts(self) -> float:
+    def _compute_headroom(self) -> Floats:
         working, limit_watts = self._working(), self.limit_watts() + SLACK_WATTS
         fixed_watts = self._commitment.watts() - math.fsum(run.watts for run in working)
-        return self._admission.headroom_watts(working, limit_watts, fixed_watts, self._events.now_s)
+        return self._admission.headroom_at_prices(working, limit_watts, fixed_watts, self._events.now_s)
 
     def permits_nodes(self, steps: Sequence[PowerStep]) -> bool:
         """Return whether the budget permits changes of nodes' power that no start of a job causes."""

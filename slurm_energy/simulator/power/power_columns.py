@@ -33,6 +33,7 @@ class PowerColumns:
         self._jobs = jobs
         self._rules = rules
         self._idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
+        self._units_per_node = np.array([kind.units for kind in kinds], np.float64)
         self.responses = PowerResponses(jobs, kinds)
         self._limits: dict[int, tuple[float, ...]] = {}
 
@@ -62,12 +63,13 @@ class PowerColumns:
             jobs: rows of the jobs.
             shapes: for each job, the row of its shape (way to run the job).
         """
+        units = self._jobs.units[shapes] / self._units_per_node[self._jobs.hardware[shapes]]
         count = len(jobs)
         return self._groups(
             jobs,
             shapes,
             job_id=np.full(count, NO_JOB),
-            weight=np.ones(count),
+            weight=np.maximum(1.0, np.ceil(units)),
             slack_s=np.full(count, np.nan),
         )
 

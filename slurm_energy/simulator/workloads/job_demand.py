@@ -42,15 +42,26 @@ class JobDemand:
         self._control = control
 
     def need(self, shape: int) -> Floats:
-        """Return the resources that a job takes in a shape once the job's nodes are on."""
-        need = np.zeros(len(self._cluster.total) + 1)
-        need[self._jobs.hardware[shape]] = self._jobs.units[shape]
-        need[-1] = max(0.0, float(self._job_watts([shape])[0]))
+        """Return the resources that must be free for a job in a shape once the job's nodes are on."""
+        need = self.taken(shape)
+        need[-1] += float(self.retained_watts([shape])[0])
         return need
 
+    def taken(self, shape: int) -> Floats:
+        """Return the resources that a job takes in a shape once the job's nodes are on."""
+        taken = np.zeros(len(self._cluster.total) + 1)
+        taken[self._jobs.hardware[shape]] = self._jobs.units[shape]
+        taken[-1] = max(0.0, float(self._job_watts([shape])[0]))
+        return taken
+
+    def retained_watts(self, shapes: Sequence[int]) -> Floats:
+        """Return the power that running jobs keep from a job, for each of the given shapes."""
+        return np.zeros(len(shapes)) if self._control is None else self._control.retained_watts(shapes)
+
     def need_now(self, candidate: Candidate) -> Floats:
-        """Return the resources that a job takes if it starts now, including power to boot nodes."""
-        return np.append(candidate.need[:-1], self.added_watts(np.array([candidate.shape])))
+        """Return the resources that must be free for a job to start now, including power to boot nodes."""
+        watts = self.added_watts(np.array([candidate.shape])) + self.retained_watts([candidate.shape])
+        return np.append(candidate.need[:-1], watts)
 
     def added_watts(self, shapes: Ints) -> Floats:
         """Return by how many watts one job would raise the committed power, for each of the given shapes.
@@ -90,7 +101,7 @@ class JobDemand:
 
     def releases(self) -> list[Release]:
         """Return the resources that each running job will release, with the job's expected end."""
-        return [(run.start_s + run.limit_s, self.need(run.shape)) for run in self._runs.running.values()]
+        return [(run.start_s + run.limit_s, self.taken(run.shape)) for run in self._runs.running.values()]
 
     def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
         """Return the watts that a job adds when its nodes are on, for each of the given shapes."""

@@ -1,0 +1,114 @@
+"""Work that power yields, by which jobs that would start compete with running jobs for power.
+
+The unit of work is the run time of a job without power limits, times its number of nodes. The price of power
+is work per second and watt. A pending job has a price: its highest speed per watt above idle. A running job
+gives up the power that yields less work per watt than this price. A start at this exchange raises the
+throughput of the cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.budget.group_response import GroupLimits, group_limits, time_ratios
+from slurm_energy.budget.lowering_order import limit_grid, throughput_slopes
+from slurm_energy.budget.power_groups import NO_JOB, BudgetColumns, PowerGroups
+from slurm_energy.scheduling.queue import Floats, Ints
+
+PRICES: Final[Floats] = np.geomspace(1e-6, 1.0, 49)
+"""Prices in node-seconds of work per joule at which power is compared, in ascending order."""
+MIN_GAIN: Final = 0.1
+"""Minimum increase of the throughput by the start of a job, as a share of the job's speed without limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class EconomicPower:
+    """Power at which pending jobs yield the most work per watt; columns of n groups, shape (n,).
+
+    Attributes:
+        limit_watts: economic limit: limit of each device at this power.
+        added_watts: power of all devices of the group at this limit, above idle.
+        level: index in `PRICES` of the price that the group's job pays for its power.
+    """
+
+    limit_watts: Floats
+    added_watts: Floats
+    level: Ints
+
+
+def economic_power(
+    pending: PowerGroups, idle_watts: Floats, *, limits: GroupLimits | None = None
+) -> EconomicPower:
+    """Return the power at which each pending job yields the most work per watt above idle.
+
+    Args:
+        pending: groups of devices of pending jobs, with predicted power and response to limits.
+        idle_watts: power of one idle device, shape (n,).
+        limits: characteristic limits of the groups; None means that they are computed.
+    """
+    at_prices = limits_at_prices(pending, limits or group_limits(pending))
+    added = pending.devices[:, None] * np.maximum(0.0, at_prices - idle_watts[:, None])
+    job_id = np.where(pending.job_id == NO_JOB, -1 - np.arange(pending.count), pending.job_id)
+    _, job = np.unique(job_id, return_inverse=True)
+    count = int(np.max(job, initial=-1)) + 1
+    job_watts, log_times = np.zeros((count, len(PRICES))), np.zeros((count, len(PRICES)))
+    weight = np.zeros(count)
+    np.add.at(job_watts, job, added)
+    np.add.at(log_times, job, np.log(time_ratios(pending, at_prices)))
+    np.maximum.at(weight, job, pending.weight)
+    yields = weight[:, None] * (np.exp(-log_times) - MIN_GAIN) / np.maximum(job_watts, 1e-9)
+    best = np.argmax(yields, axis=1)
+    rows, columns = np.arange(pending.count), best[job]
+    return EconomicPower(
+        limit_watts=at_prices[rows, columns],
+        added_watts=added[rows, columns],
+        level=price_levels(yields[np.arange(count), best])[job],
+    )
+
+
+def price_levels(prices: Floats) -> Ints:
+    """Return for each price the index of the highest of `PRICES` that is not above it; at least 0."""
+    levels: Ints = np.maximum(0, np.searchsorted(PRICES, prices, side="right") - 1).astype(np.int64)
+    return levels
+
+
+def limits_at_prices(groups: PowerGroups, limits: GroupLimits) -> Floats:
+    """Return the limit per device that each group keeps at each of `PRICES`, shape (n, number of prices).
+
+    At this limit, the job of the group has given up the power that yields less work per watt than the price.
+    The limit keeps the job's slowdown limit and the floor.
+
+    Args:
+        groups: n groups of devices.
+        limits: characteristic limits of these groups.
+    """
+    grid, tier = limit_grid(groups, limits)
+    slope = throughput_slopes(groups, grid, tier)
+    columns = len(PRICES) + 1
+    cell = np.searchsorted(PRICES, slope, side="right") + columns * np.arange(groups.count)[:, None]
+    width = np.where(tier == 0, grid[:, :-1] - grid[:, 1:], 0.0)
+    given_up = np.bincount(cell.ravel(), weights=width.ravel(), minlength=columns * groups.count)
+    given_up = np.cumsum(given_up.reshape(groups.count, columns), axis=1)[:, :-1]
+    kept: Floats = limits.needed_watts[:, None] - given_up
+    return kept
+
+
+def headroom_at_prices(
+    groups: PowerGroups, budgets: BudgetColumns, *, limits: GroupLimits | None = None
+) -> Floats:
+    """Return the power that new jobs may add under each budget at each of `PRICES`.
+
+    The shape is (b, number of prices). The headroom is negative if the power is above the limit.
+
+    Args:
+        groups: groups of devices of running jobs, and of devices without jobs.
+        budgets: budgets in force.
+        limits: characteristic limits of the groups; None means that they are computed.
+    """
+    counted_watts = limits_at_prices(groups, limits or group_limits(groups))
+    used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts
+    free: Floats = (budgets.limit_watts - budgets.fixed_watts)[:, None] - used_watts
+    return free

@@ -1,0 +1,164 @@
+"""Power offered to pending jobs, power that running jobs keep, and packages that feed limited GPUs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from slurm_energy.budget.admission import offered_watts
+from slurm_energy.budget.license_plan import WithheldPower, withheld_power
+from slurm_energy.budget.messages import DeviceReport, NodePoll
+from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
+from slurm_energy.budget.reachable_limits import START_GPU_RATIO, ReachableLimits
+from slurm_energy.budget.work_price import PRICES
+from slurm_energy.controller.budgets.curves import lowest_power
+from slurm_energy.controller.budgets.draw import DeviceDraw
+from slurm_energy.controller.budgets.facts import BudgetedJob, BudgetScope, ScopeKind
+from slurm_energy.controller.budgets.groups import build_groups
+from slurm_energy.controller.budgets.licenses import (
+    BudgetHeadroom,
+    license_demands,
+    retained_licenses,
+    waiting_sentence,
+)
+from slurm_energy.controller.budgets.nodes import BudgetDevice, BudgetNode
+from slurm_energy.controller.budgets.pending_power import pending_power
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, queue_columns
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
+
+KEPT = tuple(float(len(PRICES) - level) for level in range(len(PRICES)))
+"""Power that running jobs keep from a job, by price level."""
+
+
+def headroom(**values: object) -> BudgetHeadroom:
+    columns = {"limit_watts": 1000.0, "headroom_watts": 500.0, "retained_watts": KEPT, **values}
+    return BudgetHeadroom("site", BudgetScope(ScopeKind.CLUSTER), **columns)
+
+
+def test_unused_power_is_always_offered_and_used_power_only_to_jobs_that_fit() -> None:
+    assert offered_watts(500.0, 200.0, []) == 200.0
+    assert offered_watts(500.0, 200.0, [600.0]) == 200.0
+    assert 300.0 <= offered_watts(500.0, 200.0, [600.0, 300.0]) <= 350.0
+    assert offered_watts(500.0, -100.0, [300.0, 300.0]) == 500.0
+    assert offered_watts(-50.0, -100.0, []) == -50.0
+
+
+def test_the_power_that_is_not_offered_is_withheld_now_but_not_after_a_step() -> None:
+    entries = withheld_power(1000, 400, 500.0, 900.0, [(100.0, 800.0)], 0.0, offered_watts=200.0)
+    assert entries == [WithheldPower(0, None, 200), WithheldPower(0, 100, 200)]
+    assert withheld_power(1000, 400, 500.0, 900.0, [], 0.0) == [WithheldPower(0, None, 100)]
+
+
+def test_licenses_count_from_the_highest_price_of_the_pending_jobs() -> None:
+    level = len(PRICES) - 10
+    budget = headroom().at_level(level)
+    assert budget.headroom_watts == 500.0 - KEPT[level]
+    assert budget.retained_from(level) == 0.0
+    assert budget.retained_from(level - 5) == 5.0
+    assert budget.unused_watts == pytest.approx(500.0 - KEPT[0])
+    assert headroom(retained_watts=()).at_level(level).headroom_watts == 500.0
+
+
+def test_a_pending_job_requests_what_running_jobs_keep_from_it() -> None:
+    queue = queue_columns(0.0, [1, 2], state=[PENDING, RUNNING])
+    levels = np.array([len(PRICES) - 3, 0])
+    kept = retained_licenses(queue, levels, {"watts": headroom()}, lambda row: ["watts"])
+    assert kept.tolist() == [3, 0]
+    sentence = waiting_sentence(600, headroom(), len(PRICES) - 3)
+    assert sentence == (
+        "waits for power: it adds 600 W, and 497 W are free under budget 'site'; "
+        "running jobs do more work with 3 W"
+    )
+
+
+def test_only_jobs_that_lack_licenses_are_offered_power() -> None:
+    reasons = ["Licenses", "Resources", "None", "Licenses"]
+    queue = queue_columns(0.0, [1, 2, 3, 4], reason=reasons, held=[False, False, False, True])
+    full = np.array([100, 200, 300, 400])
+    power = pending_power(
+        queue, full, [False] * 4, {ANY_PARTITION: PartitionPower(1.0, 1.0, 1)}, np.full(4, np.nan), 0.0, {}
+    )
+    demand = license_demands(queue, full, power, ["watts"], lambda row: ["watts"], 0.0)["watts"]
+    assert demand.watts.tolist() == [100.0, 300.0]
+    budget = headroom(retained_watts=(), headroom_watts=450.0)
+    assert demand.offered_watts(budget, 95.0) == pytest.approx(110.0)
+    assert demand.offered_watts(budget, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(("reachable", "watts"), [(40.0, 200.0), (80.0, 130.0), (100.0, 100.0)])
+def test_jobs_that_can_be_lowered_start_before_a_fall(reachable: float, watts: float) -> None:
+    """All jobs that may start fit at their lowest limits under the lower limit."""
+    budget = headroom(headroom_watts=500.0, reachable_headroom_watts=500.0, steps=[(9.0, 600.0)])
+    ((_, limit_watts),) = budget.reachable_steps(np.array([100.0]), np.array([reachable]))
+    after = 500.0 - (1000.0 - limit_watts)
+    assert after == pytest.approx(min(100.0 / (max(50.0, reachable) / 100.0), 500.0))
+    assert after * max(50.0, reachable) / 100.0 <= 100.0 + 1e-9
+    assert watts >= 100.0
+    unknown = headroom(steps=[(9.0, 600.0), (19.0, 1200.0)])
+    assert unknown.reachable_steps(np.array([100.0]), np.array([reachable])) == unknown.steps
+
+
+def device(name: str, limit_watts: float, watts: float, *, seconds: int) -> BudgetDevice:
+    report = DeviceReport(name, name, 100.0, 400.0, limit_watts, watts, (7,), limit_watts)
+    made = BudgetDevice(BudgetNode("n1", 0), report, 0)
+    for second in range(seconds):
+        made.update(report, 0, {}, float(second))
+    return made
+
+
+@pytest.mark.parametrize(("gpu_watts", "is_free"), [(200.0, True), (150.0, False)])
+def test_a_limit_of_packages_costs_no_time_while_limits_hold_the_gpus_back(
+    gpu_watts: float, is_free: bool
+) -> None:
+    devices = [device("package-0", 400.0, 200.0, seconds=60)]
+    devices += [device(f"gpu{index}", 200.0, gpu_watts, seconds=60) for index in range(2)]
+    draws = np.full(3, 300.0)
+    groups = build_groups(devices, draws, np.zeros(3), {7: BudgetedJob(7)}, {})
+    package = groups.columns.time_ratio[groups.of_device[0]]
+    assert (package[0] < 1.02) == is_free
+    alone = build_groups(devices[:1], draws[:1], np.zeros(1), {7: BudgetedJob(7)}, {})
+    assert alone.columns.time_ratio[0, 0] > 1.1
+
+
+def test_the_share_of_limited_time_begins_anew_with_each_job() -> None:
+    draw = DeviceDraw()
+    for second in range(60):
+        draw.update(200.0, 200.0, (1,), float(second))
+    assert draw.limited_share > 0.9
+    draw.update(200.0, 200.0, (2,), 60.0)
+    assert draw.limited_share == 0.0
+
+
+def gpu_poll(watts: float, ceiling: float) -> DeviceReport:
+    return DeviceReport("gpu0", "A100", 100.0, 400.0, ceiling, watts, (1,), ceiling)
+
+
+def test_the_power_at_the_lowest_limit_is_unknown_until_the_device_has_had_it() -> None:
+    limits = ReachableLimits()
+
+    def report(watts: float, ceiling: float, now_s: float) -> None:
+        limits.apply(NodePoll("n1", "boot", 1, (gpu_poll(watts, ceiling),), None, None), now_s)
+
+    for second in range(10):
+        report(300.0, 300.0, float(second))
+    assert limits.reachable_watts("gpu0") == pytest.approx(START_GPU_RATIO * 100.0)
+    report(100.0, 100.0, 10.0)
+    assert limits.reachable_watts("gpu0") == 100.0
+    assert limits.reachable_watts("package-0") == math.inf
+
+
+def test_the_measured_power_at_the_lowest_limit_of_earlier_runs_counts() -> None:
+    def curve(limit_watts: float) -> ResponseCurve:
+        point = OperatingPoint(gpu_limit_watts=limit_watts)
+        return ResponseCurve(
+            "A100", "x", (ResponsePoint(point, 3.0, 0.4, CurveSource.EARLIER_RUNS, count=1),)
+        )
+
+    arguments = [(1,)], ["A100"], np.ones(1, np.bool_), np.array([100.0]), np.array([300.0])
+    known = lowest_power(*arguments, {1: BudgetedJob(1, curves={"A100": curve(100.0)})}, {})
+    assert known[0] == pytest.approx(120.0, rel=0.05)
+    unknown = lowest_power(*arguments, {1: BudgetedJob(1, curves={"A100": curve(200.0)})}, {})
+    assert np.isnan(unknown[0])
