@@ -43,9 +43,10 @@ def withheld_power(
 ) -> list[WithheldPower]:
     """Return the power to withhold. The first entry has no end; further entries have separate periods.
 
-    Overlapping entries add up. Their present sum is `total - used - headroom`, so that the free count equals
-    the headroom, or the offered power if it is less. At each step, the sum is that of the headroom, changed
-    by the difference of the limits. The sum never exceeds the total.
+    Where entries overlap, their watts are added. The present sum is `total_watts` minus `used_watts` minus
+    `headroom_watts`. The licenses that remain free then equal the headroom, or `offered_watts` if this is less. At the time of
+    each future change of the limit, the sum changes by the difference between the old and the new limit. The
+    sum never exceeds `total_watts`.
 
     Args:
         total_watts: total of the license.

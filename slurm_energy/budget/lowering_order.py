@@ -114,7 +114,9 @@ def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
 
 
 def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
-    """Return the loss of throughput per watt in each segment, in nodes at full speed per watt, shape (n, s).
+    """Return the throughput that each segment loses per watt by which the limit falls, shape (n, s).
+
+    The unit of throughput is one node at full speed.
 
     Within a tier, the loss per watt does not fall from a segment to the next one.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def best_values(
     args: argparse.Namespace, objective: Objective, template: Template, text: str, given: dict[str, str]
 ) -> dict[str, str]:
-    """Return values by variable of a template: the best known settings, and the time limit.
+    """Return values for the variables of a template: the best known settings, and the time limit.
 
     A saved sweep of the program is preferred, because it also measured threads, processes and batch size.
 
@@ -32,7 +32,7 @@ def best_values(
 
     Raises:
         UsageError: the template is no batch script.
-        NotFoundError: no response of the job to settings is known.
+        NotFoundError: it is not known how time and power of the job depend on the settings.
     """
     from slurm_energy.slurm.batch_script import read_script
 

@@ -273,7 +273,8 @@ class JobView:
             evidence: measured facts.
             seconds_lost: lost wall-clock time of the whole job; None if unknown.
             confidence: 0 to 1.
-            joules_lost: lost energy; None means the lost time multiplied by the power of the waiting job.
+            joules_lost: lost energy. None: the lost time multiplied by the power that the job draws while it
+                waits.
             time_share: affected fraction of the job's time; None means the lost time divided by the job's
                 time.
             where: nodes, GPUs or ranks concerned.

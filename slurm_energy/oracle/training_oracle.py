@@ -398,7 +398,9 @@ def _estimate(mean: float, low: float, high: float, max_value: float = np.inf) -
 
 
 def _joint_quantile(first: float, second: float) -> float:
-    """Return the quantile of a product of two independent ratios measured / predicted.
+    """Return the quantile of the product of two independent ratios.
+
+    Each ratio is a measured value divided by the predicted value.
 
     Args:
         first: quantile of the first ratio.

@@ -325,7 +325,7 @@ def _by_node(outcome: CycleOutcome, values: Floats) -> dict[str, dict[str, float
 
 
 def _without_limit(outcome: CycleOutcome) -> dict[str, frozenset[str]]:
-    """Return, by node, the devices that no budget limits."""
+    """Return the names of the devices to which no budget applies, by node."""
     finite = np.isfinite(outcome.usable_watts)
     free = ~(outcome.table.cover & finite[:, None]).any(axis=0)
     names: dict[str, set[str]] = {}

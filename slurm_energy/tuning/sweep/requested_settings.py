@@ -1,7 +1,4 @@
-"""Settings of a point in the form of a batch script.
-
-The settings are options of sbatch, and environment variables.
-"""
+"""Options of sbatch and environment variables by which a job requests the settings of one sweep point."""
 
 from __future__ import annotations
 
