@@ -44,9 +44,9 @@ def withheld_power(
     """Return the power to withhold. The first entry has no end; further entries have separate periods.
 
     Where entries overlap, their watts are added. The present sum is `total_watts` minus `used_watts` minus
-    `headroom_watts`. The licenses that remain free then equal the headroom, or `offered_watts` if this is less. At the time of
-    each future change of the limit, the sum changes by the difference between the old and the new limit. The
-    sum never exceeds `total_watts`.
+    `headroom_watts`. The licenses that remain free then equal the headroom, or `offered_watts` if this is
+    less. At the time of each future change of the limit, the sum changes by the difference between the old and
+    the new limit. The sum never exceeds `total_watts`.
 
     Args:
         total_watts: total of the license.
