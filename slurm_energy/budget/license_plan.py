@@ -45,8 +45,8 @@ def withheld_power(
 
     Where entries overlap, their watts are added. The present sum is `total_watts` minus `used_watts` minus
     `headroom_watts`. The licenses that remain free then equal the headroom, or `offered_watts` if this is
-    less. At the time of each future change of the limit, the sum changes by the difference between the old and
-    the new limit. The sum never exceeds `total_watts`.
+    less. At the time of each future change of the limit, the sum changes by the difference between the old
+    and the new limit. The sum never exceeds `total_watts`.
 
     Args:
         total_watts: total of the license.
