@@ -125,10 +125,10 @@ def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = Fals
 def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobUsage, list[Any]]:
     """Return a running job with its power trace so far, and a list with the job's observation on this node.
 
-    The observation is JSON.
+    The second element is a list of JSON documents.
 
-    The senergyd of this node supplies both. If this node does not run the job, the job is returned unchanged
-    and the list is empty.
+    The senergyd of this node supplies the trace and the observation. If this node does not run the job, the
+    job is returned unchanged and the list is empty.
     """
     answer = _ask_for_observation(args, job.first.job_id)
     node, document, trace = (answer.get(key) for key in ("node", "observation", "trace"))

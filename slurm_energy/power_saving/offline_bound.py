@@ -17,8 +17,8 @@ def clairvoyant_saving_joules(
     No job is delayed.
 
     Each job is assumed to use the node that became idle last. The idle gaps are then as unequal as possible.
-    This maximizes the saving. A gap at the start or at the end needs a shutdown. A gap at the end needs no
-    boot.
+    Unequal gaps maximize the saving. A gap at the start or at the end needs a shutdown. A gap at the end
+    needs no boot.
 
     Args:
         energy: power and duration of the nodes' power states.

@@ -214,7 +214,7 @@ def _clear(base: Path, refuge: Path, top: Path) -> None:
 
     Then remove the empty parents of `base` up to `top`.
 
-    Processes in these groups are moved by writing their process ids to the file `refuge`.
+    Processes in the removed groups are moved by writing their process ids to the file `refuge`.
     """
     for group in [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []:
         for pid in (group / "cgroup.procs").read_text().split():

@@ -2,8 +2,8 @@
 
 The module also finds the best static point.
 
-These values are the true optimum with which the results of tuning are compared. Each phase runs on the node
-model until the power limits have settled. No code of the tuning is used.
+Speed and power are the true optimum with which the results of tuning are compared. Each phase runs on the
+node model until the power limits have settled. No code of the tuning is used.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def lower_to_safe_limits(
 
     Call this function after the agent has stopped.
 
-    Without this call the hardware would keep the ceilings of that decision, even when the limit of the budget
-    falls. The stored lease and the decision number remain, so that the next agent continues from them.
+    Without the call, the hardware would keep the ceilings of the last decision, even when the limit of the
+    budget falls. The stored lease and the decision number remain, so that the next agent continues from them.
 
     Args:
         devices: devices of the node.

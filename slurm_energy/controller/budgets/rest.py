@@ -143,7 +143,7 @@ def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> 
 
     The parts belong to the nodes on which the jobs run.
 
-    The jobs on a node share this power of the node equally. The shape is (b,).
+    The jobs on a node share the power of these parts equally. The shape is (b,).
     """
     if all(budget.scope.covers_nodes for budget in inputs.budgets):
         return np.zeros(len(inputs.budgets))

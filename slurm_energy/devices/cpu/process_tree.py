@@ -2,9 +2,8 @@
 
 The CPU time of a job is the sum over the job's slurmstepds and their descendants in /proc.
 
-This method is less exact than a cgroup. If a process ends between two readings, its CPU time is
-counted only if its parent is in the tree and has called wait(2) for the process. Source: man 5 proc,
-/proc/PID/stat.
+The sum is less exact than a cgroup. If a process ends between two readings, its CPU time is counted only if
+its parent is in the tree and has called wait(2) for the process. Source: man 5 proc, /proc/PID/stat.
 """
 
 from __future__ import annotations

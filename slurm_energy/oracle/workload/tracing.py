@@ -201,8 +201,8 @@ def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
 
     The reports go to `counting`.
 
-    For layers with a registered handler, it also replaces the method `forward`. At the end, all changes are
-    undone.
+    For layers with a registered handler, the context manager also replaces the method `forward`. At the end,
+    all changes are undone.
     """
     undo = []
     for name, layer in module.named_modules():
