@@ -70,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """Print the effective configuration of the file or of a node, with the origin of each value."""
+    """Print the effective configuration of the file or of a node.
+
+    The origin of each value is printed, too.
+    """
     from slurm_energy.config import schema_document
     from slurm_energy.config.loader import load_source
     from slurm_energy.config.node_types import types_of

@@ -43,7 +43,10 @@ def fetch_observed_job(
 
 
 def _not_reported(args: argparse.Namespace, job_id: str, error: NotFoundError) -> NotFoundError:
-    """Return the error for a job unknown to senergyctld, perhaps because the job has just started."""
+    """Return the error for a job that senergyctld does not know.
+
+    A possible reason is that the job has just started.
+    """
     answer = _ask_for_observation(args, int(job_id)) if job_id.isdecimal() else {}
     if answer.get("ok"):
         why = "it has just started: power and signals arrive after the first interval"

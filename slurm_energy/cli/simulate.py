@@ -302,7 +302,10 @@ def _list(*, as_json: bool) -> None:
 
 
 def _print(results: list[tuple[Scenario, list[RunResult]]]) -> None:
-    """Print one table per variant, or one for all if there are many variants or several swept keys."""
+    """Print one table per variant.
+
+    If there are many variants or several swept keys, print one table for all.
+    """
     from slurm_energy.simulator.campaigns.sweep_results import table_rows
     from slurm_energy.simulator.results.summary_table import aligned, means, summary_lines
 

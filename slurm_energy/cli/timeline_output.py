@@ -124,7 +124,10 @@ def write_timeline(
 
 
 def _summary(builder: TimelineBuilder, sources: CollectedSources) -> str:
-    """Return the numbers of processes, events and findings. The numbers are the same in trace and page."""
+    """Return the numbers of processes, events and findings.
+
+    The trace and the page contain the same numbers.
+    """
     events = sum(report.tally.shown for report in builder.reports)
     counts = {"process": builder.process_count, "event": events, "finding": len(sources.findings)}
     return ", ".join(_counted(number, noun) for noun, number in counts.items())

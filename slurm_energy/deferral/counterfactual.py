@@ -143,7 +143,7 @@ def run_costs(start_s: Floats, end_s: Floats, energy_joules: Floats, series: Sig
 
 
 def _mean(series: SignalSeries, start_s: Floats, time_s: Floats) -> Floats:
-    """Return the mean of a signal over each run; NaN if the signal is unknown for a part of the run."""
+    """Return the mean of a signal during each run; NaN if the signal is unknown for a part of the run."""
     known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
     end_s = start_s + np.maximum(time_s, 1e-3)
     length_s = end_s - start_s

@@ -39,7 +39,10 @@ class SweepSection:
 
 
 def _map(one: SweepMap) -> dict[str, Any]:
-    """Return the cells of a map: the text of each value, and the strength of its colour in percent."""
+    """Return the cells of a map.
+
+    A cell has the text of a value, and the strength of its colour in percent.
+    """
     known = [value for row in one.values for value in row if value is not None]
     low, high = min(known), max(known)
     rows = []

@@ -153,7 +153,7 @@ class ProcessGroups:
             return ""
 
     def _seen_from(self, caller: int, tids: Iterable[int]) -> Mapping[int, int]:
-        """Map ids of tasks in the emulator's PID namespace to their ids in the namespace of a process."""
+        """Map task ids in the emulator's PID namespace to task ids in the namespace of a process."""
         depth = len(self._ids(caller))
         numbers: dict[int, int] = {}
         for tid in tids:

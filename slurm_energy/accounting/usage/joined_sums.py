@@ -107,7 +107,7 @@ def split_rows(joined: str, width: int) -> Iterator[tuple[int, ...]]:
 
 
 def _joined(connection: Connection, column: ColumnElement[int]) -> ColumnElement[str]:
-    """Return an SQL expression that joins the values of one column in a group of rows with commas."""
+    """Return an SQL expression that joins the values of a column with commas, over all rows of a group."""
     if connection.dialect.name == "postgresql":
         return func.aggregate_strings(sqlalchemy.cast(column, String), ",")
     return func.aggregate_strings(column, ",")  # with a cast, MariaDB takes 1.2 times as long

@@ -100,6 +100,6 @@ def _present_sums(connection: Connection, table: Table, wanted: Iterable[SumKey]
 
 
 def _columns(table: Table) -> tuple[list[str], list[str]]:
-    """Return the names of the key columns and the names of the other columns of a table of sums."""
+    """Return two lists of column names of a table of sums: its key columns and its other columns."""
     keys = [column.name for column in table.primary_key]
     return keys, [column.name for column in table.c if column.name not in keys]

@@ -180,7 +180,7 @@ def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int)
 
 
 def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a time span that do not belong to whole hours inside it."""
+    """Return the parts of a time span that are left when its whole hours are removed."""
     first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
     if first > last:
         return [(start, end)]
@@ -218,7 +218,7 @@ def _rows_of_nodes(
 def _add_rows(
     interval: IntervalUsage, rows: Iterable[Sequence[Any]], rates: Callable[[int, int], Rates] | None
 ) -> None:
-    """Add rows of sums to an interval. Each counts in proportion to its time inside the interval."""
+    """Add rows of sums to an interval. A row counts in proportion to its time inside the interval."""
     for start, end, group, *values in rows:
         inside = (max(start, interval.start), min(end, interval.end))
         parts = [_part(int(value), start, end, *inside) for value in values]

@@ -258,7 +258,7 @@ _ENERGY_COLUMNS: Final = (
 
 
 def _is_unmeasured(row: Row[Any]) -> bool:
-    """Return whether a row of `periods` is about a node that was off with unknown energy."""
+    """Return whether a row of `periods` is about a node that was off and whose energy is unknown."""
     return bool(row.kind == OFF and row.other_uj is None)
 
 
@@ -285,7 +285,7 @@ def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
 
 
 def _energies(row: RowMapping) -> Sums:
-    """Return a `periods` row's energies and, for each component with known energy, a count of 1."""
+    """Return the energies in a row of `periods`. Each component with known energy also gets a count of 1."""
     sums: Sums = {"total_uj": row["total_uj"]}
     for name in ENERGIES:
         value = row[f"{name}_uj"]

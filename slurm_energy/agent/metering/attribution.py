@@ -120,7 +120,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Weights for the division of energy: one integer per job, and one for the rest of the node."""
+    """Weights by which energy is divided: one integer per job, and one for the rest of the node."""
 
     jobs: list[int]
     rest: int

@@ -317,7 +317,7 @@ def _differs(stored: Mapping[str, Any], node: BudgetNode) -> bool:
 
 
 def _by_node(outcome: CycleOutcome, values: Floats) -> dict[str, dict[str, float]]:
-    """Group values of devices by node and by name of the device."""
+    """Group values of devices by node and by device name."""
     by_node: dict[str, dict[str, float]] = {}
     for device, value in zip(outcome.table.devices, values.tolist(), strict=True):
         by_node.setdefault(device.node.name, {})[device.report.name] = value

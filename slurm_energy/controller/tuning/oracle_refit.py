@@ -99,7 +99,7 @@ class OracleRefit:
         return done
 
     def _requests(self, stored: Sequence[StoredRun]) -> dict[str, list[dict[str, Any]]]:
-        """Return the runs to fit, by name of the kind of GPU."""
+        """Return the runs to fit, keyed by kind of GPU."""
         programs: dict[tuple[str, str, str], list[LearnedRun]] = {}
         for run in stored:
             if run.model is not None and (parsed := parse_run(run)) is not None:

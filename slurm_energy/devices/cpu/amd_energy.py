@@ -62,7 +62,10 @@ def discover(root: Path) -> list[EnergyCounter]:
 
 
 def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
-    """Return (socket number in the label, energyN_input file) of each Esocket channel of a chip, sorted."""
+    """Return the Esocket channels of a chip as sorted pairs.
+
+    A pair is the socket number in the label and the energyN_input file.
+    """
     entries = []
     for channel in chip.channels("energy", "input"):
         match = _SOCKET.fullmatch(chip.text(f"energy{channel}_label"))

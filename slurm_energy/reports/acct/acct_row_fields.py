@@ -82,7 +82,10 @@ def _of_footprint(value: Callable[[Footprint], Value]) -> Callable[[AcctRow], Va
 
 
 def _without_pue(amount: float | None, footprint: Footprint) -> float | None:
-    """Return emissions or cost of the computers alone, without the overhead of the site that the PUE adds."""
+    """Return emissions or cost of the computers alone.
+
+    The overhead of the site, which the PUE adds, is not included.
+    """
     return None if amount is None else amount / (footprint.pue or 1.0)
 
 

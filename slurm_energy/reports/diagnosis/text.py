@@ -92,7 +92,7 @@ def _pair(name: str, value: str, width: int) -> str:
 
 
 def _column(text: str, width: int) -> str:
-    """Return a text, padded with blanks to a width in columns of the terminal."""
+    """Return a text that is padded with blanks to a width in terminal columns."""
     return text + " " * (width - display_width(text))
 
 

@@ -146,7 +146,7 @@ def _objective(tuning: Mapping[str, Any]) -> str:
 
 
 def _why_untried(tuning: Mapping[str, Any]) -> str:
-    """Return why no setting was tried, if the reason is a missing progress signal; otherwise nothing."""
+    """Return why no setting was tried if the reason is a missing progress signal; otherwise nothing."""
     if tuning.get("progress") != "none":
         return ""
     if tuning.get("slowdown_limit") is None:

@@ -97,7 +97,10 @@ def _row(row: OverviewRow, shares: dict[str, list[float]], index: int, frame: Fr
 
 
 def _stacked_paths(shares: dict[str, list[float]], columns: int) -> Iterator[tuple[str, str]]:
-    """Yield SVG path data by phase: one rectangle for each run of columns with equal share and position."""
+    """Yield SVG path data by phase.
+
+    Neighbouring columns with equal share and position form one rectangle.
+    """
     floors = [0] * columns
     exact = [0.0] * columns
     for name, values in shares.items():

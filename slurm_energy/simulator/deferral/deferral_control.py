@@ -121,7 +121,7 @@ class DeferralControl:
         self._request_cycle()
 
     def _due(self, job: int) -> None:
-        """Release a job if its planned start has come and no later plan has moved this start."""
+        """Release a job if its planned start has come, unless a later plan has moved this start."""
         if self.held.get(job, math.inf) <= self._events.now_s:
             del self.held[job]
             # As on a live cluster, held time is not waiting time: a job with slack gains no priority.

@@ -368,7 +368,7 @@ def _duration(text: str) -> str:
 
 
 def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
-    """Return the values of one job of `sacct --json` by column name of `WorkloadRows`."""
+    """Return the values of a job in `sacct --json`, by the column names of `WorkloadRows`."""
     time = job["time"]
     limit = _plain(time.get("limit"))
     size = job.get("allocation_nodes") if units == "nodes" else _requested_cpus(job)
@@ -390,7 +390,7 @@ def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
 
 
 def _state(state: Any) -> str:
-    """Return the state of a job in the JSON of sacct. Newer Slurm releases print a list of states."""
+    """Return the state of a job from the JSON of sacct. Newer Slurm releases print a list of states."""
     current = state.get("current") if isinstance(state, Mapping) else state
     return str((current[0] if current else "") if isinstance(current, list) else current or "")
 

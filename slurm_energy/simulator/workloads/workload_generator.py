@@ -166,7 +166,7 @@ def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace:
 
 
 def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -> Floats:
-    """Return the arrival times, in seconds from 0 to `length_s`, of a Poisson process."""
+    """Return arrival times of a Poisson process, in seconds from 0 to `length_s`."""
     times: list[Floats] = []
     now_s, block = 0.0, max(16, int(1.2 * rate_per_s * length_s))
     while now_s < length_s:

@@ -125,7 +125,7 @@ def _period(begin_s: float, span_s: float) -> dict[str, Any]:
 
 
 def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
-    """Return the users with the most work, with their number of jobs and their fraction of the total work."""
+    """Return the users with the most work, each with number of jobs and fraction of the total work."""
     seconds = np.bincount(work.user, unit_s, len(work.users))
     jobs = np.bincount(work.user, minlength=len(work.users))
     order = np.argsort(-seconds, kind="stable")[:_TOP].tolist()

@@ -132,7 +132,10 @@ def _described(one: JobClass, jobs: JobsTable, matched: Mapping[str, CurveProgra
 
 
 def _points(members: JobsTable, matched: Mapping[str, CurveProgram]) -> list[dict[str, Any]]:
-    """Return the curve of a class: means over its programs with a curve, weighted by their node-hours."""
+    """Return the curve of a class.
+
+    The curve is the mean over the programs of the class that have a curve, weighted by node-hours.
+    """
     own = programs_of(members)
     hours = np.nan_to_num(members.work_node_hours)
     collected: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}

@@ -259,7 +259,7 @@ def group_changes(
 
 
 def _joined(totals: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    """Return the figures of an account or class per simulated period. Means are weighted by jobs."""
+    """Return the figures of an account or a class for each simulated period. Means are weighted by jobs."""
     known = [one for one in totals if one is not None]
     jobs = sum(one["jobs"] for one in known)
     if not jobs:

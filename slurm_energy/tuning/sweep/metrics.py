@@ -188,7 +188,7 @@ def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> 
 
 
 def _derivatives(time_ratio: float, energy_ratio: float, name: str) -> tuple[float, float]:
-    """Return the derivatives of a gain by the logarithms of the energy ratio and of the time ratio."""
+    """Return two derivatives of a gain: by the log of the energy ratio, and by the log of the time ratio."""
     if name.startswith("eds_"):
         factor = float(name.removeprefix("eds_"))
         return -100.0 * (factor - 1.0) / factor * energy_ratio, -100.0 * time_ratio / factor
