@@ -35,7 +35,7 @@ def epp_setting(policy: str, name: str) -> Setting:
 
 
 def frequency_range_setting(policy: str, low_khz: int, high_khz: int) -> Setting:
-    """Return the setting for the lower and upper frequency bound of a cpufreq policy, in kHz."""
+    """Return the setting for the frequency bounds of the cpufreq policy `policy`, in kHz."""
     return Setting(f"cpufreq.frequency[{policy}]", f"{low_khz}-{high_khz}")
 
 
