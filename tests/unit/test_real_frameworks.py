@@ -105,6 +105,30 @@ for _ in slurm_energy.watch(range(4), model, [optimizer, schedule.optimizer]):
 assert type(optimizer).step is not None and "step" not in vars(optimizer)
 """
 
+READY = """
+import time
+
+import slurm_energy
+import torch
+from slurm_energy.profiling import phases
+from torch.utils.data import DataLoader, Dataset
+
+phases.PROBE_PERIOD_NS = 0
+
+
+class Prepared(Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, index):
+        time.sleep(LOADING)
+        return torch.zeros(4)
+
+
+for _ in slurm_energy.watch(DataLoader(Prepared(), batch_size=4, num_workers=WORKERS)):
+    time.sleep(COMPUTING)
+"""
+
 
 def example(number: int) -> str:
     blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
@@ -185,6 +209,18 @@ def test_compiled_models_and_closures(code: str, tmp_path: Path) -> None:
 def test_loader_gets_further_processes_between_epochs(start: int, tmp_path: Path) -> None:
     hints = run(EPOCHS.replace("START", str(start)), "torch", tmp_path)["hints"]
     assert (hints["num_workers"], hints["worker_trial"]) == (4, f"kept {start} -> 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loading", "computing", "workers", "is_known"),
+    [("0", "0.05", "2", True), ("0.02", "0", "1", False), ("0", "0.01", "0", False)],
+)
+def test_time_to_receive_batches_that_were_ready(
+    loading: str, computing: str, workers: str, is_known: bool, tmp_path: Path
+) -> None:
+    code = READY.replace("LOADING", loading).replace("COMPUTING", computing).replace("WORKERS", workers)
+    assert ("ready_batch_s" in run(code, "torch", tmp_path)["hints"]) == is_known
 
 
 @pytest.mark.soak
