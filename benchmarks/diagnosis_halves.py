@@ -156,7 +156,7 @@ HALVES = {
         idle_s=26,
     ),
     "J": Half(
-        seconds=18,
+        seconds=15,
         model="--model perceptron --width 640",
         batch=112,
         transform_ms=0.6,

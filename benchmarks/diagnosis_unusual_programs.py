@@ -35,7 +35,7 @@ SECONDS = 24
 MODEL = "--model convolution --width 16 --batch 64"
 
 
-SHORT_S = 18
+SHORT_S = 14
 """Duration of the programs of the second list."""
 SMALL_FILES, SMALL_FILE_BYTES, READS_PER_S = 1000, 6000, 300
 
