@@ -1,6 +1,7 @@
 """Emissions and cost of energy, with the facts that a reader needs to judge them. Pure functions.
 
-Source of the embodied share: profiling, section 7.2: SCI = (E x I) + M.
+The embodied share M is that of the Software Carbon Intensity, SCI = (E x I) + M (source document on
+profiling, section 7.2).
 """
 
 from __future__ import annotations

@@ -63,14 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(gpu: bool, seconds: float) -> dict[str, Any]:
-    """Return the ranges of the node's knobs and the units per second of each class.
+    """Return the ranges of the node's knobs, and the speed of the reference kernel of each class.
 
     Args:
         gpu: measure the kernels on GPUs.
         seconds: duration of the measurement of one class; 0 means no measurement.
 
     Returns:
-        `cpu_mhz` and `gpu_watts`: minimum, and the value in force (null: unknown); `units_per_s` by class.
+        `cpu_mhz` and `gpu_watts` contain the lower and the upper end of a range: the minimum of the hardware
+        and the value in force. They are None if this range is unknown. `units_per_s` contains the units of
+        work per second by class.
     """
     from slurm_energy.devices.discovery import discover
 

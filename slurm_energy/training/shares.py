@@ -218,8 +218,8 @@ def _subsets(costs: Sequence[RankCost]) -> Iterator[tuple[int, ...]]:
 def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
     """Return the division among the ranks of `subset` that minimises the end of the slowest rank.
 
-    First, each rank gets the samples that it completes before the optimum for fractional samples. Each
-    remaining sample goes to the rank that then ends first.
+    If samples could be divided, all ranks would end at the same time. First, each rank gets the whole samples
+    that it completes by this time. Each remaining sample goes to the rank that ends first with it.
     """
     deadline_s = _equal_finish(subset, costs, total)
     samples = [0] * len(costs)

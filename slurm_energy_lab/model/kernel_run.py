@@ -21,7 +21,7 @@ class PhaseWork:
     Attributes:
         flops: number of operations.
         bytes: number of bytes read from and written to memory.
-        overlap: overlapping share of the shorter of compute time and memory time.
+        overlap: the share of the shorter time (compute or memory) that overlaps with the longer time.
         factors: efficiency and switching activity.
         host_cycles: cycles of one host thread.
         wait_s: seconds of waiting at any frequency.

@@ -156,8 +156,8 @@ class Suspensions:
             queue: all jobs.
             time_s: predicted run times from `remaining_time_s`.
             power_watts: predicted mean power of each job.
-            nodes: nodes of the cluster; an empty value means that it is unknown, so that the resources count
-                as unlimited.
+            nodes: nodes of the cluster. An empty sequence means that the nodes are unknown. Their resources
+                are then assumed to be unlimited.
             table: the pending jobs in the form for a deferral policy.
             plan: planned starts of the pending jobs.
             signal: the signal to minimise, such as price or carbon intensity.

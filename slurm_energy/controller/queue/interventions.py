@@ -65,7 +65,11 @@ class JobChanger(Protocol):
         ...
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Requeue jobs, given by job id as job specifications for scontrol. Return Slurm's response."""
+        """Requeue jobs, and return Slurm's response.
+
+        Args:
+            names: job specifications in the notation of scontrol, by job id.
+        """
         ...
 
 

@@ -126,9 +126,9 @@ def _start_s(rank: RankView) -> float:
 def _own_seconds(rank: RankView) -> float:
     """Return the seconds per step in which a rank does not wait for other ranks.
 
-    Without phase `communication`, the wait is part of the backward pass, which overlaps with communication.
-    Time of a step that belongs to no phase is excluded, because it may also be a wait, for example for a
-    broadcast.
+    If the program marks no phase `communication`, the whole backward pass is subtracted, because ranks wait
+    for each other during this pass. The time outside of all phases is subtracted too, because a rank may also
+    wait in that time, for example for a broadcast.
     """
     waiting = rank.times.seconds.get("communication")
     if waiting is None and "forward" in rank.steps.phases and "backward" in rank.steps.phases:

@@ -104,7 +104,9 @@ class Deployment:
         return step
 
     def begin_stage(self, request: StageRequest, command: str) -> DeploymentState:
-        """Put a stage in force. A switchback begins with the arm of the present time.
+        """Put a stage in force.
+
+        A switchback starts with the arm that its plan assigns to the present time.
 
         After an interruption, the same request completes the stage.
 
