@@ -277,7 +277,8 @@ class Simulation:
     def _work(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
             self._runs.work(run, self._events.now_s)
-            self._request_control()
+            if self._control is not None:
+                self._control.begin_work(run)
 
     def _released(self, allocation: Allocation) -> None:
         self._power.released(allocation)

@@ -20,7 +20,7 @@ from slurm_energy.simulator.workloads.workload import workload
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import budget_node_off
 
-BROKEN_BEFORE = (26, 59, 116, 123, 188, 424, 303486)
+BROKEN_BEFORE = (26, 59, 116, 123, 188, 424, 303486, 404415)
 """Seeds with which the power once exceeded the budget; with 424 the simulation never ended."""
 
 
@@ -120,6 +120,22 @@ def test_power_that_a_job_draws_less_than_its_idle_units_is_not_spent_on_other_j
     budget = StepFunction([0.0, 60.0, 200.0], [400.0, 190.0, 400.0])
     result = run(jobs, kind, budget, rules=BudgetRules(interrupts=False), kill_at_limit=True)
     assert (result.over_budget_s, result.accounts.start_s.tolist()) == (0.0, [0.0, 200.0])
+
+
+def test_a_job_begins_under_the_budget_that_fell_while_its_nodes_booted():
+    """The job starts under 400 W at 60. Its node is on at 120, when the budget permits 120 W."""
+    kind = NodeKind("n", 1, 1, 50.0, boot_s=60.0)
+    jobs = workload(
+        np.array([0, 2]),
+        {"submit_s": [60.0], "time_limit_s": [200.0]},
+        {"units": [1, 1], "time_s": [50.0, 100.0], "power_watts": [150.0, 60.0]},
+    )
+    budget = StepFunction([0.0, 100.0], [400.0, 120.0])
+    rules = BudgetRules(interrupts=False, period_s=5.0, floor_share=0.0, slowdown_limit=0.0)
+    result = run(jobs, kind, budget, idle_off_s=5.0, rules=rules)
+    times, watts = result.power
+    assert watts[times == 120.0] == pytest.approx(120.0)
+    assert (result.over_budget_s, result.accounts.start_s[0]) == (0.0, 60.0)
 
 
 def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():

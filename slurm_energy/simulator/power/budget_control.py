@@ -190,6 +190,20 @@ class BudgetControl:
             watts = max(watts, self.left_watts() - self._reserved_watts)
         return self._admission.start_point(job, shape, watts)
 
+    def begin_work(self, run: RunningJob) -> None:
+        """Lower the limit of a job whose nodes have booted, if the budget has fallen since the job's start.
+
+        The limit is set before the job's work begins, so that the job does not wait for a control period.
+        """
+        excess_watts = self._commitment.watts() - self._binding_watts() - SLACK_WATTS
+        if excess_watts > 0:
+            full_watts = float(self._jobs.power_watts[run.shape])
+            floor_watts = full_watts - self._admission.reducible_watts(run.job, run.shape)
+            watts = max(floor_watts, run.watts - excess_watts)
+            if watts < run.watts:
+                self._change([(run, self._point(run, watts))])
+        self.request()
+
     def request(self) -> None:
         """Request a control cycle at the next multiple of the control period, because jobs have changed."""
         self.outlook.forget()
