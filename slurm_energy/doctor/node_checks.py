@@ -1,4 +1,4 @@
-"""Checks of one node in `senergy doctor --cluster`. Pure functions of findings."""
+"""Checks of one node in `senergy doctor --cluster`. Pure functions of the findings of cluster and node."""
 
 from __future__ import annotations
 

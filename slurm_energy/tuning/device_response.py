@@ -66,7 +66,10 @@ class DeviceResponse:
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 
     def at_clock(self, clock: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power at clocks relative to the unbounded clock, [K, J]."""
+        """Return the logarithms of time and power at some clocks, shape (K, J).
+
+        The argument is each clock divided by the clock without a bound.
+        """
         step = _CLOCKS[1] - _CLOCKS[0]
         return _interpolated(self._clock, (clock - np.float32(_CLOCKS[0])) * np.float32(1.0 / step))
 

@@ -40,7 +40,7 @@ class XmlElement:
     children: list[XmlElement] = field(default_factory=list)
 
     def all(self, name: str) -> Iterator[XmlElement]:
-        """Yield the children with a name."""
+        """Yield the child elements whose tag is `name`."""
         return (child for child in self.children if child.name == name)
 
     def text_of(self, *path: str) -> str:

@@ -84,7 +84,7 @@ class _Entry:
 
 
 class History:
-    """Runs in memory, by similarity key, and forecasts from them. Not thread-safe.
+    """A history of runs in memory, grouped by similarity key, from which forecasts are made. Not thread-safe.
 
     Args:
         max_keys: maximum number of similarity keys. The maximum bounds the memory, because a key and its runs

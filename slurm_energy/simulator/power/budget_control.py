@@ -135,9 +135,9 @@ class BudgetControl:
         return self._headroom_watts
 
     def retained_watts(self, shapes: Sequence[int]) -> Floats:
-        """Return the part of the headroom that running jobs keep from a job, for each of the given shapes.
+        """Return the part of the headroom that a starting job must leave to running jobs, for each shape.
 
-        The running jobs do more work with this power than the job would.
+        The running jobs do more work with this power than the starting job would.
         """
         self.headroom_watts()
         retained: Floats = self._retained_watts[self._admission.price_levels(shapes)]
@@ -355,7 +355,10 @@ class BudgetControl:
             self._request_pass()
 
     def _interrupt_until_kept(self, limit_watts: float) -> None:
-        """Interrupt the jobs that lose the least energy until the committed power is within the limit."""
+        """Interrupt jobs until the committed power is within the limit.
+
+        The jobs whose interruption wastes the least energy are interrupted first.
+        """
         # Twice the slack: a job that was admitted with all of it must not be interrupted for rounding.
         limit_watts += 2 * SLACK_WATTS
         if self._commitment.watts() <= limit_watts:
