@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(answer)
         return EXIT_OK
-    from slurm_energy.reports.site_pages import policies_lines
+    from slurm_energy.reports.status_text import policies_lines
 
     emit_fitted(policies_lines(answer))
     return EXIT_OK

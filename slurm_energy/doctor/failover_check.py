@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slurm_energy.doctor.findings import HostFindings
 from slurm_energy.doctor.verdict import CheckResult, CheckState
-from slurm_energy.reports.site_pages import controller_roles
+from slurm_energy.reports.status_text import controller_roles
 
 _NAME = "takeover"
 

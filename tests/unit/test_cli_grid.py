@@ -20,7 +20,7 @@ from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.grid.yearly_factors import yearly_factor
 from slurm_energy.protocol.grid_requests import factors_of
 from slurm_energy.reports.grid_table import grid_rows
-from slurm_energy.reports.site_pages import controller_lines
+from slurm_energy.reports.status_text import controller_lines
 
 pytestmark = pytest.mark.slow
 START = datetime(2026, 3, 10, 8, tzinfo=UTC).timestamp()

@@ -200,7 +200,7 @@ PRIORITY = {
     ],
 )
 def test_the_status_shows_the_queue(changes: dict[str, Any], line: str) -> None:
-    from slurm_energy.reports.site_pages import controller_lines
+    from slurm_energy.reports.status_text import controller_lines
 
     now = 1_800_000_000.0
     state = PRIORITY | changes
@@ -210,7 +210,7 @@ def test_the_status_shows_the_queue(changes: dict[str, Any], line: str) -> None:
 
 
 def test_the_status_shows_the_roles_of_several_controllers() -> None:
-    from slurm_energy.reports.site_pages import controller_lines
+    from slurm_energy.reports.status_text import controller_lines
 
     active = {"name": "http://a:6828", "role": "active", "present": True, "seen_s": 1.0, "ready": True}
     active |= {"beside_slurmctld": True, "version": "0.2.0"}
@@ -246,7 +246,7 @@ BUDGET = {"mode": "enforce", "budgets": 2, "decided": 1_800_000_000.0 - 2, "cycl
     ],
 )
 def test_the_status_shows_power_budgets(changes: dict[str, Any], line: str) -> None:
-    from slurm_energy.reports.site_pages import controller_lines
+    from slurm_energy.reports.status_text import controller_lines
 
     lines = controller_lines("http://c:6828", STATUS | {"budget": BUDGET | changes}, 1_800_000_000.0)
     assert f"  {line}" in lines
