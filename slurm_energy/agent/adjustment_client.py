@@ -44,7 +44,7 @@ class AdjustmentClient:
         self._failures = RepeatedFailureLog(log)
 
     def wake(self) -> None:
-        """Soon send the requests that are due. Call this method in the event loop."""
+        """Make `run` send the requests that are due. Call this method in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:

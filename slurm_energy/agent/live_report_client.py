@@ -33,7 +33,9 @@ _SUBJECT: Final = "live reports"
 
 
 class LiveReportClient:
-    """Sends a report every `agent.live_report_s` seconds, or at the longer interval of the controller.
+    """Client that sends a live report every `agent.live_report_s` seconds.
+
+    If the controller requests a longer interval, that interval applies.
 
     Args:
         jobs: the job manager, which makes the reports.

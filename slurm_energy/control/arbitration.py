@@ -120,7 +120,10 @@ def merge_claims(name: str, original: str, requested: Sequence[str], affects_oth
 
 
 def _highest_limit(original: str, requested: Sequence[str]) -> str:
-    """Return the highest requested limit, but at most the original. An original of `0` means no limit."""
+    """Return the highest requested limit, but at most the original limit.
+
+    An original limit of `0` means no limit.
+    """
     highest = max(requested, key=int)
     return original if 0 < int(original) <= int(highest) else highest
 

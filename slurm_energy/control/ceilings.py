@@ -46,7 +46,7 @@ def set_ceilings(
 
 
 def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
-    """Change the ceiling of a knob within a transaction. Request the value of the knob that results.
+    """Change the ceiling of a knob within a transaction. Request the resulting value of the knob.
 
     Returns:
         Whether the journal entry is no longer needed, so that the original must be restored.

@@ -29,8 +29,8 @@ class JournalEntry:
     Attributes:
         key: key of the knob.
         original: value of the knob before the agent first changed the knob.
-        claims: value that each job requests, by job as `JOBID.RESTART`; None for a job of which another
-            setting may change the knob as a side effect.
+        claims: value that each job requests, by job as `JOBID.RESTART`; None for a job with another setting
+            that may change the knob as a side effect.
         target: value that resulted from claims and ceiling at the last write. None if neither claims nor
             ceiling require a value, or if the write failed and has to be repeated.
         written: value read back after the last write; None while a write or a restore is in progress.
@@ -81,7 +81,7 @@ class JournalEntry:
         return JournalEntry(self.key, self.original, self.claims, self.target, self.written, ceiling)
 
     def with_target(self, target: str | None) -> JournalEntry:
-        """Return a copy of this entry that says that a write of `target` is in progress."""
+        """Return a copy of this entry with the given target, marked as a write in progress."""
         return JournalEntry(self.key, self.original, self.claims, target, None, self.ceiling)
 
     def with_written(self, written: str | None) -> JournalEntry:

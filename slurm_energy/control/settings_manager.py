@@ -99,7 +99,7 @@ class SettingsManager:
         return self._change_ceilings(ceilings) is not None
 
     def lift_ceilings(self) -> list[RestoreResult]:
-        """Lift all ceilings and return the results of the knobs that no job needs any more."""
+        """Lift all ceilings. Return the restore results of the knobs on which no job has a claim."""
         keys = [key for key, entry in self.journal.entries.items() if entry.ceiling is not None]
         results = self._change_ceilings(dict.fromkeys(keys))
         return (

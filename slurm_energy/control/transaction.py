@@ -129,7 +129,7 @@ class SettingsTransaction:
             self.entries[key] = entry.with_target(value)
 
     def request_merged_claims(self) -> None:
-        """Schedule a write of every knob whose merged value differs from that of the last write."""
+        """Schedule a write of every knob whose merged value differs from the last written value."""
         for entry in list(self.journal.entries.values()):
             if entry.key not in self.entries:
                 target = self.merged_value(entry)
@@ -139,8 +139,8 @@ class SettingsTransaction:
     def request_dependents(self, keys: Iterable[str]) -> None:
         """Schedule a rewrite of every knob that a write to `keys` may alter as a side effect.
 
-        A dependent knob for which no job requests a value is not rewritten. Its journal entry is only marked,
-        so that the knob's new value is not taken for a change by another program.
+        A dependent knob for which no job requests a value is not rewritten. Its journal entry is only
+        marked, so that the knob's new value is not mistaken for a change by another program.
         """
         for key in keys:
             for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):

@@ -23,7 +23,7 @@ class LimitRange:
 
 
 def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]:
-    """Divide a power cap among parts.
+    """Divide a power cap among parts of a node (packages and GPUs).
 
     Each part gets its minimum. The rest is divided among the parts in proportion to their ranges. All parts
     are then at the same fraction of their own range. The limits add up to the cap if the cap lies between the

@@ -49,7 +49,8 @@ class PolicyInfo:
         """Return whether a user may request the policy.
 
         Args:
-            user: login name. None, an unknown user, may request only the policies that every user may.
+            user: login name; None if unknown. An unknown user may request only the policies that are open to
+                every user.
         """
         return not self.users or user in self.users
 
@@ -99,7 +100,7 @@ def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
 
 
 def default_policy(config: Config, user: str | None, partition: str | None) -> str:
-    """Return the energy policy of a job that requests no policy: the default of user, partition or site.
+    """Return the energy policy of a job that requests no policy: the default of the user, partition or site.
 
     Args:
         config: configuration with the defaults.

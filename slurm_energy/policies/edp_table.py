@@ -8,9 +8,9 @@ for one matrix product on a Platinum 8358. Another matrix product had a 94 % hig
 without it.
 
 The thesis measured each compute kernel under two frameworks; an entry uses the framework with the larger
-gain. The GPU rows under JAX are not used where the compute kernels drew only about 50-110 W of 400 W (Table
-3.27: spmv, stencil, triad), because they give no information about a cap; the TensorFlow rows are used
-instead.
+gain. For the compute kernels spmv, stencil and triad (Table 3.27), the GPU measurements under TensorFlow are
+used. Under JAX these kernels drew only about 50-110 W of 400 W. Such measurements give no information about
+a cap.
 """
 
 from __future__ import annotations

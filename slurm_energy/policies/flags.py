@@ -61,8 +61,8 @@ class PolicyRequest:
         gpu_cap_watts: cap in watts on the power of each GPU.
         slowdown_limit: maximum relative increase of the job's time by tuning, as a fraction; None for no
             limit. If the job gave no limit, the limit of the site applies to the objective `energy`.
-        tuning_mode: `off`, `advise` or `on`, in ascending order. It is the lower one of two modes, that of
-            the site and that of the job. It is None if the policy names no objective.
+        tuning_mode: `off`, `advise` or `on`, in ascending order. The lower of the site's mode and the job's
+            mode applies. None if the policy names no objective.
         cpu_max_mhz: upper frequency bound of every CPU.
         gpu_clock_mhz: upper bound of the graphics clock of each GPU.
         gpu_power_profile: name of the NVIDIA workload power profile of each GPU.
@@ -162,7 +162,7 @@ def _implied_policy(
 
 
 def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) -> None:
-    """Check the right of the user to the requested policy, and the fixed settings against this policy."""
+    """Check that the user may request the policy, and that the policy permits the fixed settings."""
     name = info.name
     if not info.allows(user):
         raise ForbiddenError(f"--energy-policy: '{name}' is not for user {shown(user or 'unknown')}")

@@ -38,7 +38,7 @@ class OperatingPoint:
     boost: bool | None = None
 
     def __str__(self) -> str:
-        """Return the point for messages, for example `GPU limit 250 W, CPU at most 2400 MHz`."""
+        """Return the operating point as text, for example `GPU limit 250 W, CPU at most 2400 MHz`."""
         texts = [
             text.format(value) for key, text in _TEXTS.items() if (value := getattr(self, key)) is not None
         ]

@@ -1,4 +1,4 @@
-"""Copy of the policy file on a host without senergyctld. Submission checks the energy flags by the copy.
+"""Copy of the policy file on a host without senergyctld. Submission checks energy flags with it.
 
 energy.so finds the copy beside the socket of senergyd, `/run/senergy/policies`. The copy has two further
 lines: `issued`, the time since which senergyctld has published the text, and `fresh-until`. After the time

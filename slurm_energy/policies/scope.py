@@ -54,11 +54,7 @@ class JobScope:
 
 
 def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware, tuple[str, ...]]:
-    """Return a copy of `hardware`, and notes.
-
-    The copy has only the parts whose settings a job may change.
-
-    The notes are for the energy record.
+    """Return the hardware whose settings a job may change, and notes for the energy record.
 
     A job that shares the node may change the cpufreq policies whose CPUs all belong to the job, and the
     packages on which the job has CPUs. On these packages, the claims of the job are merged with the claims of

@@ -63,7 +63,8 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
 def expand_ranges(text: str) -> str:
     """Expand the ranges in a list of shapes.
 
-    From the start of a range, the number of GPUs is doubled again and again.
+    A range stands for its first number, the doublings of this number that are below the last number, and the
+    last number.
 
     For example, `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`. Parts without a range
     are not changed; `parse_shapes` validates them.

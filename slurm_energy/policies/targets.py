@@ -151,7 +151,7 @@ class Targets:
             self.notes.append(f"GPU {gpu.index} has no power profile {name}; its profiles: {offered}")
 
     def gpu_settings(self) -> Iterator[Setting]:
-        """Yield the settings of the job's GPUs. No power limit is raised."""
+        """Yield the settings of the job's GPUs. No setting raises a power limit."""
         for gpu in self.gpus:
             watts = self.gpu_limits.get(gpu.index)
             if watts is not None and gpu.limit_watts is not None and watts < gpu.limit_watts:
@@ -162,7 +162,7 @@ class Targets:
                 yield gpu_power_profile_setting(gpu.index, self.power_profiles[gpu.index])
 
     def cpu_settings(self, window_s: float) -> Iterator[Setting]:
-        """Yield the settings of the job's CPUs and packages. No power limit is raised.
+        """Yield the settings of the job's CPUs and packages. No setting raises a power limit.
 
         Args:
             window_s: averaging window of RAPL power limits in seconds.

@@ -61,7 +61,7 @@ class ValuesRequest:
     def from_query(cls, query: Mapping[str, str]) -> ValuesRequest:
         """Parse the query parameters that `parameters` returned.
 
-        Unknown parameters, as a newer agent may send them, are ignored.
+        Unknown parameters, which a newer agent may send, are ignored.
 
         Kinds of values that this release does not know are left out.
 

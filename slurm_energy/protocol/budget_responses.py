@@ -47,7 +47,7 @@ class BudgetObject(TypedDict):
         measured_watts: measured power of the nodes under the budget.
         committed_watts: power that cannot be exceeded at the limits in force, including `fixed_watts`.
         fixed_watts: part of `committed_watts` that no limit controls.
-        capped_watts: power that the limits take from devices.
+        capped_watts: power by which the limits reduce the demand of the devices.
         headroom_watts: power that new jobs may add now; None if there is no limit.
         idle_watts: power of the nodes under the budget without any job. The limit cannot be set to less.
         floor_watts: lowest committed power at which every running job keeps its floor (minimum power limit).
@@ -186,7 +186,7 @@ class BudgetSeriesObject(TypedDict):
         limit_watts: lowest limit in the span; None if there was no limit.
         measured_watts, max_measured_watts: mean and maximum of the measured power in the span.
         committed_watts: maximum of the committed power in the span.
-        capped_watts: mean power that limits took from devices.
+        capped_watts: mean power by which the limits reduced the demand of the devices.
         over_s: seconds of the span in which the measured power was above the limit.
     """
 

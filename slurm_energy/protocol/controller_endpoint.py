@@ -225,7 +225,7 @@ class ControllerEndpoint:
         raise self._refusal(status, answer, release)
 
     def _refusal(self, status: int, answer: Mapping[str, Any], release: str | None) -> EnergyError:
-        """Return the error for a response that has a valid proof and another status than 200."""
+        """Return the error for a response that has a valid proof and a status other than 200."""
         message = str(answer.get("error"))
         if status == 400:
             return UsageError(message, todo=advice_for_older(release))

@@ -20,7 +20,7 @@ class SavingsRequest:
     """Query of `GET /v1/deferral/savings`.
 
     Attributes:
-        start, end: start and end, in Unix seconds, of the time in which the counted jobs have ended.
+        start, end: time window in Unix seconds. The jobs that ended in this window are counted.
         accounts, users, partitions: names that restrict the counted jobs; an empty list sets no restriction.
     """
 

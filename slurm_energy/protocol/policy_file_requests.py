@@ -1,4 +1,4 @@
-"""Request for the policy file. Hosts without senergyctld keep a copy of the file by this request."""
+"""Request for the policy file. Hosts without senergyctld request the file and keep a copy of it."""
 
 from __future__ import annotations
 

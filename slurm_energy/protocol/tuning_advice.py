@@ -69,7 +69,7 @@ class AdviceRequest:
     def from_query(cls, query: Mapping[str, str]) -> AdviceRequest:
         """Parse the query parameters that `parameters` returned.
 
-        Unknown parameters, as a newer agent may send them, are ignored.
+        Unknown parameters, which a newer agent may send, are ignored.
 
         Raises:
             UsageError: a parameter is missing or malformed.

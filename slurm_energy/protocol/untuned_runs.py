@@ -97,7 +97,7 @@ def read_programs(body: Mapping[str, Any]) -> list[ComparableProgram]:
 def read_response(response: Mapping[str, Any]) -> list[UntunedRuns | None]:
     """Return the statistics of untuned runs in a response, one per program.
 
-    A program without untuned runs has None.
+    The result for a program without untuned runs is None.
     """
     items = response.get("untuned_runs")
     return [None if item is None else UntunedRuns(**item) for item in items or []]

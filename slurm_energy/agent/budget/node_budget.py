@@ -118,7 +118,7 @@ class NodeBudget:
         return max(_MIN_CHECK_S, self._lease.until_s - self._clock.boottime())
 
     def start(self) -> None:
-        """Continue the lease of an earlier agent run, or else lower the ceilings to its safe limits.
+        """Continue the lease of an earlier agent run, or set the safe limits of that lease.
 
         A reboot resets the power limits of the hardware, and time has passed without the controller. After a
         reboot the safe limits are therefore in force before jobs start. If the configuration has no budgets,
@@ -147,7 +147,7 @@ class NodeBudget:
     def lift(self) -> None:
         """Lift all ceilings.
 
-        A device whose power limit no job claims gets its original power limit again.
+        If no job claims the power limit of a device, the original power limit is restored.
         """
         if self._has_ceilings:
             self._settings.lift_ceilings()
@@ -222,13 +222,15 @@ class NodeBudget:
         self._store()
 
     def add_sample(self, now_s: float) -> None:
-        """Add the time since the previous sample to `budget_capped_s`.
+        """Account for a new sample of the node.
 
-        Do this for each job that the budget slows down.
+        For each job that the budget slows down, the time since the previous sample is added to the job's
+        `budget_capped_s`.
 
-        The budget slows a job if the ceiling of one of the job's devices is below the job's own power limit.
+        The budget slows a job down if the ceiling of one of the job's devices is below the job's own power
+        limit.
 
-        The method also lowers the ceilings to the safe limits if the lease has ended.
+        If the lease has ended, the method also lowers the ceilings to the safe limits.
 
         Args:
             now_s: time at which the last sample of the node was taken, in seconds since boot.
@@ -252,7 +254,7 @@ class NodeBudget:
             self._enter_safe_state(f"no decision of the controller for {lease.decision.lease_s:g} s")
 
     def job_starts(self, session: Session) -> None:
-        """Raise the ceilings of devices that only the starting job uses to the start limits.
+        """Raise ceilings to the start limits on those devices that only the starting job uses.
 
         The last decision permits the start limits until the controller knows the job. If the job shares the
         node, the ceiling of a package is not raised before the job's CPUs are known.

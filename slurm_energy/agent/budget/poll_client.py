@@ -25,7 +25,7 @@ _SUBJECT: Final = "power budget"
 
 
 class BudgetPollClient:
-    """Polls the controller while the configuration has power budgets.
+    """Client that polls the controller while the configuration has power budgets.
 
     Args:
         jobs: the job manager, which returns the node's state and applies decisions.

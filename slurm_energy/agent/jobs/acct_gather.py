@@ -27,7 +27,7 @@ _FINAL_AGE_S = 0.1
 
 
 class AcctGatherQueries:
-    """Answers requests for the energy of a Slurm step or of the node.
+    """Handler of requests for the energy of a Slurm step or of the node.
 
     All values are cumulative. Each answer contains an epoch, which identifies the cumulative counter. If the
     state of the counter is lost, the counter starts again with another epoch.
@@ -72,7 +72,7 @@ class AcctGatherQueries:
         Args:
             pid: process id of the requesting slurmstepd or slurmd.
             arrived: time in seconds since boot at which the request arrived. A later sample is used for all
-                requests that arrived before it.
+                requests that arrived before that sample.
         """
         process = step_of_process(self._root, pid)
         if process is None:
@@ -88,8 +88,8 @@ class AcctGatherQueries:
     def _refresh(self, arrived: float, *, ends: bool) -> None:
         """Take a sample, unless a sample was taken since the request arrived or shortly before.
 
-        Slurm does not poll again after the last task of a step. At that moment (`ends`) the agent therefore
-        charges all energy that can be charged.
+        `ends` is True at the end of the last task of a step. Slurm does not poll again after this moment.
+        The agent therefore charges all energy that can be charged.
         """
         if not ends:
             if arrived - self._meter.sampled_at >= _QUERY_AGE_S:

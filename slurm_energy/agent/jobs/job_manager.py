@@ -281,7 +281,8 @@ class JobManager:
 
         Args:
             job_id: id of the job.
-            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap; a cap without a key stays unchanged.
+            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap; a cap whose key is missing stays
+                unchanged.
 
         Raises:
             NotFoundError: the job does not run here.

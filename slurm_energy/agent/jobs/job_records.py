@@ -73,7 +73,7 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
 
 
 def running_record(session: Session, now: float) -> EnergyRecord:
-    """Return a record of a running job that states what the record would state if the job ended at `now`.
+    """Return the energy record that a running job would have if the job ended at `now`.
 
     The session stays unchanged.
 

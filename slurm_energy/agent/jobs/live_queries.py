@@ -1,4 +1,4 @@
-"""Answers about running jobs and the node: energy so far, power, and the state of the agent."""
+"""Responses to queries about running jobs and the node: energy so far, power, and state of the agent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OBSERVATIONS_PER_S, _OBSERVATIONS_BURST = 0.5, 10.0
 
 
 class LiveQueries:
-    """Answers requests about the present state of the node.
+    """Handler of queries about the present state of the node.
 
     Args:
         devices: the node's hardware.
@@ -90,8 +90,8 @@ class LiveQueries:
         Args:
             job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
-            fresh: whether to take a new sample. The user's rate limit may prevent it. A program that measures
-                a short section needs a new sample.
+            fresh: whether to take a new sample. The user's rate limit may prevent the new sample. A program
+                that measures a short section of itself needs a new sample.
 
         Raises:
             NotFoundError: the job does not run here.
@@ -109,7 +109,7 @@ class LiveQueries:
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
 
     def observation(self, job_id: int, reader: int | None) -> dict[str, Any]:
-        """Return the signals, steps and power trace of a job so far.
+        """Return the signals, the steps (iterations of the program) and the power trace of a job so far.
 
         Data that were not observed are null.
 

@@ -29,7 +29,7 @@ _NOT_PLAIN: Final = re.compile(r"[^ !#-\[\]-~]")
 
 
 class OutputLine:
-    """Composes the line of text about a job's energy.
+    """Composer of the line of text about a job's energy.
 
     Args:
         config: returns the current configuration.

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class SettingsApplier:
-    """Plans and applies the settings of jobs.
+    """Object that plans and applies the settings of jobs.
 
     Args:
         devices: the node's hardware.

@@ -2,7 +2,7 @@
 
 Every sample reads the control groups (cgroups) whose files are open, which is fast. The search for a job's
 control group, and the sum over the CPU times of its processes, are slow. Only samples for which no hook
-waits, and the last sample of a job, include them.
+waits, and the last sample of a job, include these slow operations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_DEBT_NS = 20_000_000
 
 
 class SampleReason(Enum):
-    """Why a sample is taken.
+    """Reason for which a sample is taken.
 
     The reason determines which counters are read and how long this may take.
     """
@@ -74,7 +74,7 @@ class MeteredJob:
 
 
 class CpuTimeMeter:
-    """Reads CPU time and keeps the last reading of every job and of the node.
+    """Meter that reads CPU time, and keeps the last reading of every job and of the node.
 
     Args:
         root: directory that contains `sys` and `proc`.
@@ -120,7 +120,7 @@ class CpuTimeMeter:
         return self._since_last(now, requested, times)
 
     def find_processes(self, job: MeteredJob) -> None:
-        """Search for the control group (cgroup) of a job at once.
+        """Search for the control group (cgroup) of a job immediately.
 
         Call this when one of the job's processes becomes known.
         """

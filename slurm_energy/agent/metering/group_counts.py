@@ -202,7 +202,7 @@ def _own_growth(
     lag: float,
     length_s: float,
 ) -> int | None:
-    """Return the use of all tasks outside the agent's groups since the last reading.
+    """Return the use of a quantity by all tasks outside the agent's groups since the last reading.
 
     Return None if the two readings are not comparable.
 

@@ -244,7 +244,7 @@ class Ledger:
     ) -> None:
         """Charge all energy to the job `sole`, which had the whole node for the whole interval `open_time`.
 
-        A single job on the node is the common case, and on most nodes the only one. `charges` receives the
+        Most nodes never have more than one job at a time, so this is the common case. `charges` receives the
         charge of the job.
         """
         self.idle.observe(open_time.length_s, energy_uj, ())

@@ -174,7 +174,7 @@ class MonitoringGroups:
     def add_processes(self, job: MeteredJob, now: float) -> None:
         """Move the known processes of a job to the job's monitoring group.
 
-        Processes that they create later then start in the group, too.
+        Processes that these processes create later also start in that group.
 
         Call this when a process of the job becomes known. `now` is the present time in seconds since boot.
         """

@@ -149,7 +149,7 @@ class NodeEnergyMeter:
         return session.whole_node or self._cpu_time.source(session.job_id) is not None
 
     def find_processes(self, session: Session) -> None:
-        """Search for a job's control group (cgroup) at once, and monitor the job's memory traffic.
+        """Search for a job's control group (cgroup) immediately, and monitor the job's memory traffic.
 
         Call this when one of the job's processes becomes known.
         """

@@ -59,8 +59,8 @@ class MonitoredUse:
     Attributes:
         total: use of all processes, except for the jobs in `uncounted`; None if unknown.
         jobs: use by job; None if the use of a job is unknown.
-        uncounted: jobs whose use the processor has not counted, so that `total` does not include it. The
-            unknown use of a job that is not listed here is included in `total`.
+        uncounted: jobs whose use the processor has not counted, so that `total` does not include their use.
+            The unknown use of a job that is not listed here is included in `total`.
     """
 
     total: int | None

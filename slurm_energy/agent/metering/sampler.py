@@ -143,7 +143,7 @@ class _CounterState:
 
 
 class Sampler:
-    """Reads all counters and keeps the last reading of each.
+    """Sampler that reads all counters, and keeps the last reading of each counter.
 
     Attributes:
         time: time of the last sample, in seconds since boot; None before the first.

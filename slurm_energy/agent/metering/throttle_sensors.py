@@ -16,7 +16,7 @@ _FRESH_S = 0.5
 
 
 class ThrottleSampler:
-    """Reads an eighth of the throttle sensors per sample.
+    """Sampler that reads an eighth of the throttle sensors per sample.
 
     The value of a sensor is used until the sensor is read again.
     """

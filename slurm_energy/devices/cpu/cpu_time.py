@@ -2,10 +2,10 @@
 
 The CPU time is read from the job's cgroup, or else from the job's processes.
 
-Cgroups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html): v1
-cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds v2
-system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, microseconds; from Slurm 26.05 on the directory is
-named by the job's SLUID unless CgroupJobIdPaths=yes; CgroupSlice may move the scope. Where Slurm uses no
+Cgroups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html): version 1 has
+cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, in nanoseconds. Version 2 has
+system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, in microseconds. From Slurm 26.05 on, the directory is
+named by the job's SLUID unless CgroupJobIdPaths=yes. CgroupSlice may move the scope. Where Slurm uses no
 cgroups, a cgroup named job_JOB is used if it contains a known process of the job. As a last resort the CPU
 times of the process tree are added up.
 """

@@ -57,7 +57,7 @@ class GroupSensor(SignalSensor):
 
     @abstractmethod
     def resources(self) -> frozenset[str]:
-        """Return the resources that the groups count.
+        """Return the resources that the cgroups account for.
 
         The possible resources are `cpu`, `memory`, `io` and `pressure` (of the CPUs).
         """
@@ -81,7 +81,7 @@ class GroupSensor(SignalSensor):
         return SignalReading(signal, "", value, self._source)
 
     def _rate(self, signal: str, value: float, now_s: float, factor: float = 1.0) -> Iterator[SignalReading]:
-        """Yield a counter's rate since the previous reading. Yield nothing if the rate is unknown.
+        """Yield the rate of a counter since the previous reading. Yield nothing if the rate is unknown.
 
         Args:
             signal: name of the signal.
@@ -121,7 +121,7 @@ class UnifiedGroupSensor(GroupSensor):
         self._folder = folder
 
     def resources(self) -> frozenset[str]:
-        """Return which of `cpu`, `memory`, `io` and `pressure` the group counts."""
+        """Return which of `cpu`, `memory`, `io` and `pressure` the cgroup accounts for."""
         files = {
             "cpu": "cpu.stat",
             "memory": "memory.current",
@@ -176,7 +176,7 @@ class SplitGroupSensor(GroupSensor):
         self._folders = groups.by_controller
 
     def resources(self) -> frozenset[str]:
-        """Return which of `cpu`, `memory` and `io` the groups count; version 1 has no pressure."""
+        """Return which of `cpu`, `memory` and `io` the cgroups account for; version 1 has no pressure."""
         controllers = {"cpu": "cpuacct", "memory": "memory", "io": "blkio"}
         return frozenset(name for name, controller in controllers.items() if controller in self._folders)
 
@@ -219,7 +219,7 @@ class SplitGroupSensor(GroupSensor):
 
 
 def _unified_block(content: bytes) -> dict[str, int]:
-    """Sum the values of io.stat, with lines `MAJOR:MINOR rbytes=N wbytes=N ...`, over all devices."""
+    """Sum the values in io.stat over all devices; a line is `MAJOR:MINOR rbytes=N wbytes=N ...`."""
     sums = dict.fromkeys(_BLOCK.values(), 0)
     for line in content.splitlines():
         for word in line.split()[1:]:
@@ -230,7 +230,10 @@ def _unified_block(content: bytes) -> dict[str, int]:
 
 
 def _split_block(content: bytes, rows: dict[bytes, str]) -> dict[str, int]:
-    """Sum the values of a blkio file, with lines `MAJOR:MINOR OPERATION N`, over all devices."""
+    """Sum the values in a blkio file over all devices; a line is `MAJOR:MINOR OPERATION N`.
+
+    `rows` maps each operation that is counted to its key in the result.
+    """
     sums = dict.fromkeys(rows.values(), 0)
     for line in content.splitlines():
         words = line.split()

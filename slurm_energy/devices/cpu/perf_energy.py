@@ -37,7 +37,7 @@ class PerfEnergyCounter(EnergyCounter):
             pmu_type: the kernel's type number of the PMU.
             config: number of the event within the PMU.
             cpu: logical CPU on which the event is opened.
-            microjoules: energy of one unit of the count.
+            microjoules: energy of one unit of the count in microjoules.
 
         Raises:
             DeviceError: the kernel refused the event.

@@ -215,7 +215,7 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
 def _is_of_slurmd_user(path: str) -> bool:
     """Return whether root started a process.
 
-    In a lab, the user that runs this agent counts as root.
+    In a test cluster without root, the user that runs this agent counts as root.
 
     Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is the
     uid of its caller. Programs such as sudo change the real uid, too, but keep the real gid.

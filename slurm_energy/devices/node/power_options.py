@@ -70,7 +70,7 @@ def _bmc_sensor(config: NodePowerConfig, node: str) -> PowerSensor:
 def check_private_file(path: Path) -> None:
     """Raise an error if a secret file is accessible to others.
 
-    Only root and the user of this process may read or write it.
+    Only root and the user of this process may read or write the file.
 
     Raises:
         ConfigError: the file is absent, not a regular file, or accessible to other users.
