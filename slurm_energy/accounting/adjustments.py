@@ -1,7 +1,8 @@
 """Adjustments of programs in the database: users' permissions, trials, and values offered to runs.
 
-Owners are identified by uid. senergyctld learns the uids from munge and from Slurm. The attributes `body` are
-JSON text that this module does not interpret.
+An adjustment changes one value, such as a number of workers, for the next run of a program. The owners of
+programs are identified by uid. senergyctld learns the uids from munge and from Slurm. The attributes `body`
+are JSON text that this module does not interpret.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _COLUMNS: Final = ("id", "cluster", "uid", "workload", "state", "source", "creat
 
 
 class StoredTrial(NamedTuple):
-    """A trial in the database: adjustments that are tried against the cause of one finding.
+    """A trial in the database: a test whether certain adjustments remove the cause of one finding.
 
     Attributes:
         key: row id of the trial; 0 means that the trial is not stored yet.
@@ -122,7 +123,7 @@ def set_permissions(connection: Connection, cluster: str, uid: int, body: str, n
 
 
 def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
-    """Store a pending trial and return a copy with its row id. End an earlier pending trial of the program.
+    """Store a pending trial and return a copy with its row id. An earlier pending trial of the program ends.
 
     Beyond `MAX_TRIALS_PER_USER`, the oldest decided trials of the user are deleted.
     """
@@ -146,7 +147,7 @@ def decide_trial(connection: Connection, key: int, state: str, now: float, body:
     Args:
         connection: connection of the writing thread.
         key: row id of the trial.
-        state: new state; `PENDING`: only the body changes.
+        state: new state. `PENDING` means that no verdict is stored yet, so that only the body changes.
         now: Unix seconds.
         body: new body; None means that the body stays unchanged.
     """
@@ -263,7 +264,7 @@ def program_runs(connection: Connection, cluster: str, uid: int, workload: str) 
 def recent_runs(
     connection: Connection, policies: Collection[str], since: float, until: float
 ) -> list[tuple[str, int, int, int]]:
-    """Return the newest ended jobs that had one of the policies, as (cluster, job id, restart count, uid).
+    """Return the newest ended runs with one of the policies, each as (cluster, job id, restart count, uid).
 
     Args:
         connection: connection to the database.
@@ -298,9 +299,9 @@ def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
 
 
 def drop_before(connection: Connection, before: float) -> None:
-    """Delete old offers to runs, and trials that were decided before `before` (Unix seconds).
+    """Delete the offers that were made, and the trials that were decided, before `before` (Unix seconds).
 
-    Kept trials stay.
+    Trials whose adjustments were kept are not deleted.
     """
     columns = _trials.c
     with transaction(connection):

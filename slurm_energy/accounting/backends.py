@@ -106,7 +106,10 @@ class Backend(abc.ABC):
         return ""
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """Return whether the transaction is open, i.e. not ended by an error; see `engine.transaction`."""
+        """Return whether the transaction of a connection is open.
+
+        An error may have ended the transaction; see `engine.transaction`.
+        """
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:
@@ -161,11 +164,11 @@ class SqliteBackend(Backend):
         return True
 
     def session(self, connection: Connection) -> int:
-        """Return the session number of a connection. A SQLite file has no sessions."""
+        """Return 0, because a SQLite file has no sessions."""
         return 0
 
     def writer_session(self, connection: Connection) -> int | None:
-        """Return the session that holds the writer lock. A SQLite file has no sessions."""
+        """Return None, because a SQLite file has no sessions."""
         return None
 
     def end_session(self, connection: Connection, session: int) -> None:

@@ -45,11 +45,11 @@ class BudgetSample:
         time: start of the span in Unix seconds.
         span_s: length of the span.
         limit_watts: lowest limit in the span.
-        measured_watts, max_measured_watts: mean of the measured power in the span, and maximum of its 5 s
-            means.
+        measured_watts, max_measured_watts: mean of the measured power in the span, and maximum of the 5 s
+            means of the measured power.
         committed_watts: maximum committed power in the span.
-        capped_watts: mean capped power, which is the power that the limits take from devices.
-        headroom_watts: minimum power that new jobs could add under the limit, in the span.
+        capped_watts: mean power by which the limits reduced the power of devices.
+        headroom_watts: power that new jobs could add without exceeding the limit; the minimum over the span.
         over_s: seconds during which the 5 s mean of the measured power was above the limit.
     """
 
@@ -193,7 +193,7 @@ def names(connection: Connection, cluster: str) -> list[str]:
 
 
 def merge_old_samples(connection: Connection, before: float) -> int:
-    """Merge the fine samples of one day, the oldest day before `before` (Unix seconds).
+    """Merge the fine samples of one day: the oldest day before `before` (Unix seconds) with fine samples.
 
     Returns:
         Number of samples that were replaced. If it is not 0, call again for the next day.

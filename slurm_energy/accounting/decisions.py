@@ -52,11 +52,11 @@ class Decision:
             `not_suspended`: the requeue of the preceding `suspend` did not take place.
         why: reason, one line of text.
         details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
-            were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values
-            before the first change. `requeue`: `for_job` (id of the job that preempted it) and `lost_joules`.
-            `defer`: the plan, see `controller.deferral.jobs`. `release`: `planned_start_s` and `held_s`.
-            `suspend`: see `controller.deferral.suspended_jobs`. `not_suspended`: `since_s`, which names the
-            entry of kind `suspend`.
+            were compared), `chosen`, `requested_gres` and `excluded_nodes`; `requested_gres` and
+            `excluded_nodes` are the values before the first change. `requeue`: `for_job` (id of the
+            preempting job) and `lost_joules`. `defer`: the plan, see `controller.deferral.jobs`. `release`:
+            `planned_start_s` and `held_s`. `suspend`: see `controller.deferral.suspended_jobs`.
+            `not_suspended`: `since_s`, which names the entry of kind `suspend`.
     """
 
     job_id: int

@@ -41,10 +41,10 @@ class Quota:
         period: time for which the amount is granted.
         amount: granted amount. The unit is joules, a unit of the currency, or grams of CO2 equivalents.
         unit: unit of the amount: `J`, the currency, or `g`.
-        warn_percent: warning level in percent of the amount. When the use reaches this level, jobs go after
-            others. None means never.
-        hold_percent: hold level in percent of the amount. When the use reaches this level, jobs are held or
-            rank last. None means never.
+        warn_percent: warning level in percent of the amount. When the use reaches this level, the jobs of the
+            account or user rank after other jobs. None means never.
+        hold_percent: hold level in percent of the amount. When the use reaches this level, these jobs are
+            held or rank last. None means never.
         start: start of a custom period in Unix time; None means a calendar period.
         end: end of a custom period; None means a calendar period.
         actor: administrator who set the quota.

@@ -130,7 +130,7 @@ def _copy_pages(source: Path, target: Path, progress: Progress) -> None:
 def stored_columns(connection: Connection) -> dict[Table, list[str]]:
     """Return the columns of each existing table.
 
-    Each table follows the tables to which its foreign keys refer.
+    In the result, each table comes after the tables to which its foreign keys refer.
     """
     inspector = inspect(connection)
     existing = set(inspector.get_table_names())

@@ -67,7 +67,7 @@ class ExportTable:
     """A table that can be exported.
 
     Attributes:
-        meaning: description of the rows of the table, and of the time by which the rows are selected.
+        meaning: description of a row of the table, and of the time that decides whether the row is exported.
         columns: names and types of the columns.
         read: function that returns the rows of an `ExportPeriod` in a fixed order.
     """

@@ -109,7 +109,7 @@ def read_deferred_runs(
 
 
 def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
-    """Combine query rows to runs. The query returns one row per node record and decision."""
+    """Return the runs that rows of a query describe. The rows have one node record and one decision each."""
     by_run: dict[tuple[int, int], dict[int, Any]] = {}
     eligible_s: dict[int, float] = {}
     for row in rows:

@@ -58,8 +58,8 @@ class EndedJobs(NamedTuple):
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
     """Return the batch of finished jobs after a position. Jobs are in the order of their last change.
 
-    A job whose records have not all arrived is left out. A later call reads this job again if no other job
-    after it was returned and this call read fewer than `limit` jobs.
+    A job whose records have not all arrived is left out. A later call reads such a job again, unless this
+    call returned jobs that come after it or read `limit` jobs.
 
     Args:
         connection: connection to the database.

@@ -109,11 +109,11 @@ class FinishedRun(NamedTuple):
     Attributes:
         end: end of the run in Unix seconds.
         duration_s: run time in seconds.
-        state: job state, as Slurm writes it. `CONTINUED` marks the last run of a job that was suspended,
-            which did only a part of the job's work.
+        state: job state, as Slurm writes it. `CONTINUED` marks the last run of a job that was suspended; this
+            run did only a part of the job's work.
         energy_joules: energy of the run on all nodes.
         gpu_joules: energy of all GPUs.
-        predicted_s: run time in seconds that was predicted when the run started.
+        predicted_s: prediction of the run time in seconds, made when the run started.
     """
 
     end: float
@@ -338,8 +338,8 @@ def _duration(start: float | None, end: float | None, elapsed_s: float | None, m
     Args:
         start: Unix seconds from Slurm's accounting; None means unknown.
         end: Unix seconds from Slurm's accounting; None means unknown.
-        elapsed_s: Slurm's elapsed time in seconds; None means that end minus start is used, or else
-            `measured_s`.
+        elapsed_s: Slurm's elapsed time in seconds. If it is None, `end` minus `start` is used, or
+            `measured_s` if one of these is None.
         measured_s: seconds from the first start to the last end of the run's records.
     """
     if elapsed_s is None:

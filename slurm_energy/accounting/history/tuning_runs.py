@@ -92,8 +92,8 @@ class StoredRun(NamedTuple):
         hardware: kind of hardware.
         workload: fingerprint of the batch script, else the value of `--energy-model`. For a characterisation
             run, it is the class of the reference compute kernel.
-        fingerprint, model: digest of the batch script, value of `--energy-model`; None if unknown or not
-            given.
+        fingerprint, model: digest of the batch script, None if unknown; and value of `--energy-model`, None
+            if not given.
         end: end of the run in Unix seconds.
         body: the learned run as JSON text.
     """

@@ -60,7 +60,10 @@ class StoredFacts(NamedTuple):
 
 
 def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
-    """Return jobs with records or energy periods without facts, and jobs whose facts are not final.
+    """Return the jobs that are to be looked up in Slurm's accounting.
+
+    They are the jobs that have records or energy periods but no facts, and the jobs whose facts are not
+    final.
 
     Args:
         connection: connection to the database.
@@ -175,7 +178,8 @@ class _FactsWriter:
     def _write(self, cluster: str, facts: JobFacts) -> tuple[int, bool]:
         """Store facts unless they are stored already. Return the row id and whether the row changed.
 
-        The facts of a running job always count as changed, because `updated` states how new they are.
+        The facts of a running job always count as changed, because the column `updated` states the age of the
+        facts.
         """
         submit = facts.submit or 0.0
         stored = self._stored.setdefault((cluster, facts.job_id), {})

@@ -31,7 +31,7 @@ def store_together(
         connection: connection of the writing thread.
         deliveries: the items of each delivery.
         received: current time, Unix seconds.
-        store: function that stores items in one transaction and returns refusals with the index of the item.
+        store: function that stores items in one transaction. A refusal in its result names an item by index.
     """
     items = [item for delivery in deliveries for item in delivery]
     numbered = [dataclasses.replace(item, index=number) for number, item in enumerate(items)]

@@ -9,7 +9,7 @@ from slurm_energy.accounting.usage.usage_queries import WindowUsage
 
 
 def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:
-    """Return for how many node-seconds nodes were off, and the microjoules used in them, by cluster.
+    """Return, by cluster, the node-seconds in which nodes were off, and the microjoules used meanwhile.
 
     The energy is None if the energy of any of these times is unknown.
     """
@@ -30,8 +30,8 @@ def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[st
 
     Time in which nodes were off is not included, see `off_energy`.
 
-    Time before a node's first delivery of energy does not count. After it, a window counts only if the node
-    delivered energy in it or could still deliver energy for it.
+    Time before a node's first delivery of energy does not count. Later time counts only if the node delivered
+    energy in the window of the query, or could still deliver energy for this window.
     """
     newest = max((node.end for node in usage.nodes), default=0)
     expected: dict[str, int] = {}

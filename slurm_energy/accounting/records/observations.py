@@ -1,8 +1,8 @@
 """Observations of jobs in the database: sampled signals and reported steps of one job on one node.
 
-An observation is stored as delivered, but compressed, because repetitive text would fill the database
-otherwise. docs/reference/protocol.md specifies the format of observations. Only the size and the outer form
-are checked here. Parts of an observation come from users' programs, so every reader checks it completely
+An observation is stored as delivered, in compressed form. Without compression, its repetitive text would fill
+the database. docs/reference/protocol.md specifies the format of observations. Only the size and the outer
+form are checked here. Parts of an observation come from users' programs, so every reader checks it completely
 (`diagnosis.json_codec`).
 """
 

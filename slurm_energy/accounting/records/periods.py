@@ -60,7 +60,7 @@ def read_periods(
         now: Unix seconds; None means the current time.
 
     Returns:
-        The periods to store, and a refusal of each other period.
+        The valid periods, which the caller should store, and a refusal for each invalid period.
 
     Raises:
         UsageError: `data` is not a list, or has more than `MAX_ITEMS` elements.

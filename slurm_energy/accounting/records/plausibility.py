@@ -50,7 +50,10 @@ _RECORD, _PERIOD = "energy record", "energy period"
 
 
 class ClockAheadError(EnergyError):
-    """Error: a record or period ends in the future by the controller's clock, but can be stored later."""
+    """Error: according to the controller's clock, a record or period ends in the future.
+
+    The record or period can be stored later.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class PlausibilityCheck:
 
 
 def _check_lead(subject: str, lead_s: float) -> None:
-    """Raise an error if the end of a record or period is more than `lead_s` seconds in the future."""
+    """Raise an error if a record or period ends too far (`lead_s` seconds) in the future."""
     if lead_s > MAX_CLOCK_LEAD_S:
         raise UsageError(
             f"{subject}: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"

@@ -90,7 +90,7 @@ def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) ->
 def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> None:
     """Raise an error if one of the selected user names occurs in no record.
 
-    The first and the last record of each uid are searched before the records of the selection.
+    To save time, the names are first compared with those in the first and the last record of each uid.
 
     Raises:
         NotFoundError: a user name is unknown. The message contains the first unknown name.

@@ -76,7 +76,8 @@ class RecordSelection:
 
     Attributes:
         jobs: jobs and steps to select.
-        users, uids: user names as in the records, and numeric user ids. A record matches if either matches.
+        users, uids: user names as in the records, and numeric user ids. A record matches if its user name or
+            its uid is listed.
         accounts, partitions: Slurm accounts and partitions.
         nodes: jobs that ran on at least one of these nodes are selected, with their records of all nodes.
         start, end: Unix seconds; jobs that ran at any time between `start` and `end` match.

@@ -1,4 +1,4 @@
-"""Tables of adjustments: permissions of users, trials, and the runs that took part in them."""
+"""Tables of adjustments: permissions of users, trials, and the runs that took part in trials."""
 
 from __future__ import annotations
 

@@ -49,17 +49,17 @@ _ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
 
 
 def _step_7(connection: Connection) -> None:
-    """Add the periods: the energy of nodes in time spans."""
+    """Add the tables of periods, which hold the energy of nodes in time spans."""
     create_tables(connection, tables.node_periods, tables.periods)
 
 
 def _step_8(connection: Connection) -> None:
-    """Add carbon intensities and prices of the grid, and quotas."""
+    """Add the tables of quotas, and of carbon intensities and prices of the grid."""
     create_tables(connection, tables.grid_series, tables.quotas, tables.quota_changes)
 
 
 def _step_9(connection: Connection) -> None:
-    """Add the sums of `senergy report`, and the job facts by which the report groups."""
+    """Add tables for the sums of `senergy report`, and columns for the job facts by which it groups."""
     add_columns(connection, *_ADDED_COLUMNS[9])
     create_tables(connection, *usage_tables.CREATED_BY_STEP_9)
     # Jobs from before this step are grouped like jobs whose facts have changed.
@@ -70,27 +70,27 @@ def _step_9(connection: Connection) -> None:
 
 
 def _step_10(connection: Connection) -> None:
-    """Add the lease of the active controller."""
+    """Add the tables of the lease of the active controller."""
     create_tables(connection, *lease_tables.ALL)
 
 
 def _step_11(connection: Connection) -> None:
-    """Add the observations of jobs: sampled signals and reported steps."""
+    """Add the table of the observations of jobs, which are sampled signals and reported steps."""
     create_tables(connection, *observation_tables.ALL)
 
 
 def _step_12(connection: Connection) -> None:
-    """Add adjustments of programs: permissions, trials and the runs that took part in them."""
+    """Add the tables of adjustments: permissions, trials, and the runs that took part in trials."""
     create_tables(connection, *adjustment_tables.ALL)
 
 
 def _step_13(connection: Connection) -> None:
-    """Add the exit codes of jobs and of their steps."""
+    """Add columns for the exit codes of jobs and of their steps."""
     add_columns(connection, *_ADDED_COLUMNS[13])
 
 
 def _step_14(connection: Connection) -> None:
-    """Add the energy of each hour by day. Add also the time in which runs were suspended."""
+    """Add a table for the energy of each hour of a day, and columns for the time of suspensions of runs."""
     _count_hours(connection)
     add_columns(connection, *_ADDED_COLUMNS[14])
     jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs
@@ -101,7 +101,10 @@ def _step_14(connection: Connection) -> None:
 
 
 def _count_hours(connection: Connection) -> None:
-    """Add the energy of each hour by day, for emissions and cost factors that vary with time."""
+    """Create and fill the table with the energy of each hour of a day.
+
+    The table is needed because the factors for emissions and cost vary with time.
+    """
     table, sums = usage_tables.usage_day_hours, usage_tables.usage_sums.c
     create_tables(connection, table)
     connection.execute(table.delete())

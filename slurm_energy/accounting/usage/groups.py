@@ -85,11 +85,10 @@ class GroupedRun:
     gpus: int
 
     def overlap_s(self, start: int, end: int) -> float:
-        """Return the seconds of the run between two times.
+        """Return for how many seconds the run may overlap the time from `start` to `end`.
 
-        The result is 0 or less if the run did not overlap this time.
-
-        Clocks of nodes and of slurmctld may differ by 5 minutes.
+        The clocks of nodes and of slurmctld may differ by 5 minutes, so the run is extended by 5 minutes at
+        both ends. The result is 0 or less if there is no overlap.
         """
         until = float(end) if self.end is None else self.end + _CLOCK_SKEW_S
         return min(until, end) - max(self.start - _CLOCK_SKEW_S, start)
@@ -98,7 +97,7 @@ class GroupedRun:
 def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: int) -> GroupedRun | None:
     """Return the run to which the energy of a job in a period belongs; None if no such run is known.
 
-    Slurm may reuse a job id after its ids have restarted, so the times must agree.
+    The times must agree, because Slurm may reuse a job id after its job ids have restarted.
 
     Args:
         runs: runs with this job id.

@@ -47,9 +47,9 @@ def hour_energies(connection: Connection, start: int, end: int) -> Iterator[Hour
 
 
 def _parts(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Divide a span of whole hours into the whole days in it and the parts of days around them.
+    """Yield the parts of a span of whole hours: a part of a UTC day, whole UTC days, and a part of a UTC day.
 
-    Days begin at midnight UTC. The result is a part of a day, whole days, and a part of a day.
+    Empty parts are left out.
     """
     if first >= last:
         return
@@ -63,7 +63,10 @@ def _parts(first: int, last: int) -> Iterator[tuple[int, int]]:
 def _rows(
     connection: Connection, first_day: int, until: int, columns: Sequence[ColumnElement[int]]
 ) -> Iterator[tuple[int, Iterable[Sequence[int]]]]:
-    """Yield each UTC day from `first_day` until before `until` with its rows of group and energies."""
+    """Yield each UTC day from `first_day` on that begins before `until`, with its rows.
+
+    A row has the id of a group, and its energies.
+    """
     inside = (_HOURS.start >= first_day, _HOURS.start < until)
     group = _HOURS.usage_group
     if connection.dialect.name == "sqlite":  # its driver is written in C

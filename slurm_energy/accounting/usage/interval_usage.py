@@ -29,7 +29,8 @@ class IntervalUsage:
         jobs: number of jobs by group; empty if the query does not count jobs.
         weighted: for each rate of the query, the sum of energy times rate by group.
         unknown: for each rate, the groups that used energy while the rate was unknown.
-        prorated: whether the energy of a period was divided at an edge of the interval.
+        prorated: whether a period reaches beyond an edge of the interval, so that only a part of its energy
+            counts.
     """
 
     start: int
@@ -53,7 +54,10 @@ class IntervalUsage:
             sums[group] = tuple(values if known is None else map(operator.add, known, values))
 
     def subtract_rows(self, rows: Iterable[Sequence[int]]) -> None:
-        """Subtract rows that were added as part of other rows. Groups whose sums become zero are removed."""
+        """Subtract the values of rows from the sums.
+
+        Other rows, which were added before, contain these values. Groups whose sums become zero are removed.
+        """
         changed = set()
         for group, *values in rows:
             self.sums[group] = tuple(map(operator.sub, self.sums.get(group, _ZEROS), values))

@@ -1,6 +1,6 @@
 """Sums of many groups of job runs.
 
-The sums are read as a few long texts, because the server joins the numbers.
+The server joins the numbers into a few long texts, and the module reads and splits these texts.
 
 A month may have a million energy values and tens of thousands of daily sums. The driver of MariaDB is written
 in Python and would take 20 times as long to read them as separate rows.
@@ -44,9 +44,9 @@ class PeriodEnergies(NamedTuple):
 
 
 def period_energies(connection: Connection, start: int, end: int) -> Iterator[PeriodEnergies]:
-    """Yield the energies of each period in a time range that is not a whole UTC hour, in the periods' order.
+    """Yield the energies of each period in a time range, in the order of the periods.
 
-    `usage_day_hours` contains the energies of whole hours.
+    Periods of one whole UTC hour are left out, because `usage_day_hours` contains their energies.
 
     MariaDB computes later periods while earlier ones are processed. Therefore the caller must not use the
     connection before the iterator has ended.
@@ -100,7 +100,7 @@ def joined_rows(columns: Sequence[ColumnElement[int]]) -> ColumnElement[str]:
 
 
 def split_rows(joined: str, width: int) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of a text that `joined_rows` made of `width` columns."""
+    """Yield the rows in a text that `joined_rows` made. Each row has `width` columns."""
     numbers = tuple(_integers(joined))
     for first in range(0, len(numbers), width):
         yield numbers[first : first + width]

@@ -15,7 +15,7 @@ from slurm_energy.accounting.usage.sum_changes import HOUR_S, SumChanges
 
 
 class RunTime(NamedTuple):
-    """Time of a run that is counted, as in a row of `usage_runs`.
+    """The counted time of a run: the content of one row of `usage_runs`.
 
     Attributes:
         usage_group: row id of the group.
@@ -44,13 +44,13 @@ class RunTime(NamedTuple):
             changes.add((hour, hour + HOUR_S, self.usage_group), sums)
 
     def _active_s(self, time: int) -> int:
-        """Return the whole seconds before a time for which the run was not suspended."""
+        """Return for how many whole seconds before a time the run was active, which means not suspended."""
         length_s = self.end - self.start
         return (time - self.start) * (length_s - self.suspended_s) // length_s
 
 
 def run_times(connection: Connection, start: int, end: int) -> list[tuple[int, int, int]]:
-    """Return group, CPU-seconds and GPU-seconds of the runs between two times (Unix seconds)."""
+    """Return (group, CPU-seconds, GPU-seconds) of each group of runs between two times (Unix seconds)."""
     runs = usage_runs.c
     length_s = runs.end - runs.start
 

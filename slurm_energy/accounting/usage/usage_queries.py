@@ -44,8 +44,8 @@ class UsageQuery:
         clusters: names of clusters; an empty value means all.
         nodes: nodes whose energy is counted; an empty value means all nodes. With a list of nodes, CPU and
             GPU time are unknown.
-        rates: function that returns rates per microjoule, for example emissions, for a time span. An unknown
-            rate is None. If `rates` itself is None, no weighted sums are computed.
+        rates: function that returns the rates, such as emissions per microjoule, for a time span; None for an
+            unknown rate. If `rates` itself is None, no weighted sums are computed.
         count_jobs: whether to count also the jobs that ran.
     """
 
@@ -139,7 +139,7 @@ def _weigh_whole_periods(
     inside_uj: Sequence[int],
     rates: Callable[[int, int], Rates],
 ) -> None:
-    """Add emissions and cost of the periods inside each interval.
+    """Add to each interval the emissions and the cost of the periods inside the interval.
 
     Args:
         connection: connection to the database.
@@ -234,9 +234,10 @@ def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) 
 
 
 def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
-    """Return the number of runs in a window by group.
+    """Return, by group, the number of runs that overlap a window.
 
-    As in sreport, a run below 1 s does not count. The time in which a run was suspended is left out.
+    As in sreport, a run of less than 1 s does not count. The time in which a run was suspended is not part of
+    its length.
     """
     runs = usage_tables.usage_runs.c
     rows = connection.execute(

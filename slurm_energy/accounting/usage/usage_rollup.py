@@ -232,7 +232,7 @@ class UsageRollup:
                 connection.execute(table.insert().values(job=job, **after._asdict()))
 
     def _time_of(self, connection: Connection, job: int, run: GroupedRun) -> RunTime | None:
-        """Return the time of a run that counts; None if it has not begun or its times are wrong.
+        """Return the counted time of a run; None if the run has not begun or its times are wrong.
 
         A running or suspended job counts up to the time at which its facts were last read.
         """
@@ -285,7 +285,10 @@ def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
 
 
 def _energies(row: RowMapping) -> Sums:
-    """Return the energies in a row of `periods`. Each component with known energy also gets a count of 1."""
+    """Return the energies in a row of `periods`.
+
+    For each component with known energy, the result also has the number of counted rows, which is 1.
+    """
     sums: Sums = {"total_uj": row["total_uj"]}
     for name in ENERGIES:
         value = row[f"{name}_uj"]
@@ -295,7 +298,7 @@ def _energies(row: RowMapping) -> Sums:
 
 
 def _counted(connection: Connection, cluster: str, job_id: int) -> Sequence[Row[Any]]:
-    """Return the counted energy of a job by run, period and group."""
+    """Return those energies of a job that are already counted, by run, period and group."""
     return connection.execute(COUNTED, {"of_cluster": cluster, "of_job": job_id}).all()
 
 

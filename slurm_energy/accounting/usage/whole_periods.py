@@ -50,7 +50,7 @@ def _nearest_midnight(time_s: int) -> int:
 
 
 def _inside(start: int, end: int, table: Table = usage_sums) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a row of sums begins and ends between two times."""
+    """Return the SQL conditions that the period of a row of sums lies between two times."""
     return table.c.start >= start, table.c.start < end, table.c.end <= end
 
 
