@@ -198,13 +198,12 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the alternative to select in place of `best`, nearer to the usual power limit.
+    """Return the index of the alternative to select instead of `best`.
 
-    The result is an index.
-
-    The result differs from `best` only in the power limit. The function is used for jobs whose response to
-    power limits is known only from other kinds of device, with or without a correction by a few measurements.
-    The fewer the measurements, the closer the result is to the limit that is best on average on other kinds.
+    The selected alternative differs from `best` only in the power limit, which is nearer to the usual limit.
+    The function is used for jobs whose response to power limits is known only from other kinds of device,
+    with or without a correction by a few measurements. The fewer the measurements, the closer the result is
+    to the limit that is best on average on other kinds.
 
     Args:
         oracle: oracle of training jobs.

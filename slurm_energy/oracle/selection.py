@@ -64,8 +64,9 @@ def measurement_weight(rows: float) -> float:
     """Return the weight, from 0 to 1, of predictions that use measurements of the same kind of device.
 
     The remaining weight belongs to predictions that use only other kinds of device. The weight is quadratic
-    in the number of measurements, which keeps the weight of a few measurements small. The errors of few
-    measurements are correlated, because they share power limits, batches and the form of the model.
+    in the number of measurements, so that a few measurements have little weight. The errors of a few
+    measurements are correlated, because the measurements share power limits, batches and the form of the
+    model.
 
     Args:
         rows: effective number of measurements (`Evidence.effective_count`).

@@ -202,8 +202,9 @@ class TrainingOracle:
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
         """Return the assumed prediction errors over which a choice between alternatives is averaged.
 
-        Each entry is the probability of an error, and the error of demand and supply (see `predict_many`).
-        The supply is uncertain only for predictions from other kinds of device.
+        Each element of the list is a pair: the probability of an assumed error, and the errors of demand and
+        supply (see the argument `deviation` of `predict_many`). The supply is uncertain only for predictions
+        from other kinds of device.
         """
         second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
@@ -336,7 +337,7 @@ class TrainingOracle:
 
 
 def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
-    """Return a note in a list if the workload has no own factors on this kind of device, else nothing.
+    """Return a list with one note if the workload has no own factors on this kind of device.
 
     Otherwise the list is empty.
     """

@@ -107,8 +107,8 @@ def kernel_seconds(minutes: float, jobs: int) -> int:
 
     The run time is that of a kernel at full speed.
 
-    The last job may start if its time limit ends within the given time. All earlier jobs must therefore be
-    done by then.
+    The last job can start only if its time limit ends within the given time. Its whole time limit is
+    therefore reserved after the expected end of all earlier jobs.
 
     Raises:
         UsageError: the jobs would be too short to be measured.

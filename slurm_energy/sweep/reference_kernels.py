@@ -70,9 +70,9 @@ def describe(gpu: bool, seconds: float) -> dict[str, Any]:
         seconds: duration of the measurement of one class; 0 means no measurement.
 
     Returns:
-        `cpu_mhz` and `gpu_watts` contain the lower and the upper end of a range: the minimum of the hardware
-        and the value in force. They are None if this range is unknown. `units_per_s` contains the units of
-        work per second by class.
+        `cpu_mhz` and `gpu_watts` are ranges of a lower and an upper end. The lower end is the minimum that
+        the hardware supports. The upper end is the value that is in force. An unknown range is None.
+        `units_per_s` contains the units of work per second by class.
     """
     from slurm_energy.devices.discovery import discover
 

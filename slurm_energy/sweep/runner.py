@@ -232,7 +232,9 @@ class SweepRunner:
 
 
 def _missing(job: JobUsage | None, status: JobStatus | None) -> str:
-    """Name the data that a job lacks and without which its records are no measurement.
+    """Return a text that names the missing data of a job.
+
+    Without these data, the records of the job cannot be used as a measurement.
 
     The text is empty if nothing is missing.
     """

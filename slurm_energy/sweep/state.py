@@ -85,7 +85,7 @@ class SweepState:
             path: file of this state, for the error.
 
         Raises:
-            UsageError: names the first difference.
+            UsageError: the sweeps differ. The message names the first difference.
         """
         for what, key in (
             ("the batch script", "script_digest"),

@@ -121,7 +121,7 @@ class Balancer:
 
     @property
     def unmeasured(self) -> tuple[int, ...]:
-        """Ranks whose power is unknown. As long as there is one, the goal is time."""
+        """Ranks whose power is unknown. Until the power of all ranks is known, the goal is time."""
         return tuple(rank for rank, power in enumerate(self._powers) if power.idle_watts is None)
 
     @property
@@ -196,7 +196,10 @@ class Balancer:
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Compare the time of a step in which all ranks wait with the exchange time measured at start."""
+        """Record the time of a gradient exchange in a window, divided by the time measured at the start.
+
+        The time in the window is the part of a step in which no rank computes.
+        """
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))
         if expected_s < _MIN_EXCHANGE_S:

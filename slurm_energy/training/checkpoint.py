@@ -39,7 +39,7 @@ class TrainingCheckpoint:
         return self._path is not None and time.monotonic() - self._written_s >= self._every_s
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Replace the file.
+        """Write a checkpoint, which replaces the content of the file.
 
         Raises:
             UnavailableError: the file cannot be written. The previous file remains.

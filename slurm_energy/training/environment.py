@@ -77,7 +77,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> TrainingSettin
 def apply(environment: Mapping[str, str] = os.environ) -> TrainingSettings:
     """Apply the settings of the environment to PyTorch and return them.
 
-    Call it before the first tensor operation.
+    This function must be called before the first tensor operation.
 
     PyTorch itself reads the number of intra-op threads from OMP_NUM_THREADS. The backend is fixed when
     PyTorch is built. The function therefore only checks the backend.

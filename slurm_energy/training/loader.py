@@ -1,4 +1,7 @@
-"""Batches of one rank: its samples of each global batch, whose order does not depend on the ranks."""
+"""Batches of one rank: the rank's samples of each global batch.
+
+The order of the samples in an epoch does not depend on the ranks.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class StepTimeFit:
     _suspects: list[float] = field(default_factory=list)
 
     def add(self, samples: int, seconds: float) -> bool:
-        """Add the median seconds of steps with a number of samples, and fit again.
+        """Add the median duration of some steps of equal size, and fit the function again.
 
         Args:
             samples: samples per step, above 0.

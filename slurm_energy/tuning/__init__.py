@@ -1,1 +1,1 @@
-"""Tuning: from an objective to measured settings. Pure decisions; the agent and the controller apply them."""
+"""Tuning: choice of hardware settings for an objective. The agent and the controller apply the settings."""

@@ -67,10 +67,10 @@ class CpuHardware:
         min_mhz: minimum frequency.
         base_mhz: base frequency, which is the maximum frequency without boost; None if unknown.
         package_limit_watts: package power limit in force before the job; None if limits are not tuned.
-        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. Boost
-            frequencies are above the maximum of the table and not part of it. Every bound below this maximum
+        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. Boost frequencies
+            are above the maximum of the table and are not in the table. Every bound below this maximum
             disables boost.
-        boosts: whether boost is on, and a bound at the maximum of the table disables it.
+        boosts: whether boost is on and can be disabled by a bound at the maximum of the table.
     """
 
     packages: int
@@ -92,7 +92,9 @@ def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, 
 
 
 def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return GPU clock bounds as operating points, from `min_share` of the maximum clock to below it.
+    """Return GPU clock bounds as operating points.
+
+    The bounds range from `min_share` of the maximum clock to below the maximum clock.
 
     The result is empty if clocks are not tuned.
     """

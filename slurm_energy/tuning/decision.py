@@ -133,9 +133,10 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
 def _safety(
     posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return, for each point, whether the job may stay at it and whether measurements may show that.
+    """Return two masks over the points.
 
-    The result contains one mask for each question.
+    The first mask is true for points at which the job may stay. The second mask is true for points that
+    further measurements may still show to be safe.
     """
     if objective.slowdown_limit is None:
         risk = posterior.cost_exceedance(objective, 1.0 + MARGIN)

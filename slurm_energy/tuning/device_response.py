@@ -62,11 +62,14 @@ class DeviceResponse:
         self._limit = _stacked(limit_time, limit_power)
 
     def at_limit(self, limit: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power under limits relative to the uncapped power, [K, J]."""
+        """Return the logarithms of time and power under power limits, shape (K, J) each, for K samples.
+
+        The argument is each limit divided by the uncapped power.
+        """
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 
     def at_clock(self, clock: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power at some clocks, shape (K, J).
+        """Return the logarithms of time and power at some clocks, shape (K, J) each, for K samples.
 
         The argument is each clock divided by the clock without a bound.
         """
@@ -75,7 +78,7 @@ class DeviceResponse:
 
 
 def _drawn(generator: np.random.Generator, samples: int) -> tuple[Array, Array]:
-    """Return the logarithms of time and power of new samples over `_CLOCKS`, [K, G]."""
+    """Return the logarithms of time and power of K new samples at the G clocks `_CLOCKS`, shape (K, G)."""
 
     def draw(low: float, high: float) -> Array:
         return generator.uniform(low, high, samples)[:, None]
@@ -111,12 +114,12 @@ def _agreement(log_time: Array, log_power: Array) -> Array:
 
 
 def _stacked(time: Array, power: Array) -> Single:
-    """Return two tables in single precision, [K, G, 2]. This halves the time of a decision."""
+    """Return both tables as one array of shape (K, G, 2). Single precision halves the time of a decision."""
     return np.stack((time, power), axis=2).astype(np.float32)
 
 
 def _interpolated(tables: Single, place: Single) -> tuple[Single, Single]:
-    """Return the rows of both tables at fractional columns, each [K, J]."""
+    """Return the values of both tables at fractional column positions, shape (K, J) each."""
     rows, columns, _ = tables.shape
     place = np.clip(place, np.float32(0.0), np.float32(columns - 1))
     lower = np.minimum(place.astype(np.int32), columns - 2)

@@ -209,8 +209,9 @@ class EnsemblePosterior:
     def expected_change(self, objective: Objective, cost: float) -> tuple[Array, Array]:
         """Return the expected gain and the expected loss at every point, relative to a given cost.
 
-        Gain and loss are parts of the change from `cost` to the cost of each sample. A sample that exceeds
-        the slowdown limit counts as no gain.
+        The gain of a sample is `cost` minus the cost of the sample, or 0 if this difference is negative. The
+        loss is the opposite difference, or 0. The gain of a sample that exceeds the slowdown limit is 0. The
+        results are means over the samples, shape (J,) each.
         """
         change = np.float32(cost) - self.cost(objective)
         gain = np.maximum(change, 0.0)

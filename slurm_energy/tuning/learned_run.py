@@ -56,7 +56,7 @@ class LearnedRun:
         fingerprint: digest of the batch script; None if unknown.
         model: value of `--energy-model`; None if not given.
         tag: value of `--energy-tag`; None if not given.
-        shape: nodes, GPUs and CPUs. Whole runs are compared within a shape only.
+        shape: nodes, GPUs and CPUs. Whole runs are compared only with whole runs of the same shape.
         end_unix_s: Unix time at which the run ended.
         job: job id in the form that users write.
         point: operating point of the whole run; None if the point changed during the run or is unknown.

@@ -118,7 +118,7 @@ class NoiseScale:
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Update the ratio with a measurement window and the earlier windows at its point.
+        """Update the ratio with a measurement window and the earlier windows at the same operating point.
 
         The window's error already includes `factor`.
         """
@@ -185,7 +185,7 @@ class ReferenceTrack:
         return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2
 
     def at(self, time_s: float) -> tuple[float, float, float]:
-        """Return three values at a time: log of the speed, standard error of it, and log of the power."""
+        """Return the reference at a time: log of the speed, standard error of this log, log of the power."""
         blocks = [block for block in self.blocks if block.windows]
         if self._is_constant(blocks):
             precisions = [1.0 / block.relative_error**2 for block in blocks]

@@ -18,7 +18,9 @@ _SEED = 12
 
 @dataclass(frozen=True)
 class PriorSamples:
-    """Samples of quantities that depend neither on the job nor on the ranges of its hardware, each [K, 1].
+    """K samples of quantities that depend neither on the job nor on the ranges of its hardware.
+
+    Each array has the shape (K, 1).
 
     Attributes:
         gpu: responses of the GPUs; None for a job without GPUs.

@@ -41,8 +41,9 @@ class ProgressWindow:
         source: source of the progress.
         gpu_watts: mean power of one of the job's GPUs; None without GPUs or if unknown.
         package_watts: mean power of one of the job's processor packages; None if unknown.
-        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints.
-            The speed then includes the pauses. The speed of other measurement windows of the job does not.
+        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints. The
+            speed then includes the pauses. In the job's other measurement windows, the speed excludes the
+            pauses.
     """
 
     point: OperatingPoint

@@ -297,7 +297,9 @@ def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, S
 
 
 def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
-    """Return, for each vector, the mean squared distance of its unknowns from the defaults, (vectors,).
+    """Return, for each vector, the mean squared distance of its unknowns from their defaults.
+
+    The shape is (vectors,).
 
     The distance of an unknown is measured in units of its typical deviation.
     """

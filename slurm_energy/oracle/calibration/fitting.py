@@ -302,13 +302,15 @@ def _values(
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPredictions:
-    """Predictions of measurements, each by a calibration that was fitted without it.
+    """Predictions of measurements.
+
+    Each measurement is predicted by a calibration that was fitted without it.
 
     Attributes:
         rows: the predicted measurements.
         seconds: predicted seconds per step, in the order of `rows`.
         watts: predicted mean watts of one device, in the order of `rows`.
-        calibrations: the calibrations, by the fold of measurements that was withheld from each fit.
+        calibrations: the calibrations. The key is the fold of measurements that was withheld from the fit.
     """
 
     rows: list[Measurement]

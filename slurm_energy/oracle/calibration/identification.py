@@ -1,4 +1,4 @@
-"""Parameters that measurements determine.
+"""Selection of the model parameters that the available measurements determine.
 
 The module also decides how measurements are used for other kinds of device.
 """

@@ -159,7 +159,8 @@ class _GaussianField:
 def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
     """Return the two covariance terms and their derivatives by the logarithm of each length scale.
 
-    Each is an array of shape (n, m) for n positions (`batch`, `cap`) and m positions (`to_batch`, `to_cap`).
+    Each result is an array of shape (n, m) for n positions (`batch`, `cap`) and m positions (`to_batch`,
+    `to_cap`).
 
     Args:
         batch: logarithms of batch sizes, shape (n,).

@@ -136,11 +136,9 @@ class _State:
         settings: SearchSettings,
         path: Path | None,
     ) -> _State:
-        """Return the state in the checkpoint file.
+        """Return the state that the checkpoint file holds.
 
-        If there is none, return the state of a search that has not started.
-
-        The search has not started if `path` is None or the file does not exist.
+        If `path` is None or the file does not exist, return the state of a search that has not started.
         """
         problem_parts = (problem.rows, problem.origin, unknowns, start.tolist())
         setting_parts = (settings.seed, settings.population, settings.weights, settings.mutation)

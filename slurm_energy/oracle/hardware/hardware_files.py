@@ -195,7 +195,9 @@ class _Reader:
                 raise self._fault(f"{prefix}{name}", "unknown key", todo=hint)
 
     def _fault(self, key: str, why: str, look_for: str | None = None, todo: str = "") -> ConfigError:
-        """Return an error about a key: for the line that contains the key, or for the table that lacks it.
+        """Return an error about a key.
+
+        The error names the line that contains the key, or the table that lacks the key.
 
         Args:
             key: the faulty or missing key.

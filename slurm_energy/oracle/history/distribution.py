@@ -39,7 +39,7 @@ def mix(
 
     Args:
         observations: values, weights and censoring flags. At least one weight must be positive, unless
-            `general_weight` is.
+            `general_weight` is positive.
         general: distribution of the values in a more general group of cases; None means not available.
         general_weight: weight of `general` in observations, at least 0.
 

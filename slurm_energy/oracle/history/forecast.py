@@ -70,7 +70,8 @@ def make_forecast(
         runs: runs of the key, oldest first. There must be at least one.
         general: forecast of the next more general key for the same caps; None means that no more general key
             has a forecast.
-        caps: power caps of the job to predict. Runs under other caps are converted to these.
+        caps: power caps of the job to predict. The time and watts of runs under other caps are converted to
+            these caps.
         second_factors: typical ratios of the times of successive runs at this level.
         watt_factors: typical ratios of the watts of successive runs at this level.
     """
@@ -120,7 +121,7 @@ def _grid(
         general: distribution of the next more general key; None means that no more general key exists.
         general_weight: weight of `general` in runs.
         factors: equally likely ratios of the values of successive runs. The newest values are multiplied by
-            them.
+            these ratios.
     """
     total = sum(weight for _, weight, _ in observations)
     alike = max(0.0, total - 1) / total

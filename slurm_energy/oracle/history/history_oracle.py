@@ -24,8 +24,8 @@ class HistoryOracle:
 
     Args:
         history: runs in memory.
-        power: oracle that predicts the watts if the energy of all similar runs is unknown. None means that a
-            job without known energies is not predicted.
+        power: oracle that predicts the watts if the energy of all similar runs is unknown. None means that
+            the oracle then makes no prediction.
         clock: function that returns the current time in Unix seconds.
         own_only: whether only runs of the job's own user are used.
     """

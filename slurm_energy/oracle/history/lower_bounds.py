@@ -2,9 +2,9 @@
 
 A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
 Users cannot freely choose the time limit, because Slurm enforces it, or the resources that runs have used.
-Therefore the bounds start with the time limit and the fraction of it that the user's runs usually take. Runs
-of the same program by this user move the bounds only in proportion to the resources that these runs used,
-relative to the request of the job (`track_record`).
+Therefore the bounds are first computed from the time limit and from the fraction of the time limit that the
+user's runs usually take. Runs of the same program by this user then change the bounds. The change is
+proportional to the resources that these runs used, relative to the request of the job (`track_record`).
 """
 
 from __future__ import annotations

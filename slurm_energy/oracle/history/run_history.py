@@ -1,4 +1,4 @@
-"""The run history in memory: the newest runs of each similarity key, and forecasts from them."""
+"""The run history in memory: the newest runs of each similarity key, and forecasts made from these runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Entry:
         run_count: number of runs ever added, including those that are no longer stored.
         forecasts: cached forecasts. The key of a cached forecast consists of the more general forecast that
             it includes and of the job's power caps.
-        record: weighted sums over all runs of the key; None for keys of different programs.
+        record: weighted sums over all runs of the key; None if the key groups runs of different programs.
     """
 
     level: int

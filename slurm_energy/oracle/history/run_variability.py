@@ -23,9 +23,9 @@ class RunVariability:
     ratios of all keys of one similarity level.
 
     Attributes:
-        factors: equally likely ratios in ascending order. They are a broad assumption until `_MIN_RATIOS`
-            ratios are recorded. Afterwards they are recomputed only when the number of recorded ratios has
-            grown by a quarter. A ratio and its inverse are assumed equally likely.
+        factors: equally likely ratios in ascending order. Until `_MIN_RATIOS` ratios are recorded, a broad
+            distribution is assumed. Afterwards, `factors` is recomputed whenever the number of recorded
+            ratios has grown by a quarter. A ratio and its inverse are assumed equally likely.
     """
 
     __slots__ = ("_added", "_counts", "_ratios", "_renew_at", "_users", "factors")

@@ -72,8 +72,8 @@ class ResourceUse:
         gpu_seconds: seconds of the runs times their GPUs.
         memory_mib_seconds: seconds of the runs times the memory in MiB that was allocated to them.
         unknown_memory_seconds: seconds of the runs whose allocated memory is unknown.
-        size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. They
-            serve as the weights of the runs in mean values.
+        size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
+            products are the weights of the runs in mean values.
         limit_sum: sum over the runs of size times seconds times the time limit in seconds. For a run without
             a time limit, the run time is used.
         newest: end of the newest run in Unix seconds.

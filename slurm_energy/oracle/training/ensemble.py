@@ -33,8 +33,8 @@ def members(
 
     A workload that was never measured on this kind of device may resemble any measured workload. It is
     predicted by the factors of all measured workloads and by neutral factors. The host's seconds per sample
-    are not transferable to another workload's samples. Therefore their ratio to the device's seconds per
-    sample (`Calibration.supply_ratios`) is transferred instead.
+    differ between workloads. Therefore the ratio of the host's to the device's seconds per sample
+    (`Calibration.supply_ratios`) is transferred instead.
 
     Args:
         calibration: calibration of the kind of device.

@@ -235,7 +235,7 @@ def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
 
 
 def _raised(base: Any, exponent: Any) -> Any:
-    """Return base ** exponent. If the exponent is 0, the power is not computed."""
+    """Return base ** exponent. If the exponent is the number 0, return 1 without computing the power."""
     return 1.0 if isinstance(exponent, float) and exponent == 0.0 else base**exponent
 
 

@@ -1,6 +1,4 @@
-"""Prior means for a kind of device, and the variances between kinds.
-
-Both come from measurements of other kinds.
+"""Prior knowledge about a kind of device: expected values and variances, from measurements of other kinds.
 
 Plain data.
 """
@@ -89,7 +87,7 @@ class WorkloadOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What is known about a kind of device from measurements on other kinds.
+    """Knowledge about a kind of device that comes from measurements on other kinds.
 
     Attributes:
         sources: names of the measured kinds.

@@ -76,7 +76,7 @@ class Tally:
     def mean_dim(self, unit: str, axis: str) -> float:
         """Return the mean size of the operations of a unit along an axis.
 
-        Operations are weighted by their number in the forward pass.
+        Each operation is weighted by its floating-point operations in the forward pass.
 
         The result is 0 if the unit has no operations. Source: thesis, Eq. 4.6.
         """

@@ -183,7 +183,7 @@ class GroupCoordinator:
     def _adopt(self, poll: GroupPoll) -> None:
         """Continue from the operating point that is in force on the nodes.
 
-        An example is a restarted controller.
+        This is necessary, for example, after a restart of the controller.
         """
         if poll.point is not None and poll.epoch > self._state.epoch and self._switch is None:
             self._state = _State(poll.epoch, poll.point)

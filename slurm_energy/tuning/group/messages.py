@@ -225,7 +225,10 @@ def _json(message: GroupPoll | GroupDecision) -> dict[str, Any]:
 
 
 def _cpu_json(cpu: CpuHardware) -> dict[str, Any]:
-    """Return processors as a dict for JSON. The bound that disables boost is among the offer's candidates."""
+    """Return processors as a dict for JSON, without `boosts`.
+
+    If a bound disables boost, the candidates of the offer contain this bound.
+    """
     values = dataclasses.asdict(cpu)
     del values["boosts"]  # a controller of the previous release does not know it
     return values

@@ -74,9 +74,9 @@ class ProgressTracker:
     def awaits_report(self, now_s: float) -> bool:
         """Return whether a job has reported progress and will probably report again soon.
 
-        The result is False while the reports are the source of the rate. If the result is True, the units of
-        the job take a long time. Rates of another source could not be compared with later rates of the
-        reports.
+        The result is True only if the units of the job take a long time. The caller should then wait for the
+        next report, because rates of another source cannot be compared with rates of the reports. The result
+        is False while the reports are the source of the rate.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S

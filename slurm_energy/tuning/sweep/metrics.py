@@ -133,7 +133,7 @@ def energy_delay_sum(time_ratio: float, energy_ratio: float, factor: float) -> f
     """Return the energy-delay sum alpha E + beta t, as defined in section 3 of power-capping.
 
     With alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref), the sum is 1 at the reference. Less is better.
-    A run without energy that takes k times the reference time would have the sum 1.
+    A run that used no energy and took k times the reference time would also have the sum 1.
 
     Args:
         time_ratio: t / t_ref.

@@ -20,7 +20,7 @@ MAX_ATTEMPTS: Final = 2
 class RunStatus(StrEnum):
     """Status of a run.
 
-    In the order of the members: sbatch is running, the job exists, the record has arrived, the run has
+    The members mean, in this order: sbatch is running, the job exists, the record has arrived, the run has
     failed.
     """
 
