@@ -1,8 +1,8 @@
-"""Stub of the library libamd_smi.so for the lab, with the GPU state that it shows.
+"""Stub of the library libamd_smi.so for the lab, and the GPU state that the stub shows.
 
-The stub is generated from the installed `amdsmi` package, which binds every symbol of the library when it is
-imported. The generator takes the symbols from the package's source and the layout of structures from its
-ctypes declarations, so it supports any release.
+The stub is generated from the installed `amdsmi` package. The import of this package binds every symbol of
+the library. The generator takes the symbols from the package's source and the layout of structures from the
+package's ctypes declarations. The generator therefore supports any release.
 """
 
 from __future__ import annotations

@@ -202,7 +202,10 @@ def _collection(kind: str, schema: str, *members: str) -> dict[str, Any]:
 
 
 def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return the Redfish resources of a server with one chassis (DSP0268)."""
+    """Return the Redfish resources of a server with one chassis (DSP0268).
+
+    The result maps each path to a function that returns the resource at this path.
+    """
     root = _resource(
         _ROOT,
         "ServiceRoot.v1_9_0",

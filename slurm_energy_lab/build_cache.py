@@ -29,7 +29,10 @@ def cache_folder() -> Path:
 
 
 def copy_or_make(name: str, target: Path, command: Sequence[str]) -> list[str]:
-    """Return the command that copies a directory from the cache, or makes it and stores a copy.
+    """Return a command that creates the directory `target`.
+
+    If the cache contains the directory, the returned command copies it. Otherwise the returned command runs
+    `command` and stores a copy of the new directory in the cache.
 
     Args:
         name: name of the directory in the cache. Commands that make different contents need different names.

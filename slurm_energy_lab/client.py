@@ -1,6 +1,6 @@
 """Client of an emulated node's control socket: run a compute kernel, read the exact energies, register a job.
 
-Every job imports this module. The module therefore imports little itself.
+Every job imports this module. To start quickly, the module imports few other modules.
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = Fal
         jobs: whether to include the usage of each job.
 
     Returns:
-        `energy_joules` and `power_watts` by component, and `time`, the Unix time of both. If `jobs` is given,
-        there are also the keys `jobs` (by job id as text) and `no_job`. Each has `cpu_seconds` and
-        `dynamic_joules` by component, `idle_joules` by component, and `system_cpu_seconds`.
+        `energy_joules` and `power_watts` by component, and `time`, the Unix time of both. If `jobs` is True,
+        there are four more keys. `jobs` (by job id as text) and `no_job` contain `cpu_seconds` and
+        `dynamic_joules` by component. `idle_joules` (by component) and `system_cpu_seconds` are for the whole
+        node.
     """
     return ask(socket_path, {"op": "truth", "jobs": jobs})
 
@@ -131,11 +132,11 @@ def ask(
         socket_path: the node's control socket.
         message: request to the emulator.
         timeout_s: maximum wait for the response; None for no maximum.
-        on_progress: function that is called with the units of each progress report before the response; None
-            if the message requests no progress reports.
+        on_progress: function that is called with the completed units in each progress report. The reports
+            arrive before the response. None if the message requests no progress reports.
 
     Raises:
-        UnavailableError: no response arrived, or not within the timeout.
+        UnavailableError: the connection failed, or no response arrived within the timeout.
         EnergyError: the emulator rejected the request.
     """
     path = os.fspath(socket_path)

@@ -1,4 +1,4 @@
-"""Two senergyctld on this machine with a common database and a munged for both. One of them is active."""
+"""Two senergyctld processes on this machine that share a database and a munged. One of the two is active."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PairedController:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start the process and wait until it answers, in either role."""
+        """Start the process and wait until the controller answers, whether it is active or passive."""
         self.spawn()
         self._wait_for(lambda: self.role() is not None)
 
@@ -161,10 +161,12 @@ class ControllerPair:
         return next((one for one in self.controllers if one.is_running and one.role() == "active"), None)
 
     def wait_active(self, expected: PairedController | None = None) -> PairedController:
-        """Wait until a controller, or the expected one, is active, and return it.
+        """Wait until a controller is active, and return this controller.
+
+        If `expected` is given, wait until this controller is the active one.
 
         Raises:
-            UnavailableError: no controller, or not the expected one, becomes active in time.
+            UnavailableError: no controller becomes active in time, or another one than expected is active.
         """
         deadline = time.monotonic() + DEADLINE_S
         while True:
@@ -190,7 +192,7 @@ class ControllerPair:
         raise UnavailableError("no passive controller", self.logs())
 
     def lease(self) -> dict[str, Any]:
-        """Return the entry about the lease on the status page."""
+        """Return the data about the controllers' lease from the status page."""
         lease: dict[str, Any] = self.client().get("/v1/status")["lease"]
         return lease
 
@@ -206,10 +208,11 @@ class ControllerPair:
 
 @contextlib.contextmanager
 def running_pair(*databases: str) -> Iterator[ControllerPair]:
-    """Run a munged and two controllers. A database must be empty or have the schema of this release.
+    """Run a munged and two controllers while this context lasts.
 
     Args:
-        databases: URL of the database for both controllers, or for each of them.
+        databases: URL of the database that both controllers use, or one URL for each controller. A database
+            must be empty or have the schema of this release.
     """
     directory = Path(tempfile.mkdtemp(prefix="senergy-pair-"))
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,8 @@
 
 The removal takes place when the process that started the server has ended.
 
-Usage: python -m slurm_energy_lab.database_cleaner DIRECTORY, with a pipe from that process as standard input.
+Usage: python -m slurm_energy_lab.database_cleaner DIRECTORY. The standard input of this command must be a
+pipe from the process that started the server.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ class DatabaseServer(ABC):
         durable: whether each commit is written to the disk, as on a production server. Otherwise commits are
             fast, and survive a kill of the server, but not a power cut.
         port: TCP port on the loopback interface; None for the Unix socket only.
-        directory: directory of the server. The data in it are kept when the server is closed, and a server
-            that is started there again uses them. None means a temporary directory, which is removed.
-        settings: settings of the server beyond the defaults; the next `start` applies changes.
+        directory: directory of the server. `close` keeps the data in this directory, and a later server in
+            the same directory uses these data. None means a temporary directory, which `close` removes.
+        settings: settings of the server beyond the defaults. Changes take effect at the next `start`.
     """
 
     name: ClassVar[str]
@@ -123,9 +123,10 @@ class DatabaseServer(ABC):
         remove_shared_memory(self.data)
 
     def close(self) -> None:
-        """Kill the server and remove its directory.
+        """End the server. The directory is removed if it is a temporary directory.
 
-        If the directory is to be kept, stop the server instead.
+        In a directory that is kept, the server is shut down in an orderly way. Otherwise the server is
+        killed.
         """
         if self._cleaner is None:
             self.stop()

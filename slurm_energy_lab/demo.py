@@ -50,7 +50,9 @@ def run_demo(
     enforce: Callable[[], None],
     say: Callable[[str], None] = print,
 ) -> list[int]:
-    """Submit the jobs, show their progress, print the report, keep a budget and write the HTML page.
+    """Submit the jobs, show their progress, print the report, and write the HTML page.
+
+    Before the HTML page is written, further jobs run under a power budget.
 
     Args:
         environment: environment variables of the lab's login node.
@@ -96,10 +98,11 @@ def run_demo(
 
 
 def explain(jobs: list[dict[str, Any]]) -> list[str]:
-    """Return a six-line summary of jobs in the output of `senergy acct --json`.
+    """Return a six-line summary of jobs.
 
     Args:
-        jobs: objects with `name`, `elapsed_s`, `energy_joules` and `nodes`.
+        jobs: job objects from the output of `senergy acct --json`, with `name`, `elapsed_s`, `energy_joules`
+            and `nodes`.
     """
     by_name = {job["name"]: job for job in jobs}
 

@@ -1,6 +1,6 @@
 """Execution of an emulated compute kernel on the CPUs and GPUs of the calling job.
 
-The module imports little to start quickly.
+To start quickly, the module imports few other modules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run_in_job(
             means the signals of the model.
 
     Returns:
-        The result as `client.run_kernel` returns it.
+        The result of `client.run_kernel`.
 
     Raises:
         UsageError: the job has no GPU, or an environment variable contains no list of numbers.

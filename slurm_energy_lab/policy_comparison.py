@@ -111,7 +111,8 @@ def _run(
 ) -> PolicyRun:
     """Run a program under an energy policy, with an agent that has no data of earlier jobs.
 
-    A run under `monitor` stores the power by component in `draw`. The limits under `cap` follow from it.
+    A run under `monitor` stores the power by component in `draw`. A run under `cap` derives its limits from
+    `draw`.
     """
     node.restart_agent()
     node.wait(30.0)

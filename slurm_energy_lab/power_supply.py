@@ -1,8 +1,8 @@
 """Emulated power supplies of nodes: programs that switch nodes for Slurm, and the delivered energy.
 
-Slurm calls the programs as SuspendProgram and ResumeProgram, prolog and epilog. They write each change of a
-node's state to a log. From the log follows the energy that a meter at the wall outlet would measure, also
-while the node is off.
+Slurm calls the programs as SuspendProgram, ResumeProgram, prolog and epilog. The programs write each change
+of a node's state to a log. From this log, the module computes the energy that a meter at the wall outlet
+would measure, including the time while the node is off.
 """
 
 from __future__ import annotations

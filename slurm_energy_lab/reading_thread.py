@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 class ReadingThread(Generic[Value]):
     """Context manager that reads a value at a fixed rate in a thread.
 
-    A reading that takes longer than the interval delays the next one. An error of `read` ends the thread. The
-    error is raised at the end of the block, so that missing readings do not go unnoticed.
+    A reading that takes longer than the interval delays the next reading. An error of `read` ends the thread.
+    The error is raised at the end of the block, so that missing readings do not go unnoticed.
 
     Args:
         read: function that returns the value.

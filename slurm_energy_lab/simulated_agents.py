@@ -77,7 +77,7 @@ class Figures:
         lags_s: by path, the seconds from the time at which an item was ready until it was confirmed.
         requests: number of requests by path.
         body_bytes: bytes of request bodies by path.
-        errors: failed requests by path and error.
+        errors: number of failed requests by path and error.
         rejected: reasons that the controller gave for items that it did not accept.
         durations_s: seconds that each live report took.
     """
@@ -155,7 +155,7 @@ class SimulatedAgents:
         return self._outstanding
 
     def close_period(self, start: int, end: int, spread_s: float | None = None) -> None:
-        """Deliver each node's energy in a period now, as agents do at a full hour.
+        """Deliver the energy that each node used in a period, as agents do at each full hour.
 
         Args:
             start: start of the period in Unix seconds.

@@ -94,7 +94,7 @@ class SimulatedNode:
         return items
 
     def period(self, start: int, end: int) -> NodePeriod:
-        """Return the energy of the node in a period. One job is charged with all of it."""
+        """Return the energy of the node in a period. All of this energy is charged to one job."""
         energies = {name: int(watts * (end - start)) * _UJ for name, watts in self.model.watts.items()}
         components = {
             name: PeriodEnergy(energy, energy - energy // 100, energy // 100, 0)

@@ -171,7 +171,8 @@ class SlurmCluster:
         """Write the configuration of senergyctld.
 
         Args:
-            text: all sections except those that all clusters of a lab have in common.
+            text: TOML text that is appended to the sections `cluster` and `controller`, which this method
+                writes.
         """
         self.energy_toml.write_text(
             f'[cluster]\nname = "{self.name}"\nmunge_socket = "{self.group.munge_socket}"\n'

@@ -157,7 +157,7 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
 
 
 def _database_name(install: Sequence[str]) -> str:
-    """Return the cache's name for an empty database of the installed version of MariaDB."""
+    """Return the name under which the cache stores an empty database of the installed MariaDB version."""
     program = Path(shutil.which("mariadbd", path=SYSTEM_PATH) or "mariadbd")
     made_by = [program.stat().st_size, program.stat().st_mtime_ns] if program.exists() else []
     text = repr([made_by, _DATABASE_OPTIONS, *install])
@@ -183,7 +183,7 @@ def _energy_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _slurmctld(plan: DaemonPlan) -> StartupStep:
-    """Return the startup step of slurmctld. slurmctld registers the cluster at a running slurmdbd."""
+    """Return the startup step of slurmctld. To register the cluster, slurmctld needs a running slurmdbd."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []

@@ -58,7 +58,7 @@ class Lab:
             self._lifeline_fd = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that make a shell a login node of the lab."""
+        """Return the environment variables with which a shell acts as a login node of the lab."""
         path = [str(Path(sys.executable).parent)]
         path += [*os.environ.get("PATH", "").split(":"), *SYSTEM_PATH.split(":")]
         return {
@@ -151,8 +151,8 @@ class Lab:
     def status(self) -> dict[str, Any]:
         """Return directory, ports, daemons and nodes of the lab as JSON-compatible data.
 
-        For a daemon, the data state its process id, or None if the daemon does not run. For a node, they
-        state Slurm's state of the node.
+        The data contain the process id of each daemon, or None if the daemon does not run. For each node, the
+        data contain Slurm's state of the node.
         """
         pids = {step.name: self.daemon_pid(step.name) for step in self.steps() if step.argv and step.ready}
         states = self.node_states() if pids["slurmctld"] else {}

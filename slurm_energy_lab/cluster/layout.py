@@ -136,9 +136,10 @@ class LabLayout:
         return self.root / "nodes" / name
 
     def node_run(self, name: str) -> Path:
-        """Return the directory from which a node gets `senergy` and `senergy-lab` in its /run.
+        """Return the directory that contains the node's directories `senergy` and `senergy-lab`.
 
-        The directory also contains the socket of the node's supervisor.
+        Inside the node, these two directories are visible in /run. The returned directory also contains the
+        socket of the node's supervisor.
         """
         return self.node(name) / "run"
 
@@ -155,15 +156,18 @@ class LabLayout:
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
     def tree(self, name: str) -> Path:
-        """Return the mount point of a node's emulated files, which only the lab's processes see."""
+        """Return the mount point of a node's emulated files. Only the lab's processes see this mount."""
         return self.node(name) / "fuse"
 
     def network_socket(self, name: str) -> Path:
-        """Return the path, outside the node, of the socket that passes on the node's network namespace."""
+        """Return the path of the socket from which Slurm tasks receive the node's network namespace.
+
+        The path is the one outside the node.
+        """
         return self.node_run(name) / "senergy-lab" / "network.sock"
 
     def emulator_socket(self, name: str) -> Path:
-        """Return the path, outside the node, of an emulator's control socket."""
+        """Return the path of an emulator's control socket, as seen from outside the node."""
         return self.node_run(name) / "senergy-lab" / "emulator.sock"
 
 

@@ -133,7 +133,8 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
     """Apply all bind mounts.
 
-    If a target is missing on the host, or is a file there, mount a rebuilt copy of its directory first.
+    If a target does not exist on the host or is a file on the host, the parent directory of the target is
+    first covered by a rebuilt copy of this directory.
 
     Files of the host are never used as mount points. When the host renames another file over a file, as
     ldconfig does with /etc/ld.so.cache, Linux removes all mounts on the replaced file, in all namespaces.
@@ -148,7 +149,7 @@ def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
-    """Mount a directory with the same and additional entries over a directory of the host.
+    """Mount over a directory of the host a copy of this directory that also has the entries `added`.
 
     Files of the host become symbolic links into the original directory, so that later changes on the host are
     visible.

@@ -51,7 +51,7 @@ def _state_and_flags(pid: int) -> tuple[str, int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the initial environment of a process; b"" if the environment is not readable.
+    """Return the initial environment of a process; [b""] if the environment is not readable.
 
     During execve() a process briefly has neither environment nor arguments. The function waits for the end of
     execve().
@@ -133,9 +133,9 @@ def accepts(path: Path) -> bool:
 def reserve_ports(count: int, start: int) -> list[socket.socket]:
     """Return sockets that are bound to the next free TCP ports of the loopback interface.
 
-    While one of these sockets is open, another process can bind the same port only if it sets SO_REUSEADDR.
-    The daemons of Slurm and of slurm-energy set SO_REUSEADDR, so they can listen on the port. Two labs that
-    start at the same time therefore use different ports.
+    While one of these sockets is open, another process can bind the same port only if that process sets
+    SO_REUSEADDR. The daemons of Slurm and of slurm-energy set SO_REUSEADDR, so they can listen on the port.
+    This function binds without SO_REUSEADDR, so two labs that start at the same time get different ports.
 
     Args:
         count: number of ports.
@@ -226,8 +226,9 @@ def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int
     """Kill the processes returned by the function `find`, until all of them have ended.
 
     Every process that `find` has returned once is tracked by its process id. The tracking is needed for the
-    first process of a PID namespace. After a kill, the first process waits for the last process of the
-    namespace, and its environment is not readable. The function `find` then no longer returns it.
+    first process of a PID namespace. After a kill, the first process waits until the last process of the
+    namespace has ended. While the first process waits, its environment is not readable, so `find` no longer
+    returns this process.
 
     Returns:
         The ids of the processes that still exist after `timeout_s` seconds.

@@ -25,8 +25,9 @@ class LabSpec:
         slurm: lines `Key=Value` for slurm.conf. A line replaces the existing line with the same key.
         energy: tables to merge into energy.toml, for example `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
-        priority: component that orders the queue. `off` means Slurm itself, `plugin` the plugin in slurmctld
-            with senergyctld's table, and `portable` senergyctld through scontrol.
+        priority: component that orders the queue. With `off`, Slurm itself orders the queue. With `plugin`,
+            the plugin in slurmctld uses the order in senergyctld's table. With `portable`, senergyctld calls
+            scontrol.
         slurm_energy: whether Slurm loads acct_gather_energy/senergy, so that Slurm's own accounting contains
             energy.
         product: whether slurm-energy runs. If not, the lab is plain Slurm on emulated hardware.

@@ -77,11 +77,11 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
 
 
 class Startup:
-    """Execution of startup steps: the steps that wait, that run, and that are ready.
+    """Execution of startup steps. The object tracks which steps are waiting, running or ready.
 
     Args:
-        supervisor: function that returns the supervisor of a node, or for None the supervisor of the lab's
-            daemons.
+        supervisor: function that returns the supervisor of the node with a given name. For the argument None,
+            the function returns the supervisor of the lab's daemons.
         environment: environment variables of every process. The variables of a step are added to these.
         report: function called with each step that becomes ready and the duration of the step in seconds.
     """

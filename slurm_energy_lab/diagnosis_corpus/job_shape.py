@@ -42,7 +42,7 @@ class NodeLoad:
 
 @dataclass(slots=True)
 class JobShape:
-    """Parameters of a synthetic job. They complete those of its program.
+    """Parameters of a synthetic job, in addition to the parameters of the program that the job runs.
 
     Attributes:
         elapsed_s: duration of the job.
@@ -57,8 +57,8 @@ class JobShape:
         gpu_memory_growth: increase of `gpu_memory_share` from the start to the end of the job.
         host_memory_share, host_memory_growth: the same two values for host memory instead of GPU memory.
         memory_stall: fraction of the time in which tasks wait for memory.
-        memory_slowdown: storage bandwidth with the job's memory divided by the bandwidth with sufficient
-            memory.
+        memory_slowdown: storage bandwidth that the job reaches with its memory, divided by the storage
+            bandwidth that it would reach with sufficient memory.
         cpu_throttled: fraction of the time in which the CPU quota stops the job.
         cpu_pressure: CPU pressure in percent; None if the pressure follows from the load.
         cpu_clock: factors by which CPU clocks are multiplied, by node; a node without an entry has 1.

@@ -1,4 +1,7 @@
-"""Next run of a synthetic training job with adjusted values: the same work in the model of the loop."""
+"""Next run of a synthetic training job with adjusted values.
+
+In the model of the training loop, the next run does the same work as the original job.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def cpu_job(
     slow_node: bool = False,
     used: float = 1.0,
 ) -> JobObservation:
-    """Return an MPI or OpenMP program on CPUs only. By default, the program is healthy.
+    """Return a job that runs an MPI or OpenMP program on CPUs only. By default, the job is healthy.
 
     Args:
         random: source of parameters and noise.

@@ -106,7 +106,7 @@ def _slow_loader(random: Random, workers: int) -> JobShape:
 def _few_cpus(random: Random, workers_per_cpu: float) -> JobShape:
     """Return a job with fewer CPUs than its loader needs.
 
-    The number of workers per CPU is given.
+    `workers_per_cpu` is the number of loader processes per CPU.
     """
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
@@ -215,9 +215,10 @@ def _leak(random: Random, host: bool) -> JobShape:
 
 
 def _thrashing(random: Random) -> JobShape:
-    """Return a job that reads data again and again because its memory cannot hold them.
+    """Return a job that reads the same data repeatedly because its memory cannot hold them.
 
-    The storage, which would be fast enough for one reading, is then slower than the computation.
+    The storage would be fast enough for a single reading, but is slower than the computation for repeated
+    readings.
     """
     shape = training_job(random, max_ranks=4)
     loop = _loop(shape)

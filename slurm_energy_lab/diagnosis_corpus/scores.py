@@ -37,7 +37,7 @@ class Result:
 
 
 def build(job: PlantedJob, seed: int) -> JobObservation:
-    """Return the job of a kind for a seed. Equal seeds give equal jobs."""
+    """Return the observation of a job of the given kind. Equal seeds give equal jobs."""
     return job.build(Random(zlib.crc32(job.name.encode()) * 1_000_003 + seed))
 
 

@@ -39,7 +39,11 @@ def _changed(max_ranks: int = 4, **values: object) -> Callable[[Random], JobObse
 
 
 def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
-    """Return a job that wrote no checkpoint: its framework reports none, or the job wrote no data."""
+    """Return a job without checkpoints.
+
+    In half of the cases, the job has a framework that reports checkpoints, and it reports none. Otherwise the
+    absence of checkpoints shows only in the written data.
+    """
     has_framework = random.random() < 0.5
     job = _changed(8 if has_framework else 1, **values)(random)
     if not has_framework:
@@ -48,7 +52,7 @@ def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
 
 
 def _uneven_accumulation(random: Random) -> JobObservation:
-    """Return a job in which two thirds of the ranks accumulate one more micro-batch than the others."""
+    """Return a job in which half of the ranks accumulate one more micro-batch than the others."""
     shape = training_job(random, min_ranks=4)
     loop = _loop(shape)
     parts = random.choice([1, 2])
@@ -59,7 +63,10 @@ def _uneven_accumulation(random: Random) -> JobObservation:
 
 
 def _slow_checkpoints(random: Random, *, steps: bool) -> JobObservation:
-    """Return a job with steps of several seconds, which writes rare checkpoints to a slow disk."""
+    """Return a job with training steps of several seconds that rarely writes checkpoints to a slow disk.
+
+    `steps` determines whether the step statistics of the job are observed.
+    """
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
     factor = _STEP_S / (loop.batch * loop.sample_gpu_s)
@@ -73,7 +80,7 @@ def _slow_checkpoints(random: Random, *, steps: bool) -> JobObservation:
 
 
 def _one_of_four_gpus(random: Random) -> JobObservation:
-    """Return a job with four GPUs that computes on one and only opens a context on the others."""
+    """Return a job with four GPUs that computes on one GPU and only opens a context on the other three."""
     shape = training_job(random, max_ranks=1)
     shape.gpus, shape.has_steps = 4, False
     job = observe(shape, random)

@@ -273,10 +273,7 @@ class ControlServer:
             self._hang_up(connection)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """Close a connection, and cancel the compute kernel that the client awaits.
-
-        The same happens if a client dies.
-        """
+        """Close a connection, and cancel the compute kernel that the client awaits."""
         if connection.run_id is not None:
             self._requests.cancel_kernel(connection.run_id)
             connection.run_id = None

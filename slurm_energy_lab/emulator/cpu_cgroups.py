@@ -136,7 +136,7 @@ class CpuCgroupsV2:
 
 
 def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
-    """Find a cgroup CPU controller that can be used. Create the base group of a node below its root.
+    """Find a usable cgroup CPU controller, and create the base group of a node below the controller's root.
 
     Args:
         base: path of the base group below the root of the cgroup controller, for example `senergy-lab/n1`.
@@ -157,7 +157,7 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
-    """Return the mount points of cgroup version 1, by controller, and the one of version 2.
+    """Return the mount points of cgroup version 1, by controller, and the mount point of version 2.
 
     The mount point of version 2 is None if version 2 is not mounted.
     """

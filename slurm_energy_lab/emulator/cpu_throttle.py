@@ -28,9 +28,9 @@ def quota_us(real_cores: float) -> tuple[int, int]:
     """Return the CPU quota and the period in microseconds for a share of real CPU time.
 
     Linux rejects quotas below a millisecond, so a small share needs a long period. A program that has waited
-    may use the whole quota of one period at full speed. With a long period, it therefore gets too much CPU
-    time. This was measured with bursts of 50 ms of CPU time at a share of 0.24. The real share was 0.272 with
-    periods of 20 ms, and 0.247 with periods of 5 ms.
+    may use the whole quota of one period at full speed. With a long period, the program therefore gets too
+    much CPU time. In a measurement with a share of 0.24 and bursts of 50 ms of CPU time, the program got a
+    share of 0.272 with periods of 20 ms, and 0.247 with periods of 5 ms.
 
     Args:
         real_cores: number of real cores, that is CPU seconds per second; at least 0.001.
@@ -106,7 +106,7 @@ class CpuThrottle:
     def status(self) -> dict[str, object]:
         """Return the mode, the number of real cores, and the utilisation of jobs.
 
-        The result is for the response to `status`.
+        The result is part of the emulator's response to the message `status`.
         """
         return {
             "mode": self._groups.kind if self._groups else "none",
@@ -182,7 +182,7 @@ class CpuThrottle:
     def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
         """Call the function `act` for a job, and return the result of the call.
 
-        If the job's control group no longer exists, remove the job.
+        If the job's control group no longer exists, remove the job and return False.
         """
         try:
             return act(job_id, *arguments)
@@ -191,7 +191,7 @@ class CpuThrottle:
             return False
 
     def _measure(self, job_id: int) -> bool:
-        """Measure the fraction of its quota that a job has used.
+        """Measure the utilisation of a job: the fraction of the job's quota that was used.
 
         Return whether the utilisation must be passed to the node model.
         """

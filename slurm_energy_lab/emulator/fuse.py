@@ -1,8 +1,8 @@
 """FUSE server of an emulated file tree that behaves like sysfs and devtmpfs.
 
-The content of a file is generated when the file is read at offset 0. Each write is passed to one store call.
-Clients cannot create, rename or remove entries, except for monitoring groups. `slurm_energy_lab.tree` defines
-the files.
+The content of a file is generated when the file is read at offset 0. Each write to a file is passed to one
+call of the file's `store` function. Clients cannot create, rename or remove entries, except for monitoring
+groups. `slurm_energy_lab.tree` defines the files.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
         """Write to an open file and return the number of bytes written.
 
-        A write to an attribute becomes one store call with at most one page. A write to a device becomes a
-        command.
+        A write to an attribute becomes one call of the attribute's `store` function with at most one page. A
+        write to a device becomes a command.
         """
         self._raise_fault(path)
         entry = self._handles[fh].entry

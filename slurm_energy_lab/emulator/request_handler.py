@@ -193,9 +193,10 @@ class EmulatorRequestHandler:
         return {"ok": True, "procs": procs}
 
     def _fault(self, message: Message) -> Message:
-        """Inject a fault into an emulated file: an error number for each access, or another text.
+        """Inject a fault into an emulated file.
 
-        A message with neither an error number nor a text ends the fault.
+        Each access to the file then fails with the error number in the message, or shows the text in the
+        message instead of the content. A message with neither an error number nor a text ends the fault.
         """
         path, name, text = message.get("path"), message.get("errno"), message.get("text")
         if not isinstance(path, str) or not path.startswith("/"):

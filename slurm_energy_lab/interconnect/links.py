@@ -1,8 +1,9 @@
 """Model of a network switch whose links have a bandwidth and a latency.
 
-Each node has one link to the switch. A packet waits for the sender's link, and occupies it for the packet's
-size divided by the bandwidth. It then occupies the receiver's link (cut-through), and arrives after the
-latency. Queues have no limit, but TCP limits them by its windows.
+Each node has one link to the switch. A packet waits until the sender's link is free, and occupies this link
+for the time that results from the packet's size and the bandwidth. The packet then occupies the receiver's
+link (cut-through), and arrives after the latency. The model does not limit the length of queues, but TCP
+windows limit it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class LinkSpec:
 
 
 def address(number: int) -> str:
-    """Return the IPv4 address of a node in the network, given its number from 0."""
+    """Return the IPv4 address of the node with this number in the network. Numbers start at 0."""
     return f"10.98.{(number + 1) // 256}.{(number + 1) % 256}"
 
 

@@ -1,9 +1,10 @@
 """Process that connects the nodes of a lab: one network namespace with a TUN device per node, and a switch.
 
 The Linux kernels of containers and small virtual machines often lack the queueing discipline netem. The
-process therefore delays the packets itself. The tasks of a Slurm step run in their node's namespace: the
-SPANK plugin `lab_tasks.c` connects to the node's socket, receives the namespace, and enters it. slurmd and
-batch scripts stay outside. In the tasks' /etc/hosts the names of the nodes have addresses of this network.
+process therefore delays the packets itself. The tasks of a Slurm step run in their node's network namespace:
+the SPANK plugin `lab_tasks.c` connects to the node's socket, receives the namespace, and enters it. slurmd
+and batch scripts run outside this namespace. In the tasks' /etc/hosts, the names of the nodes have addresses
+of the emulated network.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class PublishedFigure:
         unit: unit of the values.
         low: minimum published value.
         high: maximum published value.
-        source: table or document.
+        source: table or document that contains the measurement.
         model: function that returns the model's value for a profile.
     """
 

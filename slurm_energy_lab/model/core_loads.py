@@ -132,7 +132,7 @@ class Cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 
     def add_host(self, cpu: int) -> None:
-        """Register a thread that feeds a GPU. The thread keeps its core busy."""
+        """Register a thread that feeds a GPU. The thread keeps the core of `cpu` busy."""
         self._hosts[self._check(cpu)] += 1
 
     def remove_host(self, cpu: int) -> None:
@@ -179,7 +179,7 @@ class Cores:
     ) -> _RealLoad | None:
         """Return the load that programs outside the model put on CPUs; None without a load.
 
-        If `like` has the same CPU set, its cores and packages are reused.
+        If the load `like` is on the same CPUs, the result reuses the cores and packages of `like`.
         """
         if not busy_cores:
             return None

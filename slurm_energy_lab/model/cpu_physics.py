@@ -2,8 +2,8 @@
 
 Power and progress depend on the loads of the cores and on the maximum frequency.
 
-The module keeps no state. The equations are in docs/lab-physics.md, sections 2 and 3. Power limits
-and time are in `package`; `node` assigns loads to cores.
+The module keeps no state. The equations are in docs/lab-physics.md, sections 2 and 3. The module `package`
+handles power limits and time. The module `node` assigns loads to cores.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FedGpu:
     Attributes:
         parts: kernel parts on the GPU.
         khz: frequency that the core of the thread requests.
-        watts: power that the package uses to feed the GPU at its maximum frequency.
+        watts: power that the package uses to feed the GPU at the maximum frequency of the thread's core.
     """
 
     parts: tuple[KernelPart, ...]
@@ -64,12 +64,12 @@ class CpuDemand:
     The demand also has the resulting phase time and activity.
 
     Attributes:
-        cores: number of cores, where a shared core counts in part.
+        cores: number of cores. A core that several kernel parts share counts as a fraction.
         cycles_per_s: cycles per second of these cores.
         bytes_per_s: memory bandwidth of these cores.
-        compute_s: seconds for the operations of a phase alone.
+        compute_s: seconds that the operations of a phase take, without memory traffic.
         serial_s: seconds of the serial section of a phase, in which one core is busy.
-        rest_s: seconds of serial section and waiting.
+        rest_s: seconds of the serial section and of waiting.
         period_s: seconds of a phase.
         activity: mean switching activity relative to GEMM.
     """
@@ -140,7 +140,10 @@ class CpuPhysics:
         return self.cpu.turbo_bins[-1][1]
 
     def feed_watts(self, gpu: FedGpu, ceiling_khz: int) -> float:
-        """Return the power in watts of the thread that feeds a GPU, under a maximum frequency."""
+        """Return the power in watts of the thread that feeds a GPU.
+
+        `ceiling_khz` is the maximum frequency of the thread's core.
+        """
         khz = min(gpu.khz, ceiling_khz)
         return gpu.watts * self.voltage_square(khz) * khz / self.max_khz
 
@@ -198,9 +201,9 @@ class CpuPhysics:
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Store the phase time and the activity of each part of a compute kernel in its demand.
+        """Compute the phase time and the activity of each kernel part, and store both in `demands`.
 
-        Return the memory traffic of all parts in bytes per second.
+        Return the memory traffic of all kernel parts in bytes per second.
         """
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():
@@ -245,8 +248,7 @@ def fair_shares(
 ) -> dict[KernelPart, float]:
     """Divide a limited resource among parts of compute kernels in proportion to their weights.
 
-    No kernel part receives more than it requests. The unused rest of its share is divided among the other
-    parts.
+    If a kernel part requests less than its share, the rest of this share is divided among the other parts.
 
     Args:
         wishes: requested amount of each part.

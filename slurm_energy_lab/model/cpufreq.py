@@ -88,7 +88,7 @@ def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: 
 
 
 def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tuple[int, int]:
-    """Return the minimum and maximum frequency in kHz within the hardware's range.
+    """Return the minimum and maximum frequency in kHz that the settings allow within the hardware's range.
 
     Without boost the base frequency is the maximum.
     """

@@ -66,10 +66,8 @@ class GpuModel:
     def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:
         """Return the highest clock at which the GPU draws at most `watts`.
 
-        The clock is in MHz, to 1 kHz.
-
-        If even the minimum clock draws more, return the minimum clock. `high_mhz` is the upper bound of the
-        clock.
+        The clock is in MHz, with an error of at most 1 kHz. `high_mhz` is the upper bound of the clock. If
+        the GPU draws more than `watts` even at the minimum clock, return the minimum clock.
         """
         low, high = int(self._physics.min_mhz * 1000), int(high_mhz * 1000)
         if self._physics.operate(self.parts, low / 1000, memory_mhz).watts > watts:

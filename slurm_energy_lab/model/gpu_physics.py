@@ -1,7 +1,7 @@
 """Power and progress of a GPU as a function of its kernel parts and clocks.
 
-The module keeps no state. The equations are in docs/lab-physics.md, section 5. Power limits and time
-are in `gpu`.
+The module keeps no state. The equations are in docs/lab-physics.md, section 5. The module `gpu` handles power
+limits and time.
 """
 
 from __future__ import annotations
@@ -141,6 +141,6 @@ class GpuPhysics:
 def host_seconds(part: KernelPart) -> float:
     """Return the seconds of host work in the current phase of a kernel part.
 
-    The seconds are for the present frequency of the host core of the part.
+    The seconds apply to the current frequency of the core that feeds the GPU.
     """
     return part.task.host_cycles / (part.host_khz * 1e3)

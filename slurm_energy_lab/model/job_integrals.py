@@ -59,9 +59,9 @@ class JobIntegrals:
             self._closed.pop(job, None)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the integral of a job to that of the work outside all jobs, whose key is None.
+        """Add the integral of a job to the integral of the work outside all jobs, which has the key None.
 
-        A job with a current rate is not changed.
+        A job whose current rate is not 0 is left unchanged.
         """
         if job not in self._running and job in self._closed:
             self._closed[None] = self._closed.get(None, 0.0) + self._closed.pop(job)

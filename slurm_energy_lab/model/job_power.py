@@ -1,4 +1,4 @@
-"""Division of the power above idle of packages, memory and GPUs among jobs.
+"""Division among jobs of the power that packages, memory and GPUs draw above idle.
 
 This division is the reference for attributions that are based on measurement. It therefore follows the
 physics alone and does not use CPU time. The rule is in docs/lab-physics.md, section 10. The shares of a
@@ -110,10 +110,10 @@ def _add_cores(
     operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
-    """Add a group of cores to the totals by job: the cores' power, and the memory traffic of other programs.
+    """Add the power of a group of cores to the totals by job `own`, in watts.
 
-    The totals `own` in watts and `traffic` in bytes per second are changed. Other programs are programs
-    outside the model.
+    The memory traffic that programs outside the model cause on these cores is added to the totals by job
+    `traffic`, in bytes per second.
     """
     for part in load.parts:
         watts = physics.active_watts(operation.demands[part].activity, khz)

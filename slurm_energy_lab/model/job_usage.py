@@ -73,7 +73,7 @@ class UsageByJob:
     def cpu_seconds(self, job: Job, now_s: float) -> float:
         """Return the CPU seconds of a job's programs and compute kernels up to time `now_s`.
 
-        None is work outside all jobs.
+        The job None stands for work outside all jobs.
         """
         return self._occupancy.job_seconds(job, now_s) * (1 - self._system)
 

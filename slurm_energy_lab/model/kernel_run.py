@@ -1,7 +1,7 @@
 """Progress of running compute kernels: current phase and remaining work of each kernel part.
 
-A kernel part is executed by one GPU, or by all CPUs of the run together. This device sets the rate of the
-part. The module uses neither power nor frequencies.
+A kernel part is executed by one GPU, or by all CPUs of the run together. The executing devices set the rate
+of the part. The module uses neither power nor frequencies.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class KernelPart:
             self._since_s = now_s
 
     def set_rate(self, device_index: int, rate_per_s: float) -> None:
-        """Set the phases per second that a package or GPU executes.
+        """Set the rate, in phases per second, at which a package or GPU executes this kernel part.
 
         Call `update_progress` first.
         """
@@ -134,10 +134,10 @@ class KernelPart:
         return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units that a program can report at time `now_s`, and the time of the last of them.
+        """Return the units that a program can report at time `now_s`, and their completion time.
 
-        A kernel part with several phases reports whole steps. A kernel part with one phase reports its
-        progress up to now.
+        The completion time is the time at which the last of these units was completed. A kernel part with
+        several phases reports whole steps. A kernel part with one phase reports its progress up to now.
         """
         if len(self._tasks) == 1:
             return self.units_at(now_s), now_s
@@ -145,17 +145,17 @@ class KernelPart:
 
     @property
     def total_units(self) -> float:
-        """Progress units that the kernel part does from the start of the current cycle to its end."""
+        """Progress units of the kernel part in the current cycle and all later cycles."""
         return math.fsum(task.units for task in self._tasks) * self._cycles_left
 
     @property
     def total_flops(self) -> float:
-        """Operations that the kernel part does from the start of the current cycle to its end."""
+        """Operations of the kernel part in the current cycle and all later cycles."""
         return math.fsum(task.flops for task in self._tasks) * self._cycles_left
 
     @property
     def total_bytes(self) -> float:
-        """Bytes that the kernel part moves from the start of the current cycle to its end."""
+        """Bytes that the kernel part moves in the current cycle and all later cycles."""
         return math.fsum(task.bytes for task in self._tasks) * self._cycles_left
 
 
@@ -167,7 +167,7 @@ class KernelRun:
         run_id, kernel, device, size, start_s, flops, bytes: as in `KernelResult`.
         start_joules: the node's energy readings at the start, by component.
         total_units: progress units of each kernel part.
-        units: numbers of the cores, or number of the GPU, of each kernel part that still runs.
+        units: core numbers or GPU number of each kernel part that still runs.
     """
 
     run_id: int
@@ -186,7 +186,7 @@ class KernelRun:
         return min((part.units_at(now_s) for part in self.units), default=self.total_units)
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units that the slowest kernel part can report at `now_s`, and the last unit's time."""
+        """Return the units that the slowest kernel part can report at `now_s`, and their completion time."""
         return min((part.report_at(now_s) for part in self.units), default=(self.total_units, now_s))
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:

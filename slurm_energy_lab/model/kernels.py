@@ -43,7 +43,7 @@ class KernelPhase:
     Attributes:
         flops: operations per unit of scaled size (see `KernelSpec.scale`).
         bytes: bytes read from and written to memory per unit of scaled size.
-        overlap: overlapping share of the shorter of compute time and memory time.
+        overlap: share of the shorter time (compute or memory) that overlaps with the longer time.
         cpu: factors on a CPU.
         gpu: factors on a GPU.
         host_cycles: cycles of one host thread per unit of scaled size. On a GPU, they are the cycles of
@@ -256,7 +256,7 @@ def roofline(compute_s: float, memory_s: float, overlap: float) -> float:
     Args:
         compute_s: seconds for the operations alone.
         memory_s: seconds for the memory traffic alone.
-        overlap: share of the shorter time, 0 to 1.
+        overlap: share of the shorter time that overlaps with the longer time, 0 to 1.
     """
     if compute_s >= memory_s:
         return compute_s + (1.0 - overlap) * memory_s

@@ -32,8 +32,9 @@ from slurm_energy_lab.model.task_counters import TaskCounters
 class NodeModel:
     """Model of one emulated node. All times are seconds of model time, which never decreases.
 
-    Changes take effect, and readings are taken, at the time of the last `advance` or `submit`. Call
-    `advance(now_s)` before a change or a reading. A `now_s` in the past counts as the current time.
+    The current model time is the time of the last `advance` or `submit`. Changes take effect at this time,
+    and readings apply to it. Call `advance(now_s)` before a change or a reading. A `now_s` in the past counts
+    as the current time.
     """
 
     def __init__(self, profile: NodeProfile, start_s: float = 0.0) -> None:
@@ -149,7 +150,7 @@ class NodeModel:
             interface: `msr`, or `mmio` for the second interface of profiles that have one.
 
         Raises:
-            UsageError: the package does not have the constraint, or the figures are impossible.
+            UsageError: the package does not have the constraint, or the limit or the window is invalid.
         """
         limit = self._package(package).limits.get((interface, constraint))
         if limit is None:
@@ -300,9 +301,10 @@ class NodeModel:
         return self.progress_units(run_id) / run.total_units
 
     def progress_report(self, run_id: int) -> tuple[float, float] | None:
-        """Return the units that a compute kernel can report, and the time at which it completed the last one.
+        """Return the units that a compute kernel can report, and their completion time.
 
-        The result is None if the kernel has ended.
+        The completion time is the time at which the last of these units was completed. The result is None if
+        the kernel has ended.
         """
         run = self._runs.get(run_id)
         if run is None:
@@ -412,5 +414,5 @@ class NodeModel:
             self._results[run.run_id] = run.finished(self._now_s, self._readings.all_joules(self._now_s))
 
     def _operate(self) -> None:
-        """Compute the operating points that have changed. They apply from the current time on."""
+        """Compute the operating points that have changed. The new points apply from the current time on."""
         self._points.update(self._now_s, self._run_of_part)

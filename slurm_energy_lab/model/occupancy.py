@@ -136,7 +136,7 @@ class Occupancy:
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the busy time of a job to that of the work outside all jobs, whose key is None."""
+        """Add the busy time of a job to the busy time of the work outside all jobs (key None)."""
         self._close(now_s)
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
@@ -165,7 +165,7 @@ class Occupancy:
         self._run(now_s, self._cells)
 
     def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
-        """Compute the busy shares of all jobs, on the CPUs of some cells."""
+        """Compute the current busy share of each job on the CPUs of the given cells."""
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
             wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]

@@ -13,7 +13,7 @@ from slurm_energy_lab.model.steady_state import SteadyState
 
 
 class PhaseWalk:
-    """A program that runs on all CPUs or GPUs of a node. This computation is faster than the node model.
+    """Execution of a program on all CPUs or GPUs of a node, computed faster than with the node model.
 
     Attributes:
         seconds: time since the start.

@@ -65,7 +65,7 @@ class RunningAverageLimit:
         """Replace the limit and its window, and enable or disable it. The average up to now is kept.
 
         Raises:
-            UsageError: the limit or the window is impossible.
+            UsageError: the limit or the window is invalid.
         """
         if not (0 <= limit_watts < math.inf and 0 < window_s < math.inf):
             raise UsageError(f"limit of {limit_watts} W over {window_s} s is invalid")

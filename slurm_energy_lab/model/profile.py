@@ -51,11 +51,11 @@ class CpuProfile:
         vendor: `GenuineIntel` or `AuthenticAMD`.
         turbo_bins: pairs (active cores of a package, maximum kHz) in ascending order of cores.
         flops_per_cycle: peak single-precision operations per core and cycle.
-        core_bytes_per_s: memory bandwidth that one core can draw at `max_khz`.
+        core_bytes_per_s: memory bandwidth that one core can use at `max_khz`.
         core_memory_cycles_share: share of a core's memory latency at `max_khz` that consists of core cycles.
         package_bytes_per_s: sustained memory bandwidth of one package.
         idle_watts: power of a package with every core in deep sleep.
-        awake_watts: additional power as soon as one core is busy (uncore, mesh, I/O die out of sleep).
+        awake_watts: additional power of a package while a core is busy (uncore, mesh and I/O die are awake).
         core_leakage_watts: static power of one busy core at `voltage_max`; scales with V squared.
         core_dynamic_watts: dynamic power of one core at `max_khz`, `voltage_max` and activity 1.
         uncore_joules_per_byte: package energy of moving one byte to or from memory.
@@ -254,7 +254,7 @@ class ResctrlProfile:
 
 @dataclass(frozen=True, slots=True)
 class PowerProfile:
-    """A workload power profile that the GPUs offer, and the firmware's behaviour while it is enforced.
+    """A workload power profile of the GPUs, and the bounds that the firmware applies while enforcing it.
 
     Attributes:
         number: NVML's number of the profile.
@@ -327,7 +327,7 @@ class OtherProfile:
 
     Attributes:
         base_watts: constant part of the power of these consumers.
-        loss_share: power of supply and fans as a share of CPU + DRAM + GPU power.
+        loss_share: losses of the power supply and power of the fans, as a share of CPU + DRAM + GPU power.
         power_meters: ACPI power meters. `acpi` or None means one power meter for the node. `grace` means the
             power meters of NVIDIA Grace, which differ by their labels. `none` means no power meter.
     """

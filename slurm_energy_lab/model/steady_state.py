@@ -1,9 +1,8 @@
 """Speed and power of a program without noise, at any operating point of a node.
 
-The module also finds the best static point.
-
-Speed and power are the true optimum with which the results of tuning are compared. Each phase runs on the
-node model until the power limits have settled. No code of the tuning is used.
+The best static point found with these values is the true optimum with which the results of tuning are
+compared. Each phase runs on the node model until the power limits have settled. No code of the tuning is
+used.
 """
 
 from __future__ import annotations
@@ -181,9 +180,10 @@ def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
 
 
 def _disables_boost(profile: NodeProfile, bound_khz: int) -> bool:
-    """Return whether the product switches boost off for a bound: the bound is the highest entry of the table.
+    """Return whether the product switches boost off to keep a frequency bound.
 
-    Some tables have an entry for boost, which is 1 MHz above the base frequency.
+    This is the case for acpi-cpufreq if the bound is both the base frequency and the highest entry of the
+    frequency table. Some tables have a higher entry for boost, which is 1 MHz above the base frequency.
     """
     cpufreq = profile.cpufreq
     return cpufreq.driver == "acpi-cpufreq" and bound_khz == cpufreq.available_khz[0] == cpufreq.base_khz

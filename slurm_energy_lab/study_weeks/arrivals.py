@@ -36,7 +36,7 @@ class WeekJob:
         seconds: run time without tuning, in seconds.
         limit_s: requested time limit in seconds.
         user, account: user and Slurm account of the job.
-        power_factor: factor of the job's power above idle, relative to the program in the node model.
+        power_factor: power of the job above idle, divided by that of the program in the node model.
     """
 
     job_id: int

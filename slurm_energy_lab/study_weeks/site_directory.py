@@ -29,7 +29,7 @@ _MAX_DAYS: Final = 370
 
 
 class SiteDirectory:
-    """A site in a directory. At each start, all past days are computed again, with their past settings.
+    """A site in a directory. Each call of `run` computes all past days again, with their past settings.
 
     Args:
         path: an existing site.
@@ -103,8 +103,8 @@ class SiteDirectory:
         Args:
             days: number of days to run.
             at_midnight: function that is called at the start of each day, before the configuration is read.
-            fault: account whose jobs do not start while anything is tuned, as a planted fault; None means no
-                fault.
+            fault: Slurm account whose jobs do not start while the configuration tunes any jobs, as a planted
+                fault; None means no fault.
             has_effect: whether the configuration affects jobs. If not, a deployment is a placebo.
         """
         site = StudySite(self._state["seed"], self.jobs, self.epoch_s)
@@ -122,14 +122,14 @@ class SiteDirectory:
         self._write(site)
 
     def true_saving(self, mode: SiteMode, first_day: int) -> float:
-        """Return the true change of energy per unit of work that `mode` causes.
+        """Return the true relative change of energy per unit of work that `mode` causes.
 
-        The change is that from `first_day` to the last day.
+        The comparison covers the time from `first_day` to the last day.
         """
         return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
 
     def true_job_saving(self, mode: SiteMode, first_day: int, partition: str) -> float:
-        """Return the true change of the jobs' energy per unit of work that `mode` causes in a partition.
+        """Return the true relative change of job energy per unit of work that `mode` causes in a partition.
 
         The comparison covers the time from `first_day` to the last day.
         """

@@ -60,8 +60,8 @@ def site_mode(config: Config, fault: str | None = None) -> SiteMode:
 
     Args:
         config: the site's configuration.
-        fault: account whose jobs do not start as soon as anything is tuned, as a planted fault; None means no
-            fault.
+        fault: Slurm account whose jobs do not start while the configuration tunes any jobs, as a planted
+            fault; None means no fault.
     """
     tuning, defaults = config.tuning, config.defaults
     tuned = frozenset(name for name in PARTITION_PROFILES if tuning.partition.get(name, tuning.mode) == "on")
@@ -270,7 +270,7 @@ class StudySite:
 
 
 def _hours(begin_s: float, end_s: float) -> list[tuple[int, float]]:
-    """Return the number of each hour that a period overlaps, and the seconds for which it overlaps it."""
+    """Return the number of each hour that a period overlaps, and the seconds of the period in this hour."""
     parts = []
     at_s = begin_s
     while at_s < end_s:

@@ -89,7 +89,7 @@ class CharacterDevice(TreeEntry):
         """Return at most `size` bytes from the file offset `offset`.
 
         Raises:
-            OSError: the read fails with this error number.
+            OSError: the read fails. The client's system call fails with the error number of the exception.
         """
         refuse(errno.EINVAL)
 
@@ -102,7 +102,7 @@ class CharacterDevice(TreeEntry):
             uid: uid of the writing process.
 
         Raises:
-            OSError: the write fails with this error number.
+            OSError: the write fails. The client's system call fails with the error number of the exception.
         """
         refuse(errno.EINVAL)
 

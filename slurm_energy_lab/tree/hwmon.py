@@ -2,7 +2,7 @@
 
 The module follows drivers/hwmon/acpi_power_meter.c and Documentation/hwmon/acpi_power_meter.rst: microwatts
 averaged over `power1_average_interval` milliseconds. `power1_oem_info` is the firmware's label of the meter.
-The labels of Grace and the components that each includes are from NVIDIA's Grace Performance Tuning Guide.
+The labels of Grace and the components behind each label are from NVIDIA's Grace Performance Tuning Guide.
 The division of a socket's power among its rails is assumed.
 """
 
@@ -76,7 +76,7 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return the label of each power meter of Grace, and a function that reads its power in microwatts.
+    """Return the label of each power meter of Grace, and a function that reads the meter in microwatts.
 
     The meter `Module` includes the power of `Grace`. `Grace` includes the power of all other rails.
     """

@@ -83,7 +83,7 @@ class StatedSignals:
         return sum(values.get(name, 0.0) for values in self._runs.values())
 
     def _count(self) -> None:
-        """Increase the counters by the use since the last call."""
+        """Increase the counters by the stated rates multiplied by the time since the last call."""
         now_s = self._clock()
         for name in _RATES:
             self._counts[name] += self._value(name) * (now_s - self._counted_s)

@@ -163,9 +163,8 @@ class BudgetController:
     def headroom_watts(self, level: int) -> float:
         """Return the power that a job may add now, according to Slurm's free licenses.
 
-        The number of free licenses is updated with a delay.
-
-        The number does not change while the controller is not running.
+        The number of free licenses is updated with a delay, and does not change while the controller is not
+        running.
 
         Args:
             level: price level of the job.
@@ -178,7 +177,10 @@ class BudgetController:
         return offered + released - kept - sum(self.started_watts.values())
 
     def end_job(self, job_id: int, now_s: float) -> None:
-        """Return the licenses of a job. Slurm may give them to other jobs until their number is corrected."""
+        """Give back the licenses of a job that has ended.
+
+        Slurm may give these licenses to other jobs until the controller corrects the number of licenses.
+        """
         self.jobs.pop(job_id, None)
         self.started_watts.pop(job_id, None)
         self._released.append((now_s, self._held.pop(job_id, 0.0)))
@@ -192,12 +194,12 @@ class BudgetController:
         self._held[job.job_id] = power.watts + retained
 
     def _released_watts(self, now_s: float) -> float:
-        """Return the licenses of jobs that ended since their number was corrected."""
+        """Return the licenses, in watts, of jobs that ended after the number was last corrected."""
         self._released = [one for one in self._released if now_s - one[0] < OFFER_DELAY_CYCLES]
         return sum(watts for _, watts in self._released)
 
     def admits(self, job_id: int, power: PendingJobPower, now_s: float, limit_s: float) -> bool:
-        """Return whether a job may start, which lacks nothing but power.
+        """Return whether there is enough power to start a job. All other conditions are met.
 
         Args:
             job_id: id of the job.
@@ -255,7 +257,7 @@ class BudgetedCluster:
         }
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return whether the headroom has the power that the job adds."""
+        """Return whether the power that the job adds fits in the headroom."""
         if not self._admission:
             return True
         return self.controller.admits(job.job_id, self._power(job, nodes), self._clock.now_s, job.limit_s)
@@ -321,7 +323,7 @@ class BudgetedCluster:
         link.next_poll_s = now_s + manager.budget.poll_s
 
     def _power(self, job: ClusterJob, nodes: Sequence[str]) -> PendingJobPower:
-        """Return the power of a job on nodes of a partition, which are alike."""
+        """Return the power of a job on nodes of one partition, which have equal hardware."""
         key = job.partition, job.program, job.nodes
         if key not in self._powers:
             profile = self.links[nodes[0]].node.model.profile

@@ -75,7 +75,7 @@ class FaultyCluster:
     Args:
         manager: the power manager to which calls are passed.
         faults: the faults, in the order of their begins.
-        on_cycle: function called with the time after each tick.
+        on_cycle: function that is called after each tick with the current time.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class PendingJobPower:
     """Power that the start of a job adds above idle.
 
     Attributes:
-        watts: power at the economic limits. Slurm's licenses express this power.
+        watts: power at the economic limits, see `budget.work_price`. Slurm's licenses express this power.
         start_watts: power that must be free at the start, when the devices have their lowest limits.
         reachable_watts: power that the job may draw later although its devices have their lowest limits.
         level: price level of the job.

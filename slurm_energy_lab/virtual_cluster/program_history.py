@@ -22,7 +22,7 @@ GPUs at their lowest limit."""
 
 @dataclass(frozen=True, slots=True)
 class ProgramResponse:
-    """Power of one device that runs a program without a power limit. It also states the effect of limits.
+    """Power of one device that runs a program without a power limit, and the effect of power limits.
 
     Attributes:
         mean_watts: mean power of the device over the run.

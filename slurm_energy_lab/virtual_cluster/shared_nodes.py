@@ -1,6 +1,6 @@
 """Virtual nodes that jobs share.
 
-Jobs may be arrays, cancelled or requeued. Agents may be killed, and nodes may fail.
+Jobs may be array tasks, and may be cancelled or requeued. Agents may be killed, and nodes may fail.
 
 The nodes have agents. The true energy of the emulator's components is recorded every second, for comparison
 with the periods and records of the agents.
@@ -296,7 +296,7 @@ class SharedNodes:
             node.node.manager.finalize_jobs()
 
     def _start_jobs(self, second: int) -> None:
-        """Start waiting jobs that fit, but not more jobs than have arrived."""
+        """Start those jobs that have arrived and that fit on a node."""
         arrived = second * self._arrivals_per_s
         for job in list(self._queue[:_QUEUE_DEPTH]):
             if job.restart_count == 0 and self.started >= arrived:
@@ -309,7 +309,7 @@ class SharedNodes:
     def spooled(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
         """Yield the records and periods of each node as the agent would deliver them.
 
-        Delivering them stops the agent.
+        Before the records of a node are yielded, the agent of the node is stopped.
         """
         for node in self.nodes:
             manager = node.node.manager

@@ -3,8 +3,8 @@
 The emulator's files are copied into a folder. Before each sample, the contents that change with time are
 written again. Every setting that the job manager writes reaches the emulator at once. Energy is therefore
 measured in the same way as on a real node, but seconds pass at the speed at which the model computes them.
-GPUs and the meter of the node are counters and knobs of the model, because their libraries would require a
-separate process.
+For GPUs and the meter of the node, the agent uses counters and knobs of the model, because the libraries of
+these devices would require a separate process.
 """
 
 from slurm_energy_lab.virtual_node.clocks import ModelClock

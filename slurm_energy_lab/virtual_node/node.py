@@ -98,7 +98,7 @@ class VirtualNode:
         self._start_agent()
 
     def kill_agent(self) -> None:
-        """End the agent as kill -9 does. `start_agent` starts the next agent on the same files."""
+        """End the agent as kill -9 does. `start_agent` then starts a new agent on the same files."""
         self.manager._meter.close()
         self.manager._devices.close()
         self.state.close()
@@ -176,7 +176,7 @@ class VirtualNode:
         self.manager.step("start", job_id, "batch", pid=pid)
 
     def begin(self, job_id: int, cpus: int | None = None, **flags: str) -> None:
-        """Begin a job. `cpus` is the job's allocation, by default all CPUs of the node."""
+        """Begin a job. `cpus` is the number of CPUs allocated to the job, by default all CPUs of the node."""
         self.refresh_files()
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
