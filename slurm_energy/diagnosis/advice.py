@@ -41,7 +41,7 @@ _Adviser = Callable[[JobView, JobFinding], Iterator[FindingAdvice]]
 def advise(
     observation: JobObservation, findings: Sequence[JobFinding], config: DiagnosisConfig
 ) -> tuple[FindingAdvice, ...]:
-    """Return the advice for the findings of a job. It has the same order as the findings."""
+    """Return the advice for the findings of a job, in the order of the findings."""
     view = JobView(observation, config)
     return tuple(
         advice
@@ -60,7 +60,7 @@ def _is_worthwhile(view: JobView, advice: FindingAdvice) -> bool:
 
 
 def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a longer interval between checkpoints, so that checkpoints take 3 % of the time."""
+    """Yield the advice to write checkpoints less often, so that checkpoints take 3 % of the time."""
     phases = [p for rank in view.ranks if (p := rank.steps.phases.get("checkpoint")) is not None and p.count]
     counts = [phase.count for phase in phases] or [
         round(fact.value or 0) for fact in finding.evidence if fact.signal == WRITE_STALLS
@@ -86,7 +86,7 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAd
 
 
 def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a checkpoint interval so short that a job that ends early loses little work."""
+    """Yield the advice to write checkpoints more often, so that a job that ends early loses little work."""
     interval_s = view.elapsed_s / _SAVED_PARTS
     gain_s = (finding.seconds_lost or 0.0) - interval_s / 2
     if gain_s <= 0:
@@ -107,7 +107,7 @@ def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _time_out(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a time-out for the communication. With the time-out, a job that hangs ends by itself."""
+    """Yield the advice to set a time-out for communication. A job that hangs then ends by itself."""
     gain_s = (finding.seconds_lost or 0.0) - _TIME_OUT_S
     if gain_s <= 0:
         return
@@ -193,7 +193,7 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
 
 
 def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield twice the batch size. With half as many steps, the constant time per step adds up to half."""
+    """Yield the advice to double the batch size. The fixed time per step then occurs half as often."""
     batch = view.hint("batch_size")
     if batch is None or batch < 1 or finding.seconds_lost is None:
         return
@@ -212,7 +212,7 @@ def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def _more_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a higher memory limit if tasks waited for memory.
+    """Yield the advice to raise the memory limit if tasks waited for memory.
 
     Memory use near the limit alone costs no time.
     """

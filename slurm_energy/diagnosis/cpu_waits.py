@@ -50,8 +50,8 @@ def served_share(view: JobView) -> float:
 
     A task is ready if it runs or waits for a CPU.
 
-    On a node without other work, a wait for another process would take about this fraction of its present
-    time.
+    If the job waits for one of its processes, the wait would take about this fraction of its present time on
+    a node without other work.
     """
     waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
     return busy / (busy + waiting) if waiting is not None and busy else 1.0

@@ -25,7 +25,7 @@ _VERIFY_RUN = "duration and energy of the next run: senergy job OLD NEW --html F
 
 
 def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the number of loader workers that keeps up with the rest of the training step.
+    """Yield the advice to use as many loader workers as are needed to keep up with the rest of the step.
 
     Without GPUs, workers can use all CPUs, because the computation uses no CPU while it waits for data.
     Workers that mostly wait for something other than CPUs, such as network storage, need no additional CPUs.
@@ -126,9 +126,8 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
 def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
     """Return the mean wait for data and the mean time of a step.
 
-    The starts of the loader count in neither of them.
-
-    The wait does not contain the time to receive batches that are ready.
+    Both means exclude the starts of the loader. The wait also excludes the time to receive batches that are
+    ready.
     """
     timed = [_data_and_step_s(rank) for rank in view.ranks]
     data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
@@ -189,7 +188,7 @@ def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the number of CPUs that the tasks of the job can use at once.
+    """Yield the advice to request the number of CPUs that the tasks of the job can use at once.
 
     If a CPU quota stops the job, the number follows from the time in which the job is stopped.
     """

@@ -226,7 +226,7 @@ def encode_records(
 
 
 def slot_ranges(first: int, count: int, capacity: int) -> list[tuple[int, int]]:
-    """Return the slots of `count` records from record `first`, as runs (first slot, length)."""
+    """Return the slots of `count` records from record `first`, as ranges (first slot, number of slots)."""
     ranges = []
     while count > 0:
         slot = first % capacity
@@ -237,7 +237,7 @@ def slot_ranges(first: int, count: int, capacity: int) -> list[tuple[int, int]]:
 
 
 def read_header(stream: BinaryIO) -> EventFileHeader:
-    """Return the header of an event file. Its number of records is the actual one in the file.
+    """Return the header of an event file, with `written` set to the number of complete records in the file.
 
     Raises:
         EventFormatError: see `decode_header`.
@@ -254,7 +254,7 @@ def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
 
     Args:
         stream: the event file, opened for reading.
-        header: header that `read_header` returned for it.
+        header: header that `read_header` returned for this file.
 
     Raises:
         OSError: the file cannot be read.
@@ -271,7 +271,7 @@ def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawE
 
     Args:
         stream: the event file, opened for reading.
-        header: header that `read_header` returned for it.
+        header: header that `read_header` returned for this file.
 
     Raises:
         OSError: the file cannot be read.

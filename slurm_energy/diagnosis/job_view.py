@@ -156,7 +156,10 @@ class JobView:
         return math.fsum(one.sum_s for one in known) / count if count else None
 
     def hint(self, name: str) -> float | None:
-        """Return the maximum of a numeric hint over the ranks; None if no rank reports the hint."""
+        """Return the maximum over the ranks of a numeric setting in `RankSteps.hints`.
+
+        Return None if no rank reports the setting.
+        """
         values = [rank.steps.hints.get(name) for rank in self.ranks]
         numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         return max(numbers, default=None)

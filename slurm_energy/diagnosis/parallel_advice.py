@@ -14,7 +14,7 @@ _ACCUMULATION_FACTOR = 2
 
 
 def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield twice the steps per exchange of gradients. Half as many exchanges take half the time."""
+    """Yield the advice to double the steps per exchange of gradients, which halves the time of exchanges."""
     if finding.seconds_lost is None:
         return
     old = view.hint("accumulation")

@@ -148,7 +148,7 @@ class AgentEnergyReader(EnergyReader):
 
         Raises:
             UnavailableError: the agent does not respond.
-            EnergyError: the agent refused the request; the error holds its reason.
+            EnergyError: the agent refused the request. The message contains the agent's reason.
         """
         was_open = self._connection is not None
         try:

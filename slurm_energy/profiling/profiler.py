@@ -1,7 +1,7 @@
 """Interface of the profiler for programs: `with profile("phase"):` and `@profile("phase")`.
 
-The energy of a section is the energy of the whole job on this node while the section ran, not only that of
-the calling process. Outside Slurm, the energy of a section is that of the whole node. Exceptions of the
+The energy of a section is the energy of the whole job on this node while the section ran, not only the energy
+of the calling process. Outside Slurm, the energy of a section is that of the whole node. Exceptions of the
 program pass through. A failure to measure never raises an error in the program. At the start and the end of a
 section, only a request is sent. The program waits for the responses when it reads the energy.
 """

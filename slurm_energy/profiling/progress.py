@@ -238,7 +238,7 @@ class ProgressReporter:
         return self.document_source(limit - _ENVELOPE_BYTES)
 
     def _receive(self) -> None:
-        """Read the responses that have arrived, without waiting. Adopt the interval that they contain."""
+        """Read the responses that have arrived, without waiting. Adopt the report interval in a response."""
         while self._connection is not None:
             try:
                 data = self._connection.recv(_RECEIVE_BYTES)
@@ -300,10 +300,10 @@ def socket_path() -> str:
 
 
 def _connect(path: str) -> socket.socket:
-    """Return a connection to the agent that never blocks.
+    """Return a non-blocking connection to the agent.
 
     Raises:
-        OSError: no agent listens there, or its queue is full.
+        OSError: no agent listens at the path, or the queue of the agent is full.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -107,7 +107,7 @@ class StepRecorder:
     def start_cpu_time(self) -> None:
         """Count the CPU time of this process from now on.
 
-        The hint `process_cpu_s` reports it.
+        The hint `process_cpu_s` reports this time.
         """
         if self._cpu_start_s is None:
             self._cpu_start_s = time.process_time()
@@ -289,7 +289,7 @@ def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
 
 
 def process_rank(from_environment: int | None) -> int | None:
-    """Return the rank in torch.distributed if the program uses it, else the rank in the environment.
+    """Return the rank in torch.distributed if it is initialised, else the rank in the environment.
 
     In a program that torchrun has started, the environment contains the rank of torchrun's own Slurm task.
     """

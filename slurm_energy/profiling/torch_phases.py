@@ -351,7 +351,7 @@ def batch_size(loader: Any) -> float:
 
 
 def missing_samples(loader: Any, batches: int) -> float:
-    """Return a correction of the number of samples in a whole pass, whose batches were counted as full.
+    """Return the correction to a number of samples for which all batches of a pass were counted as full.
 
     The correction is negative if the last batch is smaller, and 0 if the size of the last batch is unknown.
     """

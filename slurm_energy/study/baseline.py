@@ -1,4 +1,4 @@
-"""Step 2 of a study, the baseline: KPIs of the present state with intervals, and a power analysis.
+"""Step 2 of a study, the baseline: KPIs of the present state with confidence intervals, and a power analysis.
 
 Source: thesis, section 6.3.2.
 """

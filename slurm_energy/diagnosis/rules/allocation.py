@@ -257,6 +257,6 @@ def _has_gpu_activity(view: JobView, node: str) -> bool:
 def _smoothed(values: Sequence[float]) -> list[float]:
     """Return means of neighbouring values.
 
-    The means keep a start-up of one interval from counting as use.
+    After this smoothing, a start-up that lasts one interval does not count as use.
     """
     return [(a + b) / 2 for a, b in itertools.pairwise(values)] or list(values)

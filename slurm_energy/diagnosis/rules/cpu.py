@@ -180,7 +180,7 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
 def _peak_use(view: JobView) -> tuple[float | None, float | None]:
     """Return the number of allocated CPUs, and the percentage in use at the peak.
 
-    Return None if a node is unknown.
+    Both values are None if the CPU use of a node is unknown.
     """
     peaks, cpus = [], []
     for node in view.observation.nodes:
@@ -196,7 +196,7 @@ def _peak_use(view: JobView) -> tuple[float | None, float | None]:
 
 
 def _holds_memory(view: JobView) -> bool:
-    """Return whether the job needs its CPUs for the memory that comes with them: it uses much memory."""
+    """Return whether the job uses so much memory that it needs all CPUs with which Slurm allocates memory."""
     used, limit = view.mean("memory_used_bytes"), view.mean("memory_limit_bytes")
     share = None if used is None or not limit else 100 * used / limit
     return share is not None and share >= _OTHER_RESOURCE_SHARE

@@ -61,9 +61,9 @@ def unfinished_work(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that a job ended before its work was completed, and that the work was not saved.
 
     A job with checkpoints loses, on average, half of the time between two checkpoints. A job that reports no
-    checkpoints may have saved its work in other files. It counts only if it wrote almost nothing. A service
-    also runs until its time limit. A job without reported steps may be a service and counts only if it was
-    busy all the time.
+    checkpoints may have saved its work in other files. Therefore it gets a finding only if it wrote almost
+    nothing. A service also runs until its time limit. A job without reported steps may be a service and gets
+    a finding only if it was busy all the time.
     """
     context = view.context
     is_late = context.state in _FAILED and view.elapsed_s > view.threshold("early_failure")
@@ -110,7 +110,7 @@ def _lost_work(view: JobView) -> tuple[float, list[FindingEvidence]]:
 
 
 def checkpoint_count(view: JobView) -> int:
-    """Return the number of checkpoints that the job reported. Often only the first rank writes them."""
+    """Return the number of reported checkpoints. Often only the first rank writes checkpoints."""
     phases = (rank.steps.phases.get("checkpoint") for rank in view.ranks)
     return max((phase.count for phase in phases if phase is not None), default=0)
 

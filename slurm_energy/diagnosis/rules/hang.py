@@ -82,7 +82,7 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
 def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
     """Return a GPU's SM activity in the intervals of the series `busy`.
 
-    If it is unknown, return the power above idle.
+    If the SM activity is unknown, return the power above idle.
 
     NaN marks an unknown value. The sequence is empty if the GPU reports neither signal.
     """

@@ -47,7 +47,7 @@ def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
 def _write_stalls(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding of stalls by checkpoints.
 
-    Such stalls are recognised by repeated bursts of writes while the GPUs are idle.
+    The stalls are recognised by repeated bursts of writes while the GPUs are idle.
     """
     shares, stalls = [], 0
     for node in view.observation.nodes:

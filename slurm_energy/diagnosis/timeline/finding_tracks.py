@@ -14,7 +14,7 @@ MAX_EVIDENCE: Final = 16
 
 
 def write_findings(writer: TraceWriter, window: TimeWindow, findings: Sequence[JobFinding]) -> None:
-    """Write the findings: a marker at the start of each, and a lane with the times of its evidence.
+    """Write each finding as a marker at its start and as a lane with the times of its evidence.
 
     A finding whose facts have no time is marked at the start of the time window.
     """

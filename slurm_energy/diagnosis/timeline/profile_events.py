@@ -85,7 +85,8 @@ class ProfileEvents:
         """Convert events, and end the events that the trace leaves open.
 
         Raises:
-            TraceFileError: the rest of the file is damaged or cut off. All events before have been converted.
+            TraceFileError: the rest of the file is damaged or cut off. All events before the damage have been
+                converted.
         """
         try:
             for item in items:

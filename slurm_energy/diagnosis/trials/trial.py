@@ -26,7 +26,7 @@ class AdjustmentTrial:
         job: id of the diagnosed job.
         proposal: the adjustments with their predicted gain.
         slowdown_percent: permitted increase of the time per unit of progress, in percent.
-        base: values of the diagnosed run, by kind.
+        base: values of the diagnosed run, by kind of adjustment.
         before: completed runs with the values of `base`.
         after: runs with the adjustments.
         decision: result of the last comparison; None means that there was no comparison yet.

@@ -3,8 +3,8 @@
 Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
 runs report steps of the same size, else per run. If all runs report how long they waited for CPUs that other
 work on the nodes used, the time and energy of these waits are left out. The logarithm of each ratio is
-compared with the run-to-run noise. The noise is estimated from the same runs. It is at least an assumed
-noise.
+compared with the run-to-run noise. The noise is estimated from the same runs, but is never taken to be below
+an assumed minimum.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def decide(
     and the energy did not rise by more than the noise. The adjustments are undone if the time exceeds the
     slowdown limit by more than the noise, or if the energy rose by more than the noise. Otherwise the trial
     continues, for at most `MAX_TRIAL_RUNS` runs, or `MAX_NOISY_RUNS` while the noise exceeds the predicted
-    gain. After these runs, the adjustments are undone. They are undone earlier if neither time nor energy
-    fell and the noise is at most the predicted gain.
+    gain. After these runs, the adjustments are undone. The adjustments are undone earlier if neither time nor
+    energy fell and the noise is at most the predicted gain.
 
     Args:
         proposal: the adjustments with their predicted gain.
@@ -326,7 +326,8 @@ def _energy_log_ratio(
 def _log_ratio(before: Sequence[float], after: Sequence[float], assumed_noise: float) -> tuple[float, float]:
     """Return the mean log ratio of two groups of runs, and its standard error.
 
-    The variance is estimated from the runs in both groups. It is at least the variance of the assumed noise.
+    The variance is estimated from the runs in both groups. A value below the variance of the assumed noise is
+    raised to this variance.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]

@@ -176,7 +176,7 @@ def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
 
     Args:
         jobs: jobs of the programs to classify.
-        classes: classes of `job_classes`; an empty value means that the jobs keep their present classes.
+        classes: classes of `job_classes`; if the sequence is empty, the jobs keep their present classes.
     """
     if not classes:
         return jobs

@@ -57,7 +57,7 @@ class StudyAlternative:
 
     @property
     def title(self) -> str:
-        """Description of the alternative for people."""
+        """Readable description of the alternative."""
         parts = []
         if self.tuning:
             limit = (

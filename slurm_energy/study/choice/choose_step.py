@@ -180,7 +180,7 @@ def _site_figures(
 
 
 def _slowdown(objective: StudyObjective) -> float:
-    """Return the slowdown in percent that the limits leave to tuning; 5 % if no limit applies."""
+    """Return the maximum slowdown by tuning that the limits permit, in percent; 5 % if no limit applies."""
     limits = [one.worse_percent for one in objective.limits if one.kpi == "mean_jct_s"]
     return min((one for one in limits if one is not None), default=5.0)
 
@@ -309,7 +309,7 @@ def _energy_by(jobs: JobsTable, names: np.ndarray) -> dict[str, float]:
 
     Each job has a name, for example its account.
 
-    Without known energies, return node-seconds instead.
+    If no energy is known, the node-seconds of the jobs are returned instead.
     """
     amounts = jobs.energy_joules if np.nansum(jobs.energy_joules) > 0 else jobs.nodes * jobs.run_s
     return {str(name): float(np.nansum(amounts[names == name])) for name in np.unique(names) if name}

@@ -2,9 +2,9 @@
 
 The tree starts from the objective and the data.
 
-Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the policy. Zeus is for
-energy and delay, Hades for fairness, AuraChronos for deadlines, and Charon for a power limit. This tree also
-considers the saving that the data suggest.
+Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the scheduling policy: Zeus
+for energy and delay, Hades for fairness, AuraChronos for deadlines, and Charon for a power limit. This tree
+also considers the saving that the data suggest.
 """
 
 from __future__ import annotations

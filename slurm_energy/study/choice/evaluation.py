@@ -18,7 +18,7 @@ SIMPLER_WITHIN: Final = 0.005
 
 
 class LimitForecast(StrEnum):
-    """Answers to the question whether an alternative is expected to keep a limit."""
+    """Forecast whether an alternative keeps a limit."""
 
     KEPT = "kept"
     AT_RISK = "at risk"
@@ -135,7 +135,7 @@ def limit_outlook(
 
 
 def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) -> list[int]:
-    """Return the rows of the alternatives that no other alternative dominates.
+    """Return the indices of the alternatives that no other alternative dominates.
 
     Alternative A dominates alternative B if the forecast means of A are worse in no KPI and better in at
     least one KPI. A KPI that is unknown for A or B does not count.

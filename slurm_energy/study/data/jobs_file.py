@@ -74,7 +74,7 @@ class LoadedJobs:
 
 
 def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: str = "") -> LoadedJobs:
-    """Read a CSV file with a header, or output of `sacct -P` and `sacct -p`.
+    """Read a CSV file with a header, or a file with the output of `sacct -P` or `sacct -p`.
 
     Lines of Slurm steps are left out. Unreadable lines are skipped and reported.
 

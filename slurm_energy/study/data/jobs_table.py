@@ -90,7 +90,8 @@ class JobsTable:
     def work_node_hours(self) -> Floats:
         """Work of each job: node-hours at the speed of the untuned job; NaN if the job has not ended.
 
-        A job that tuning slows down by 5 % runs 5 % longer for the same work; `speed` corrects for that.
+        A job that tuning slows down by 5 % runs 5 % longer for the same work. The factor `speed` corrects for
+        this difference.
         """
         return self.nodes * self.run_s / 3600 * np.where(np.isnan(self.speed), 1.0, self.speed)
 

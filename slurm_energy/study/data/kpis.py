@@ -46,7 +46,7 @@ class EnergySeries:
 
 @dataclass(frozen=True, slots=True)
 class EnergyPrices:
-    """Factors from energy to cost and emissions over time.
+    """Factors over time that convert energy to cost and emissions.
 
     Attributes:
         price_per_kwh: price of electricity; None means unknown.
@@ -103,7 +103,7 @@ def daily_kpis(
     to the day on which a job ended.
 
     Args:
-        jobs: the jobs. Jobs that have not ended count only in waits.
+        jobs: the jobs. Jobs that have not ended count only in waiting times.
         days: days for which KPIs are computed.
         energy: energy of the nodes; None means that the energy of the jobs is used, without idle nodes.
         prices: factors for cost and emissions; None means unknown.

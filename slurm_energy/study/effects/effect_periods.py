@@ -1,4 +1,4 @@
-"""Values of KPIs by day and by arm of a deployment. Effects are estimated from them.
+"""Values of KPIs by day and by arm of a deployment. Effects are estimated from these values.
 
 The first hours of each day are the washout, in which jobs of the previous arm still run. The washout does not
 count. The same hours do not count on days of the baseline, so that all days are compared over the same time
@@ -39,7 +39,7 @@ class ExperimentData:
         energy: energy of all nodes; None means unknown.
         prices: factors for cost and emissions.
         as_drawn: whether the configuration of the drawn arm was in force on each day, shape (n,). None means
-            that it was in force on all days.
+            that this was true on all days.
     """
 
     jobs: JobsTable
@@ -90,7 +90,7 @@ class EffectPeriods:
         return self.assignment.design in (AssignmentDesign.PARTITION, AssignmentDesign.USERS)
 
     def series(self, kpi: str, account: str = "") -> PeriodSeries:
-        """Return the values of a KPI for the treated group. In a switchback, return them for all jobs.
+        """Return the values of a KPI for the treated group, or for all jobs in a switchback.
 
         Args:
             kpi: name of the KPI.

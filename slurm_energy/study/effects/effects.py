@@ -131,7 +131,7 @@ class EffectEstimate:
 def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL) -> EffectEstimate | None:
     """Return the effect of a change that was switched on and off by period.
 
-    None means that there are too few periods.
+    The result is None if there are too few periods.
 
     The series may contain periods of the baseline. These periods help to determine the effects of the weekday
     and of the work. The level of the values may differ between baseline and experiment.
@@ -215,8 +215,8 @@ def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | N
 
     The carry-over is the effect of the change in the previous period on the present period.
 
-    None means that the carry-over cannot be determined. If the interval does not contain 0, the washout is
-    too short.
+    The result is None if the carry-over cannot be determined. If the confidence interval of the carry-over
+    does not contain 0, the washout is too short.
     """
     series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)

@@ -26,9 +26,9 @@ def expected_kwh(
     """Return the energy that each period would need without the change; None if the baseline is too small.
 
     The expected energy of a job is its work times the energy per work of its kind. The kind is the partition
-    and the class of the job, or the partition and its name if it has no class. A rare kind is replaced by the
-    partition alone. The energy of nodes without a job is fitted to the baseline. It is a constant minus a
-    term proportional to the work in each partition.
+    and the class of the job, or the partition and the job name if the job has no class. A rare kind is
+    replaced by the partition alone. The energy of nodes without a job is a constant minus a term proportional
+    to the work in each partition. Both are fitted to the baseline.
 
     Args:
         jobs: jobs of the baseline and of the deployment.

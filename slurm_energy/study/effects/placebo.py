@@ -30,7 +30,7 @@ class PlaceboCheck:
     Attributes:
         trials: number of imagined deployments in the baseline.
         false_effects: number of imagined deployments whose interval excludes 0.
-        median_width: median width of the intervals. It measures the precision of the study.
+        median_width: median width of the intervals, a measure of the precision of the study.
     """
 
     trials: int

@@ -57,8 +57,8 @@ class ValidationOptions:
 
     Attributes:
         seed: seed of the randomisation test and of the placebo checks.
-        washout_hours: hours at the start of each day of a switchback that do not count. None means that it is
-            computed from the run times of jobs in the baseline.
+        washout_hours: hours at the start of each day of a switchback that do not count. None means that these
+            hours are computed from the run times of jobs in the baseline.
         undo: whether the deployment is undone if a limit is broken.
     """
 

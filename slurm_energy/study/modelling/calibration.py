@@ -112,9 +112,9 @@ def _candidates(base: TwinSettings) -> dict[str, TwinSettings]:
 def replay_fit(jobs: JobsTable, settings: TwinSettings) -> tuple[float, float]:
     """Return the fit of a replay without start delay, and the start delay that fits best.
 
-    Slurm starts a job some seconds after nodes are free: scheduling passes, prolog, begin times. The delay is
-    the mean measured wait of the jobs that the twin starts at once. The delay shifts all simulated times by
-    the same amount.
+    Because of scheduling passes, prolog and begin times, Slurm starts a job some seconds after nodes are
+    free. The delay is the mean measured wait of the jobs that the twin starts at once. The delay shifts all
+    simulated times by the same amount.
 
     Returns:
         Relative error of the mean completion time if the delay is added, and the delay in seconds.

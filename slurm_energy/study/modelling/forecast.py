@@ -247,8 +247,8 @@ def group_changes(
         key: `accounts` or `classes`.
 
     Returns:
-        One object per account or class: name, jobs, and before and after: energy, mean wait, mean completion
-            time.
+        One object per account or class: its `name`, and figures in `today` (present site) and `alternative`.
+        The figures are the number of jobs, the energy, the mean wait and the mean completion time.
     """
     names = sorted({name for run in (*today, *runs) for name in run[key]})
     rows = []
@@ -259,7 +259,7 @@ def group_changes(
 
 
 def _joined(totals: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    """Return the figures of an account or a class for each simulated period. Means are weighted by jobs."""
+    """Return the mean figures of an account or a class per simulated period. Means are weighted by jobs."""
     known = [one for one in totals if one is not None]
     jobs = sum(one["jobs"] for one in known)
     if not jobs:

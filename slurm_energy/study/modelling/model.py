@@ -50,7 +50,7 @@ class ModelOptions:
 
     Attributes:
         nodes: number of nodes by partition. The number is estimated for missing partitions.
-        held_out_days: number of days at the end of the baseline that do not calibrate the twin.
+        held_out_days: number of days at the end of the baseline that are not used to calibrate the twin.
         accept_error: whether the step accepts errors above their bounds.
         bounds: permitted relative errors of the replay by KPI, instead of `BOUNDS`.
     """

@@ -71,7 +71,8 @@ class TwinSettings:
         default_watts: power of a node for jobs without measured energy.
         uses_limits: whether backfill plans with the time limits of jobs. Otherwise backfill plans with the
             run times of jobs.
-        start_delay_s: time from submission until a job can start: scheduling passes and prolog.
+        start_delay_s: minimum time from the submission to the start of a job, caused by scheduling passes and
+            prolog.
     """
 
     kinds: Mapping[str, TwinKind]

@@ -73,8 +73,8 @@ def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
     """Draw the twin's error of each KPI as a bar, as SVG. A permitted range is drawn too.
 
     Args:
-        errors: rows with `kpi`, `error` (None means unknown), `bound` ((None means that there is no bound))
-            and `exceeds`. Bars end at 50 %.
+        errors: rows with `kpi`, `error` (None means unknown), `bound` (None means that there is no bound) and
+            `exceeds`. Bars end at 50 %.
         size_x: width in pixels.
     """
     known = [one for one in errors if one["error"] is not None]

@@ -34,7 +34,7 @@ class StageRequest:
         alternative: name of an alternative of the step `choose`; an empty value means the recommended
             alternative.
         design: design that divides jobs between the arms. None means that the chosen partitions are treated,
-            or there are no arms.
+            or that the stage has no arms.
         partitions: partitions of the stage `partition`.
         first_day: first day of a switchback; None means tomorrow.
         days: length of a switchback.
