@@ -1,4 +1,4 @@
-"""Commands of senergyd that serve nothing: --check, --restore and --safe-limits."""
+"""Commands of senergyd that do not start the agent: --check, --restore and --safe-limits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lower_ceilings(config: Config) -> int:
 
     Return the exit code.
 
-    The systemd unit calls this whenever senergyd has ended, also after a crash or kill -9.
+    The systemd unit calls this function whenever senergyd has ended, also after a crash or kill -9.
     """
     if config.budget.mode != "enforce":
         print("no power budget is enforced")

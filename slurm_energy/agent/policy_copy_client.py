@@ -29,7 +29,7 @@ _SUBJECT: Final = "copy of the policy file"
 
 
 class PolicyCopyClient:
-    """Keeps the copy of the policy file current.
+    """Client that keeps the copy of the policy file current.
 
     Args:
         config: returns the current configuration.
@@ -44,7 +44,7 @@ class PolicyCopyClient:
         self._due = asyncio.Event()
 
     def confirm(self, digest: str) -> None:
-        """Store the digest of the current policy file, as a response of senergyctld has named it."""
+        """Store the digest of the current policy file from a response of senergyctld."""
         self._confirmed, self._confirmed_s = digest, time.monotonic()
         if digest != self._copied:
             self._due.set()
@@ -66,7 +66,7 @@ class PolicyCopyClient:
             pause_s = _PAUSE_S * random.uniform(0.75, 1.25)
 
     async def update(self) -> None:
-        """Extend the validity of the copy if senergyctld has confirmed it; otherwise request the file."""
+        """Extend the validity of the copy if senergyctld has confirmed the copy; otherwise request it."""
         path = copy_path(self._config().agent.socket)
         try:
             if time.monotonic() - self._confirmed_s < _CONFIRMATION_AGE_S and await asyncio.to_thread(

@@ -96,7 +96,7 @@ class NodeState:
 
 
 class LiveReports:
-    """Receiver of live reports, which keeps the last report of each node and answers requests from it.
+    """Receiver of live reports. It keeps the last report of each node to answer requests.
 
     Args:
         config: returns the current configuration.

@@ -23,7 +23,8 @@ def write_policy_file(path: Path, text: str) -> None:
     """Replace the policy file atomically, with mode 0644. A reader sees either the old or the new version.
 
     Raises:
-        ConfigError: another user could replace the file. slurmctld and checks at submission rely on it.
+        ConfigError: another user could replace the file. slurmctld and checks at submission rely on this
+            file.
         UnavailableError: the directory cannot be created or written.
     """
     try:
@@ -70,7 +71,7 @@ def policies_answer(config: Config, *, with_node_power: bool = True) -> dict[str
 
     Each policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A policy of the site also
     has `settings`, which contains the policy's keys in the configuration file. `shared` contains the values
-    that must be the same on all hosts; `senergy setup` writes the configuration of a node from them.
+    that must be the same on all hosts; `senergy setup` writes the configuration of a node from these values.
 
     Args:
         config: the configuration.

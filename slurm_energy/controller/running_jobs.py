@@ -1,6 +1,6 @@
 """Cache of the running jobs.
 
-One squeue command fills it for all requests of agents.
+One squeue command fills the cache for all requests of agents.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class JobReader:
         return not self._processes.pids
 
     def set_processes(self, pids: Iterable[int]) -> None:
-        """Set the processes of the job. They were found in the tree of all processes."""
+        """Set the processes of the job, which the caller found in the tree of all processes."""
         self._processes.pids = self._run_delay.pids = frozenset(pids)
 
     def read(self, now_s: float, job: SampledJob) -> list[SignalReading]:

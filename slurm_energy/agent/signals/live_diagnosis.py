@@ -52,7 +52,7 @@ class RunningObservation:
 
 
 class LiveDiagnosis:
-    """Diagnoses the running jobs of a node.
+    """Object that diagnoses the running jobs of a node.
 
     Args:
         sessions: sessions of the running jobs.

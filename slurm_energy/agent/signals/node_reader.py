@@ -43,7 +43,7 @@ class SignalPass:
 
 
 class NodeSignalReader:
-    """Reads the signals of the node and of its jobs. All methods run in one thread.
+    """Reader of the signals of the node and of its jobs. All methods run in one thread.
 
     Args:
         devices: the node's hardware.

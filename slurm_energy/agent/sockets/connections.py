@@ -59,7 +59,7 @@ def privileged(uid: int) -> bool:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end of a connection. The kernel reports it."""
+    """Return the uid of the process at the other end of a connection. The kernel reports the uid."""
     return _peer(connection)[1]
 
 

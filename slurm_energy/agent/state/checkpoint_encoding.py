@@ -1,6 +1,6 @@
 """JSON encoding of checkpoints.
 
-A part that grows with every job is encoded once, not in each checkpoint.
+Data that grow with every job are encoded once, not in each checkpoint.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class UnsyncedFiles:
 
 
 class CheckpointWriter:
-    """Writes checkpoints and energy records.
+    """Writer of checkpoints and energy records.
 
     A repeated failure is logged once. The caller retries a failed write.
 

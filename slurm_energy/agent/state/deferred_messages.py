@@ -1,6 +1,6 @@
 """Deferred messages: starts and ends of jobs that a hook stored as files.
 
-A hook does this when the agent does not respond.
+A hook stores a message when the agent does not respond.
 
 The agent processes these messages when it runs again. prolog_epilog/deferred_message.c writes the files.
 """

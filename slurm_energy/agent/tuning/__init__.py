@@ -1,4 +1,4 @@
-"""Live tuning of the jobs on one node: it measures windows, applies operating points and fetches advice.
+"""Live tuning of the jobs on one node: measurement of windows, operating points, and advice.
 
 A window is a time in which speed and power of a job are measured. The decisions are pure functions in the
 package `slurm_energy.tuning`. This package connects them to the sampler, the settings journal and the

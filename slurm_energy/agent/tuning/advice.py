@@ -1,4 +1,4 @@
-"""Advice of the controller about a job. Copies on the node serve while the controller is unreachable."""
+"""Advice of the controller about a job. Copies on the node are used while the controller is unreachable."""
 
 from __future__ import annotations
 

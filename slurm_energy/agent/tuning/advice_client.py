@@ -25,7 +25,7 @@ _SUBJECT: Final = "tuning advice"
 
 
 class AdviceClient:
-    """Asks the controller for advice about each tuned job once, with one retry.
+    """Client that asks the controller for advice about each tuned job once, with one retry.
 
     Args:
         tuners: the tuners of the node's jobs.

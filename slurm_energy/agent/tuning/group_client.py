@@ -74,7 +74,7 @@ class GroupClient:
                 task.cancel()
 
     async def _serve(self, key: Key) -> None:
-        """Poll the coordinator of one job and change its operating points until it ends on this node."""
+        """Poll the coordinator of one job and change the job's operating points until the job ends here."""
         wake, decided = asyncio.Event(), asyncio.Event()
         changing = asyncio.create_task(self._change(key, decided, wake))
         retry_s = _RETRY_S

@@ -17,7 +17,8 @@ class GroupSource:
     All methods run in the worker thread.
 
     Args:
-        identity: a poll without state. Every poll of this node is a copy with the present state.
+        identity: a poll without state. Every poll of this node is a copy of `identity` to which the present
+            state is added.
         offer: operating points that this node can apply.
         knows_point: whether the operating point in force is known. It is unknown after a restart of the
             agent.
@@ -91,7 +92,7 @@ class GroupSource:
         self._member.take(decision, sent_s, received_s)
 
     def change_at_s(self) -> float:
-        """Return the time in seconds since boot at which a change may be due; infinity without one."""
+        """Return the time in seconds since boot at which a change may be due; infinity if none is agreed."""
         return self._member.change_at_s()
 
     def due_change(self, now_s: float) -> PointChange | None:

@@ -1,4 +1,7 @@
-"""Tuner of one job: measures windows, passes them to a source of operating points, and applies points."""
+"""Tuner of one job, which measures windows and applies operating points.
+
+A source of operating points receives the windows and chooses the points.
+"""
 
 from __future__ import annotations
 
@@ -160,6 +163,8 @@ class JobTuner:
     def _wait_for_power(self, now_s: float) -> bool:
         """Measure nothing while a power budget limits the job.
 
+        Return whether the operating point or the result changed.
+
         A job that has no source of operating points yet gets the advised point. This point may need less
         power than the budget permits.
         """
@@ -233,7 +238,7 @@ class JobTuner:
     def change_group_point(self, now_s: float) -> bool:
         """Change to the operating point of the job's group if the change is due now.
 
-        Return whether it was due.
+        Return whether the change was due.
 
         Args:
             now_s: time in seconds since boot.

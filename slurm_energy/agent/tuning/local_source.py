@@ -49,10 +49,10 @@ for a program that the host limits."""
 
 
 class LocalSources:
-    """Creates the sources from which the jobs on this node get their operating points.
+    """Factory of the sources from which the jobs on this node get their operating points.
 
     The search needs numpy, which takes a tenth of a second to load. A separate thread loads numpy when the
-    first tuned job starts. An agent without tuned jobs therefore never loads numpy, and no hook waits for it.
+    first tuned job starts, so that no hook waits for numpy. An agent without tuned jobs never loads numpy.
 
     Args:
         config: returns the current configuration.

@@ -51,7 +51,7 @@ class Application:
 
 
 class PointApplier:
-    """Applies operating points of jobs.
+    """Object that applies operating points of jobs.
 
     Args:
         devices: the node's hardware.

@@ -72,7 +72,7 @@ class MeasuredInterval:
 
 
 class WindowCollector:
-    """Collects the measurement windows of one job, one after another.
+    """Collector of the measurement windows of one job, one after another.
 
     Args:
         tracker: progress of the job, with times in seconds since boot.

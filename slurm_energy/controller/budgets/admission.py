@@ -72,11 +72,11 @@ class AdmissionReport:
 
     Attributes:
         watts: number of licenses (one per watt) that each running job holds, by job id.
-        waiting: for each pending job that does not fit under a budget, a sentence that says so, by job id.
+        waiting: a sentence with the reason for each pending job that does not fit under a budget, by job id.
         problems: failures and missing prerequisites, one line of text each.
         corrected: number of jobs whose number of requested licenses was changed.
         offers: power that Slurm should be able to give to pending jobs, by name of the budget. Slurm may give
-            it from the next update on. Budgets without a license are left out.
+            this power from the next update on. Budgets without a license are left out.
     """
 
     watts: Mapping[int, int] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class BudgetAdmission:
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
     ) -> tuple[PendingPower, list[bool], Floats]:
-        """Return the added power of the jobs, whether measured runs predict it, and a minimum power by job.
+        """Return by job the added power, whether measured runs predict this power, and a minimum power.
 
         The minimum is the power below which the job does not start.
         """

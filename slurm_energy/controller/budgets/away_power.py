@@ -1,6 +1,6 @@
 """Power of nodes that are off, booting or shutting down.
 
-A program of the site measures it.
+A program of the site measures this power.
 
 senergyd does not run on these nodes, so the program reads the power elsewhere, for example at their outlets.
 The readings yield the power of a node that is off, and the energy and duration of boots and shutdowns, for

@@ -42,8 +42,9 @@ def time_and_power(
     """Return several power limits for each group of devices, with the relative time and power at each limit.
 
     Each of the three arrays has the shape (n, `LEVELS`). The limits are per device and lie between the lowest
-    limit and the expected power. Time and power are divided by the values without a limit. They come from the
-    best response curve of the group's job; without a curve, they are the mean of the physical model.
+    limit and the expected power. Time and power are divided by the values without a limit. Both ratios come
+    from the best response curve of the group's job. Without a curve, the means of the physical model are
+    used.
 
     Args:
         job_ids: jobs of each of the n groups.
@@ -96,7 +97,7 @@ def lowest_power(
 
 @functools.lru_cache(maxsize=4096)
 def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float | None:
-    """Return the power ratio of a measured point at the lowest limit; None: there is no such point."""
+    """Return the power ratio of a curve at the lowest limit; None: the curve has no point at this limit."""
     for item in curve.points:
         watts = item.point.gpu_limit_watts if of_gpu else item.point.package_limit_watts
         if watts is not None and item.count > 0 and watts <= _LOWEST_RATIO * min_watts:
@@ -133,7 +134,7 @@ def _curve(
 ) -> ResponseCurve | None:
     """Return the response curve of the only job of a group; None without a curve or with several jobs.
 
-    The curve measured in the current run comes before the best other curve of the job.
+    The curve measured in the current run takes precedence over the best other curve of the job.
     """
     if len(ids) != 1:
         return None

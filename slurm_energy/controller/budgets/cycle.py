@@ -49,7 +49,8 @@ class CycleOutcome:
         counted_watts: power at which each device counts under a budget after the decision, shape (n,).
         measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
         fixed_watts: power under each budget that no power limit of a device controls, shape (b,).
-        usable_watts: limit of each budget minus margin, promised power and correction, shape (b,).
+        usable_watts: limit of each budget minus the margin, the promised power and `CycleInputs.excess`,
+            shape (b,).
         promised_watts: power that each budget keeps free for starts of jobs, shape (b,).
         needs_no_limit: whether all devices under a budget may have their maximum limit, shape (b,).
         safe_watts: limit that each device may have if the controller is silent, shape (n,).

@@ -154,7 +154,7 @@ class BudgetEngine:
 
     @property
     def unknown_jobs(self) -> frozenset[tuple[int, int]]:
-        """Runs (job id, restart count) that a node reports and that `set_jobs` does not assign to it."""
+        """Runs (job id, restart count) that a node reports but `set_jobs` does not assign to this node."""
         reported = {
             (job.job_id, job.restart_count)
             for node in self._nodes.values()
@@ -168,8 +168,8 @@ class BudgetEngine:
         """Store the report of a node and return the decision for this node.
 
         Jobs that run only on other nodes are removed from the report: a faulty or compromised node must not
-        change the power of these jobs. Devices that they use according to the report count as busy with an
-        unknown job.
+        change the power of these jobs. Devices that these jobs use according to the report count as busy with
+        an unknown job.
 
         Raises:
             UsageError: the number or power of the node's devices is implausible.

@@ -14,7 +14,7 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 
 class ScopeKind(StrEnum):
-    """What a budget limits: the whole cluster, nodes, or jobs."""
+    """Kind of objects that a budget limits: the whole cluster, nodes, or jobs."""
 
     CLUSTER = "cluster"
     PARTITION = "partition"
@@ -30,8 +30,8 @@ class BudgetScope:
 
     Attributes:
         kind: whether the budget limits the cluster, nodes or jobs, and how the nodes or jobs are selected.
-        names: names of the nodes, partitions, users or QOS that the budget limits. For an account, it has the
-            name of the account and the names of all accounts below it. For the cluster, it is empty.
+        names: names of the nodes, partitions, users or QOS that the budget limits. For an account: the names
+            of the account and of all accounts below the account. For the cluster: empty.
     """
 
     kind: ScopeKind
@@ -50,8 +50,8 @@ class BudgetInForce:
     Attributes:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
-        limit_watts: limit now. If the limit will fall so soon that nodes must lower their power now, it is
-            the lower limit after the fall. Infinity means no limit.
+        limit_watts: limit now. If the limit will fall so soon that nodes must lower their power now, this
+            value is the lower limit after the fall. Infinity means no limit.
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
@@ -161,13 +161,14 @@ class BudgetStatus:
         headroom_watts: power above idle that new jobs may add now if running jobs are lowered as far as their
             floors and slowdown limits allow. The power already promised to jobs is included. A negative value
             means that the budget is above its limit.
-        retained_watts: part of `headroom_watts` that running jobs keep, because it yields more work per watt
-            there than in a new job, for each price of `work_price.PRICES` that the new job may have.
-        reachable_headroom_watts: power that is free if all running jobs have their lowest limits. Devices may
-            exceed these limits. This power is subtracted as far as it is known.
+        retained_watts: part of `headroom_watts` that is reserved for running jobs, because a watt yields more
+            work in a running job than in a new job. One value for each price in `work_price.PRICES` that the
+            new job may have.
+        reachable_headroom_watts: power that is free if all running jobs have their lowest limits. If it is
+            known that devices exceed these limits, the excess is subtracted.
         free_watts: power that is free at the limits in force, including the power already promised to jobs.
         floor_watts: lowest committed power at which every running job keeps its floor.
-        idle_watts: power under the budget without any job. No limit can be lower.
+        idle_watts: power under the budget without any job. The limit cannot be lower than this power.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of those that no longer
             report, and of those whose reports are implausible.

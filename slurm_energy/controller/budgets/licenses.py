@@ -50,10 +50,11 @@ class BudgetHeadroom:
             watts from then on).
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
-        retained_watts: part of `headroom_watts` that running jobs keep from a new job, by the price level of
-            the job; empty: none.
+        retained_watts: part of `headroom_watts` that is reserved for running jobs, so that a new job cannot
+            use it, by price level of the new job. Empty if no power is reserved.
         idle_watts: power under the budget without any job.
-        promised_watts: power that is kept free for starts of jobs; infinity: as much as they can draw.
+        promised_watts: power that is kept free for starts of jobs; infinity means as much as the starting
+            jobs can draw.
         reachable_headroom_watts: power that is free if all running jobs have their lowest limits.
         free_watts: power that is free at the limits in force.
     """
@@ -90,11 +91,16 @@ class BudgetHeadroom:
         return self.scope.kind is ScopeKind.CLUSTER or is_named
 
     def retained_from(self, level: int) -> float:
-        """Return the part of the headroom that running jobs keep from a job with a price level."""
+        """Return the part of the headroom that a job with a price level may not use.
+
+        This part is reserved for running jobs.
+        """
         return self.retained_watts[level] if self.retained_watts else 0.0
 
     def at_level(self, level: int) -> BudgetHeadroom:
-        """Return the state with the headroom of a job with a price level; no job may have a higher one.
+        """Return a copy of the state with the headroom that a job with a price level may use.
+
+        No job may have a higher price level than `level`.
 
         Licenses count from this headroom, so that the numbers of licenses stay small in a large cluster.
         """
@@ -105,15 +111,15 @@ class BudgetHeadroom:
         return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
 
     def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
-        """Return the steps with limits that are raised for jobs which the budget can lower after a fall.
+        """Return `steps`, with a higher limit after a fall if the budget can lower jobs at that time.
 
-        A job may start before a fall of the limit if the power that it cannot give up fits under the lower
-        limit. Its licenses stand for more power. A lower limit is therefore raised so far that all jobs
-        together that may start fit.
+        A job may start before a fall of the limit if its power at its lowest limits fits under the lower
+        limit. The licenses of the job stand for more power than that. The lower limit is therefore raised so
+        far that the licenses of all such jobs fit.
 
         Args:
             demand_watts: licenses that each waiting job requests, shape (m,).
-            reachable_watts: power that each of them may draw at its lowest limits, shape (m,).
+            reachable_watts: power that each waiting job may draw at its lowest limits, shape (m,).
         """
         ratio = float(np.max(reachable_watts / np.maximum(demand_watts, 1.0), initial=_NEW_JOB_RATIO))
         steps = []
@@ -221,7 +227,7 @@ def budget_reservations(
         budget: the budget that the license stands for.
         uncounted: licenses of running jobs whose power the headroom does not count yet.
         now_unix_s: the time now.
-        offered: power that new jobs may take now, although the headroom is larger.
+        offered: power that new jobs may take now; it may be less than the headroom.
     """
     headroom = budget.headroom_watts - uncounted
     base, *steps = withheld_power(
@@ -269,7 +275,10 @@ def license_demands(
     names_of: Callable[[int], Sequence[str]],
     now_unix_s: float,
 ) -> dict[str, LicenseDemand]:
-    """Return the demand of the jobs that lack only licenses or that Slurm has not considered yet, by license.
+    """Return the licenses that waiting jobs request, by name of the license.
+
+    Only two kinds of jobs count: jobs that lack nothing but licenses, and jobs that Slurm has not considered
+    yet.
 
     Jobs that wait for nodes are left out: the power for their start would be kept free for nothing.
 
@@ -338,9 +347,12 @@ def retained_licenses(
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> Ints:
-    """Return for each pending job the licenses of power that running jobs keep from it, shape (n,).
+    """Return the number of licenses that each pending job may not use, shape (n,).
 
-    A job under several budgets gets the largest number of them. The number is 0 for running jobs.
+    These licenses are reserved for running jobs.
+
+    For a job under several budgets, the largest number of any budget is returned. The number is 0 for running
+    jobs.
     """
     kept = np.zeros(queue.count, np.int64)
     for row in np.flatnonzero(queue.state == PENDING).tolist():

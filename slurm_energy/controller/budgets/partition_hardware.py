@@ -1,6 +1,6 @@
 """Cache of the nodes and partitions of the cluster.
 
-The admission of jobs computes the power of partitions from it.
+The admission of jobs computes the power of partitions from this cache.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """Arguments of `BudgetAdmission.update`. The headrooms in them determine the licenses in Slurm."""
+    """Arguments of `BudgetAdmission.update`. The headrooms among them determine the licenses in Slurm."""
 
     unix_s: float
     headrooms: tuple[BudgetHeadroom, ...]
@@ -129,7 +129,7 @@ class BudgetParts:
     def _released_watts(self) -> float:
         """Return the licenses of jobs that have ended since the last admission.
 
-        Slurm may give them to other jobs before the next admission corrects the free licenses.
+        Slurm may give these licenses to other jobs before the next admission corrects the free licenses.
         """
         running = self.engine.reported_jobs
         return math.fsum(watts for job, watts in self.admission_report.watts.items() if job not in running)
@@ -158,8 +158,8 @@ class BudgetParts:
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
         """Return the arguments for the admission of jobs.
 
-        Until `end_admission` is called, the engine keeps free what Slurm may give to jobs by now. Of a budget
-        without a license, this is the larger of the old and the new headroom.
+        Until `end_admission` is called, the engine keeps the power free that Slurm may already give to jobs.
+        For a budget without a license, this power is the larger of the old and the new headroom.
         """
         headrooms = tuple(
             BudgetHeadroom(

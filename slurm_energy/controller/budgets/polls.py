@@ -52,8 +52,8 @@ def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping
 def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[tuple[int, int]]:
     """Return those jobs (id, restart count) in a node's poll that run on other nodes only.
 
-    If Slurm has restarted a job since `jobs` was read, the job may have moved to this node. It is therefore
-    not returned.
+    If Slurm has restarted a job since `jobs` was read, the job may have moved to this node. Such a job is
+    therefore not returned.
 
     Args:
         poll: poll of the node.
@@ -72,7 +72,10 @@ def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[t
 
 
 def without_jobs(poll: NodePoll, job_ids: Container[int]) -> NodePoll:
-    """Return a copy of a poll without the given jobs. Their devices count as busy with an unknown job."""
+    """Return a copy of a poll without the given jobs.
+
+    The devices of these jobs count as busy with an unknown job.
+    """
     if not any(job_id in job_ids for device in poll.devices for job_id in device.job_ids) and not any(
         job.job_id in job_ids for job in poll.jobs
     ):

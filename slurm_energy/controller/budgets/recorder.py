@@ -82,7 +82,7 @@ class BudgetRecorder:
 
     @property
     def over(self) -> list[str]:
-        """Names of the budgets that are above their limit: the mean power over `SMOOTHING_S` exceeds it."""
+        """Names of the budgets whose mean power over `SMOOTHING_S` is above their limit."""
         return sorted(self._is_over)
 
     def add(self, cycle: BudgetCycle, now_s: float, unix_s: float) -> None:
@@ -173,6 +173,9 @@ class BudgetRecorder:
         return samples, changes
 
     def put_back(self, samples: Sequence[BudgetSample], changes: Sequence[BudgetChange]) -> None:
-        """Add samples and events again that the database did not accept. A limited number of each is kept."""
+        """Put back the samples and events that the database did not accept.
+
+        A limited number of each is kept.
+        """
         self._samples = [*samples, *self._samples][-MAX_CHANGES:]
         self._changes = [*changes, *self._changes][-MAX_CHANGES:]

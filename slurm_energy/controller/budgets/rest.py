@@ -111,7 +111,7 @@ def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> 
 
 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
-    """Return the power at which each node of Slurm counts that has never reported, by name of the node.
+    """Return the power of the nodes in Slurm that have never reported, by name of the node.
 
     A node counts at its nameplate power. If this power is unknown, the node counts at the power of the
     largest node that reports.

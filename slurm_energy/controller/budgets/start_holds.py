@@ -159,7 +159,7 @@ class StartHolds:
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return the running jobs, the pending jobs by priority, and the headroom of each budget.
 
-        The power of running jobs that the headroom does not count yet has been subtracted.
+        The power of running jobs that the headroom does not count yet has been subtracted from the headroom.
         """
         running, pending = [], []
         names: dict[int, str] = {}

@@ -26,7 +26,7 @@ class CycleInputs:
         promised_watts: power under each budget that Slurm may give to jobs that no node has reported yet,
             shape (b,).
         excess: power to subtract from each limit because the measured power exceeds the ceilings; the
-            decision updates it.
+            decision updates this value.
         silent: whether each node has stopped reporting, by index of the node.
         now_s: time now.
     """

@@ -132,7 +132,7 @@ def choose_cluster(
 def _figures(decision: PlacementDecision, at: int, state: ClusterState, run_s: Floats) -> dict[str, Any]:
     """Return start, end, energy, cost and emissions of a job on one cluster.
 
-    The result is None if it is unknown, or if the job cannot run on the cluster.
+    A value is None if the value is unknown, or if the job cannot run on the cluster.
     """
     scores = decision.scores
     return {

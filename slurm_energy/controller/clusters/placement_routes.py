@@ -51,7 +51,10 @@ class PlacementRoutes:
         return RouteGroup(light={CLUSTER_STATE_PATH: self.state}, changes={PLACEMENT_PATH: self.place})
 
     async def state(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:
-        """Return the state of this cluster. Every user may request it: it names neither users nor jobs."""
+        """Return the state of this cluster.
+
+        Every user may request the state, because it names neither users nor jobs.
+        """
         refuse_unknown(query, ())
         return (await self._states.own()).to_json()
 

@@ -101,7 +101,7 @@ def free_capacity(
 
     Args:
         queue: all jobs.
-        units: number of GPUs of each job, or of CPUs if it has no GPUs.
+        units: number of GPUs of each job, or of CPUs if the job has no GPUs.
         rows: kind of resource of each job.
         kinds: kinds of resources.
         time_s: predicted run time of each job.
@@ -136,8 +136,8 @@ def expected_demand(
 
     Args:
         arrivals: jobs that have ended, in order of submission.
-        queued: jobs of the queue. Without them, the rate of long jobs and of deferred jobs would be too low.
-            They have no effect if no job has ended yet.
+        queued: jobs of the queue. Without these jobs, the rate of long jobs and of deferred jobs would be too
+            low. Queued jobs have no effect if no job has ended yet.
         kinds: kinds of resources.
         signals: forecasts of the signals, which define the time slots.
         now_s: Unix seconds.

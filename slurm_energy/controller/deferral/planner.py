@@ -1,6 +1,6 @@
 """Planning of the starts of deferrable jobs.
 
-The jobs are held until their planned starts by their begin times. The module uses numpy.
+The begin time of a job holds the job until its planned start. The module uses numpy.
 
 The deferral policies in `slurm_energy.deferral` decide. This module gives them the queue and the free
 resources, and carries out the plan that they return. Calls wait for Slurm's commands: make them in one
@@ -361,7 +361,7 @@ class DeferralPlanner:
             cycle.wanted.append(job)
 
     def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
-        """Keep each held job waiting whose planned start is near and cheaper than a start now.
+        """Keep a held job waiting if its planned start is near and cheaper than a start now.
 
         Shortly before the planned start, the possible saving is below the policy's minimum. The policy alone
         would therefore release the job too early.

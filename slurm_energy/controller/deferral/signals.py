@@ -35,7 +35,7 @@ def signal_columns(
         config: configuration with the length of a time slot, the maximum slack and the days of history.
         series: past and known future values of each signal, by its name.
         now_s: Unix seconds.
-        files: reader of further signals from files of the site; None means that the site has no such files.
+        files: further signals from files of the site; None means that the site has no such files.
     """
     step_s = config.deferral.slot_s
     wanted = math.ceil(_HORIZON_SLACKS * config.deferral.max_slack_s / step_s) + 1

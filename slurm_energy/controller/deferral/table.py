@@ -64,8 +64,8 @@ def deferral_table(
         jobs: the deferrable jobs.
         time_s: predicted run time of each job of the queue.
         power_watts: predicted mean power of each job of the queue.
-        nodes: nodes of the cluster; an empty value means that it is unknown, so that the resources count as
-            unlimited.
+        nodes: nodes of the cluster; an empty value means that the nodes are unknown, so that the resources
+            count as unlimited.
         arrivals: jobs that have ended. The resources that future jobs will need are forecast from them and
             from the queue.
         options: parameters of the deferral policy.

@@ -188,10 +188,10 @@ class AdjustmentRoutes:
     async def undo(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
         """Undo the adjustments of a program, both pending and kept ones.
 
-        The caller names the program by one of its own jobs.
+        The caller names the program by one of the caller's own jobs.
 
         Raises:
-            NotFoundError: the caller has no such job, or no adjustment of its program is in force.
+            NotFoundError: the caller has no such job, or no adjustment of that job's program is in force.
         """
         (job,) = _texts(body, "job")
         if job is None:

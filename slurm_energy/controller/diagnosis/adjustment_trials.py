@@ -107,7 +107,7 @@ class AdjustmentTrials:
         slowdown_percent: int,
         source: str,
     ) -> StoredTrial:
-        """Store a pending trial of a proposal. This ends an earlier pending trial of the program.
+        """Store a pending trial of a proposal. An earlier pending trial of the program ends.
 
         Args:
             program: program of the diagnosed run.

@@ -163,7 +163,7 @@ class QuotaRoutes:
     async def _without_use(self, accounts: Mapping[str, bool] | None, user: str) -> list[dict[str, Any]]:
         """Return the quotas without a known use.
 
-        Their custom period has not begun or is over, or the use cannot be computed.
+        The use is unknown if the custom period of the quota has not begun or is over, or if an error occurs.
         """
         stored = await self._store.read(quotas.read_quotas, self._config().cluster.name)
         current = {use.quota for use in self._watch.standings.uses}

@@ -36,7 +36,9 @@ class GridRoutes:
         return RouteGroup(costly={GRID_PATH: self.factors}, changes={FETCH_PATH: self.fetch})
 
     async def factors(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/grid`. Everyone may request it, because it has no data about jobs.
+        """Return the response to `GET /v1/grid`.
+
+        Everyone may request these values, because the response has no data about jobs.
 
         Raises:
             UsageError: a parameter is unknown or malformed.

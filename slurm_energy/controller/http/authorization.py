@@ -1,4 +1,4 @@
-"""Authorization: it determines the records and jobs that a user may see.
+"""Authorization: determination of the records and jobs that a user may see.
 
 The rights follow from configured operators and from roles in Slurm.
 """
@@ -52,7 +52,7 @@ class Rights:
 
     @property
     def visibility(self) -> Visibility | None:
-        """Restriction of selections to records and jobs that the user may see; None if there is none."""
+        """Restriction of selections to data that the user may see; None if there is no restriction."""
         return None if self.everything else Visibility(self.uid, self.accounts)
 
     def described(self) -> dict[str, object]:

@@ -59,8 +59,8 @@ class ConnectionAdmission:
 
     Args:
         clock: returns monotonic seconds.
-        limit: maximum number of connections without an identified user. Above it, connections that have not
-            sent a request are closed.
+        limit: maximum number of connections without an identified user. Above this number, connections that
+            have not sent a request are closed.
         limit_per_address: maximum number of connections without an identified user from one client address.
     """
 

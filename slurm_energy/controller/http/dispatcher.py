@@ -217,9 +217,9 @@ class RequestDispatcher:
 def _client_connected(request: web.Request) -> bool:
     """Return whether the client still has its end of the connection open.
 
-    The event loop notices a closed connection only when it reads from the connection, and it does not read
-    during a request. This function asks the kernel instead. The server thus does no work for a disconnected
-    client.
+    The event loop notices a closed connection only when it reads from the connection, and the event loop does
+    not read during a request. This function asks the kernel instead. The server thus does no work for a
+    disconnected client.
     """
     transport = request.transport
     if transport is None or transport.is_closing():

@@ -112,9 +112,7 @@ class JobRoutes:
         self._reader = reader
 
     async def job(self, request: web.Request, caller: Caller, _: bytes) -> ResponseContent:
-        """Return the records of a job and its steps with their traces.
-
-        Return also the decisions about the job.
+        """Return the records of a job and of its steps with their traces, and the decisions about the job.
 
         Raises:
             NotFoundError: there is no record.

@@ -1,7 +1,7 @@
 """Refusal of queries that name an account or partition which is most likely misspelt.
 
-A name is refused if neither Slurm nor an energy record knows it. Slurm is queried only for partitions, and
-for accounts without records, and at most once a minute.
+A name is refused if neither Slurm nor an energy record knows the name. Slurm is queried only for partitions,
+and for accounts without records, and at most once a minute.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _MAX_NODES: Final = 100_000
 
 
 class Verdict(Enum):
-    """Whether a host may deliver a node's records.
+    """Result of the check whether a host may deliver a node's records.
 
     Attributes:
         ALLOWED: the host has an address of the node.

@@ -46,7 +46,7 @@ class SlurmNodeCache:
     async def read(self) -> tuple[Mapping[str, NodeInSlurm], str]:
         """Return the nodes by name, and the reason why Slurm did not answer.
 
-        The reason is empty if it answered.
+        The reason is empty if Slurm answered.
         """
         async with self._lock:
             if self._clock() - self._tried_s >= MIN_AGE_S:

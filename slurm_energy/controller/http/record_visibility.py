@@ -37,7 +37,7 @@ def restricted_selection(caller: Caller, selection: RecordSelection) -> RecordSe
 def visible_status(status: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
     """Return the entries of the status page that the caller may see.
 
-    Only operators see the use of quotas, because it includes the use of accounts and of other users.
+    Only operators see the use of quotas, because this entry includes the use of accounts and of other users.
     """
     quotas = status.get("quotas")
     if caller.rights.everything or not quotas:

@@ -130,7 +130,9 @@ class ByteBudget:
 
     @contextlib.asynccontextmanager
     async def reserve(self, body_bytes: int) -> AsyncIterator[None]:
-        """Context manager that waits for `body_bytes` free bytes. It reserves them during the `with` block.
+        """Context manager that waits for `body_bytes` free bytes.
+
+        The bytes are reserved during the `with` block.
 
         Raises:
             BusyError: the bytes did not become free in time.

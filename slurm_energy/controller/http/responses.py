@@ -77,7 +77,9 @@ class SignedResponder:
         return await self.send_object(status, error_object(error))
 
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
-        """Send a JSON object in pieces and sign it. `pieces` yields its text without the closing brace.
+        """Send a JSON object in pieces and sign it.
+
+        `pieces` yields the text of the object without the closing brace.
 
         The first piece is computed before the status is sent, so that an error in this piece can set the
         status.
@@ -106,7 +108,7 @@ class SignedResponder:
         """Send the rest of a response and wait until the client has read it.
 
         Without this wait, the kernel would buffer megabytes for a client that does not read, and would keep
-        them after the connection is closed.
+        these data after the connection is closed.
 
         Raises:
             ConnectionResetError: the client does not read.

@@ -336,7 +336,7 @@ class ControllerServer:
 async def _query(request: web.Request, body: bytes) -> dict[str, str]:
     """Return the query parameters, from the request line or from a JSON body.
 
-    Such a body is an object whose values are strings.
+    A JSON body is an object whose values are strings.
     """
     if request.method == "POST":
         query = await asyncio.to_thread(read_object, body)

@@ -104,7 +104,7 @@ class PowerSavingEngine:
 
     @property
     def boot_wait_s(self) -> float | None:
-        """Maximum seconds for which PrologSlurmctld may wait for a boot; None if it was not read yet."""
+        """Maximum seconds for which PrologSlurmctld may wait for a boot; None if not read yet."""
         return None if self._settings is None else self._settings[1].boot_wait_s
 
     def learn(self, arrivals: Sequence[NodeArrival], since: float, until: float) -> None:
@@ -122,7 +122,7 @@ class PowerSavingEngine:
     def cycle(
         self, config: PowerSavingConfig, idle_watts: Mapping[str, float], headroom_watts: float
     ) -> CycleReport:
-        """Decide once which nodes to power down or up, and do it in mode `on`.
+        """Decide once which nodes to power down or up. In mode `on`, carry out the decision.
 
         Args:
             config: the configuration.

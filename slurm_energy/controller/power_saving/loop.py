@@ -52,7 +52,7 @@ class PowerSavingLoop:
         config: returns the configuration.
         store: the database.
         live: the last live report of each node, for the power of idle nodes.
-        budget: the power budgets. A boot needs headroom under them.
+        budget: the power budgets. A boot needs headroom under the budgets.
         failures: log of failures; a repeated failure is logged once.
         run: runs Slurm's commands.
         clock: returns Unix seconds.

@@ -20,7 +20,7 @@ _CLOSE_S: Final = 3.0
 
 
 class PowerPhase(Enum):
-    """Power state of a node, as far as the node's readiness for jobs depends on it."""
+    """Power state of a node, from which it follows whether the node is ready for jobs."""
 
     READY, STOPPING, OFF, BOOTING, DOWN = range(5)
 
@@ -51,8 +51,8 @@ class PowerTransition:
 class NodeBoots:
     """Power states of the nodes at the last reading, and boots in progress. The methods are thread-safe.
 
-    A boot begins with a request, which senergyctld makes, or which Slurm makes for a job. It ends when the
-    node responds to slurmctld.
+    A boot begins with a request, which senergyctld makes, or which Slurm makes for a job. The boot ends when
+    the node responds to slurmctld.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ class Interventions:
         config: mode, permission to preempt, interval.
         changer: changes jobs in Slurm.
         run: runs Slurm commands for queries.
-        state: record of earlier interventions. Each call updates it.
+        state: record of earlier interventions. Each call updates this record.
         clock: returns Unix seconds.
     """
 

@@ -261,8 +261,8 @@ class PriorityLoop:
     def _check_clock(self, state: EngineState) -> None:
         """Discard the decayed usage if the system clock was set.
 
-        The usage is then computed again from records. Without this, it would have decayed for a time that has
-        not passed.
+        The usage is then computed again from records. Otherwise the usage would have decayed for a time that
+        has not passed.
         """
         ahead_s = time.time() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > _CLOCK_STEP_S:

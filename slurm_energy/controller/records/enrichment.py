@@ -27,8 +27,8 @@ class QuerySchedule:
     """Schedule of queries about open jobs, which are jobs whose accounting data are incomplete.
 
     A new job is queried at once. slurmdbd receives a job's end some seconds late, so the first
-    `_UNDELAYED_QUERIES` queries follow at the configured interval. After these the interval doubles, up to an
-    hour.
+    `_UNDELAYED_QUERIES` queries follow at the configured interval. After these queries the interval doubles,
+    up to an hour.
     """
 
     interval_s: float

@@ -1,4 +1,7 @@
-"""Deliveries of periods: parsing, check of the sender, storage, results. A period is energy of one node."""
+"""Deliveries of periods: parsing, check of the sender, storage, results.
+
+A period is the energy of one node in a time range.
+"""
 
 from __future__ import annotations
 

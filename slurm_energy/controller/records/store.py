@@ -176,7 +176,7 @@ class Store:
     def _keep_session(self) -> None:
         """Test the session of the writing thread at intervals.
 
-        The tests keep the server from ending the session as idle.
+        The tests prevent the server from ending the session because it is idle.
 
         If the session ended, its lock would be free, and another writer could take over.
         """

@@ -156,7 +156,7 @@ def _sums_by_key(
 
 
 def _value(group: GroupKey, name: str) -> str | int | None:
-    """Return the value of a dimension in a group; None if the group has no such value or it is unknown."""
+    """Return the value of a dimension in a group; None if the value is missing or unknown."""
     if group.kind != JOB:
         return None
     if name == "cpus":

@@ -173,7 +173,9 @@ class PassiveController:
             return state, problem
 
     async def _end_former_writer(self) -> tuple[bool, str | None]:
-        """End the database session of the controller that had the lease. Return whether its lock is free.
+        """End the database session of the controller that had the lease.
+
+        Return whether the lock of that session is free.
 
         If the lock is not free, also return the reason.
         """
@@ -228,7 +230,7 @@ class PassiveController:
 
 
 def _schema_problem(connection: Connection, name: str) -> str | None:
-    """Return the reason why this release of senergyctld cannot use a database; None if it can.
+    """Return why this release of senergyctld cannot use a database; None if it can use the database.
 
     A database of an older release can be used after a migration.
     """

@@ -51,7 +51,7 @@ class _Knowledge:
         pin: operating point that a user or operator fixed for the program; None means that the program has no
             pin.
         issued: starting point that an earlier answer gave to this job; None means that no earlier answer gave
-            one.
+            a starting point.
         runs: earlier runs of the program, oldest first.
         of_site: runs of the reference kernels (compute kernels) with which the site characterised the
             hardware, by class of reference kernel.
@@ -194,7 +194,7 @@ class TuningAdvisor:
             recommended: starting point that the earlier runs recommend.
             settled: starting point without exploration. It is stored instead of `recommended` if
                 `recommended` is a point that is tried for learning, and if another run of the program already
-                tries one.
+                tries such a point.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
@@ -275,7 +275,7 @@ async def _recommend(
 ) -> RecurringStart | None:
     """Return the starting point that the earlier runs recommend for a job.
 
-    The result is None if they recommend no point.
+    The result is None if the earlier runs recommend no point.
     """
     return await asyncio.to_thread(
         recurring_start,
