@@ -85,7 +85,7 @@ class Cluster:
         free: number of free units on usable nodes, by kind, shape (k,). Nodes that are off are usable.
         total: number of all units by kind, shape (k,).
         watts: power that all nodes would draw in their current states without jobs.
-        version: number of changes of free units and power states until now.
+        version: number of times that free units or power states have changed so far.
     """
 
     def __init__(self, kinds: Sequence[NodeKind]) -> None:
@@ -152,7 +152,7 @@ class Cluster:
         return list(zip((nodes.start + rows[order]).tolist(), parts.tolist(), strict=True))
 
     def take(self, allocation: Allocation) -> None:
-        """Allocate free units of usable nodes."""
+        """Allocate the units of an allocation. The units must be free, and the nodes usable."""
         self.version += 1
         for node, count in allocation:
             self.node_free[node] -= count

@@ -1,4 +1,4 @@
-"""Preemption of running jobs without a deadline for pending jobs whose deadline is at risk."""
+"""Preemption: jobs without a deadline are interrupted in favour of jobs whose deadline is at risk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSelection:
-    """Interruptions of running jobs that let a pending job meet its deadline.
+    """Running jobs to interrupt so that a pending job can meet its deadline.
 
     Attributes:
         shape: row of the shape (way to run the job) in which the pending job starts.
@@ -36,7 +36,7 @@ class PreemptionSelection:
 
 
 class DeadlinePreemption:
-    """Preemption of jobs without a deadline where a pending job would otherwise miss its deadline.
+    """Controller that interrupts jobs without a deadline if a pending job would miss its deadline.
 
     Args:
         jobs: workload with all jobs.
@@ -45,7 +45,7 @@ class DeadlinePreemption:
         runs: the running jobs.
         events: event queue, which provides the simulated time.
         demand: resources that jobs need.
-        left_watts: function that returns the power in watts that the budget leaves.
+        left_watts: function that returns the power in watts that is free under the budget.
         interrupt: function that interrupts a running job.
         start: function that starts a job in a shape.
         constrained: selection of jobs under constraints; None if only units and power restrict jobs.
@@ -81,7 +81,9 @@ class DeadlinePreemption:
         return at_risk_s(self._jobs, job, self._rules)
 
     def run(self, pending: Iterable[int]) -> None:
-        """Start each pending job, given by row, that would otherwise miss its deadline.
+        """Interrupt running jobs, and start the pending jobs that would otherwise miss their deadline.
+
+        `pending` has the rows of all pending jobs.
 
         Source: thesis, Algorithm 7.
         """
@@ -167,12 +169,12 @@ def all_at_risk_s(jobs: Workload, margin_s: float) -> Floats:
 def select_preemption(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
 ) -> PreemptionSelection | None:
-    """Return the interruptions with which a job at risk meets its deadline.
+    """Return the running jobs to interrupt so that a job at risk meets its deadline.
 
-    Of all possible interruptions, they lose the least energy.
+    Of all suitable sets of jobs, the result is the set whose interruption wastes the least energy.
 
-    The result is None if the job is not at risk, if free units suffice, or if no interruption lets the job
-    meet its deadline. Source: thesis, Algorithm 7.
+    The result is None if the job is not at risk, if free units suffice, or if the job would miss its deadline
+    in spite of all interruptions. Source: thesis, Algorithm 7.
 
     Args:
         jobs: workload with all jobs.
@@ -204,7 +206,7 @@ def select_preemption(
 
 
 def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:
-    """Return the running jobs without a deadline, and the energy that is wasted if each is interrupted."""
+    """Return the running jobs without a deadline, each with the energy that its interruption would waste."""
     return [
         Running(
             job_id=run.job,

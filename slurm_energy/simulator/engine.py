@@ -43,8 +43,8 @@ class Simulation:
         kinds: the kinds of nodes of the cluster.
         policy: scheduling policy. The policy orders the jobs and chooses the shape (way to run) of each job.
         settings: settings of the simulation, such as discipline, budget and preemption.
-        watch: function for checks, called with the time in seconds and the cluster's watts after all events
-            of one point in time. None means no checks.
+        watch: function that checks the simulation. It is called after all events of one point in time, with
+            the time in seconds and the watts of the cluster. None means no checks.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Simulation:
         """Simulate like `run`, but yield the queue of each scheduling pass and wait for the queue's ranking.
 
         The caller sends the ranking of each queue to the generator. The generator's return value is the
-        result of the simulation. `state` describes the cluster at each pass.
+        result of the simulation. At each pass, the caller can read the state of the cluster from `state`.
         """
         if self._jobs.count:
             self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
@@ -249,7 +249,7 @@ class Simulation:
             self._events.add(self._constrained.next_change_s(), EventKind.NODE, self._expect_window, None)
 
     def _admit(self, job: int) -> None:
-        """Make a job, given by row, pending."""
+        """Add the job of row `job` to the pending jobs."""
         self._stall.progress(self._events.now_s)
         if self._constrained is not None and self._constrained.expired([job]):
             self._runs.accounts.outcome[job] = JobOutcome.UNRUNNABLE
@@ -261,7 +261,7 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a scheduling pass if a job whose deadline is now at risk is still pending."""
+        """Request a scheduling pass if a job is still pending when its deadline begins to be at risk."""
         if job in self._pending:
             self._request_pass()
 
@@ -320,7 +320,7 @@ class Simulation:
         return math.inf if self._control is None else self._control.left_watts()
 
     def _request_pass(self) -> None:
-        """Schedule a scheduling pass at the next multiple of the interval, unless one is scheduled."""
+        """Schedule a scheduling pass at the next multiple of the interval, unless a pass is already due."""
         interval_s = self._settings.interval_s
         due_s = math.ceil(self._events.now_s / interval_s) * interval_s if interval_s else self._events.now_s
         if due_s < self._pass_due:

@@ -58,14 +58,15 @@ class SimulationColumns(NamedTuple):
 
     Attributes:
         free: free units by kind of nodes.
-        offered: units that are free at the start of a pass, from which packing chooses shapes.
+        offered: units that are free at the start of a pass. Under the discipline packing, chosen shapes must
+            fit in these units.
         pending, running, users, accounts: pending jobs, running jobs, usage of users, and accounts of jobs.
         plan: planned starts, for `metis`.
         jobs_watts: power of running jobs above the idle power of their units, shape (1,).
-        pass_due_s: time in seconds of the next scheduling pass, shape (1,). Infinity if none is scheduled.
-        last_s: time of the last events, and the latest time of an event without effect, shape (2,).
-        progress: four counts, shape (4,): arrived jobs, deadlines that have come at risk, scheduling passes,
-            and steps of the cluster's power.
+        pass_due_s: time in seconds of the next scheduling pass, shape (1,). Infinity if no pass is due.
+        last_s: two times in seconds: of the last events, and of the latest event without effect, shape (2,).
+        progress: four counts, shape (4,): arrived jobs, deadlines that have begun to be at risk, scheduling
+            passes, and steps of the cluster's power.
     """
 
     free: Ints
@@ -90,7 +91,7 @@ def empty_accounts(count: int) -> Accounts:
 
 @compiled
 def request_pass(policy: PolicyRules, state: SimulationColumns, now_s: float) -> None:
-    """Schedule a scheduling pass at the next multiple of the interval, unless one is scheduled."""
+    """Schedule a scheduling pass at the next multiple of the interval, unless a pass is already due."""
     interval_s = policy.interval_s
     due_s = np.ceil(now_s / interval_s) * interval_s if interval_s > 0 else now_s
     state.pass_due_s[0] = min(state.pass_due_s[0], due_s)

@@ -1,4 +1,4 @@
-"""Detection of settings that only the general engine simulates; compiled engines fall back to it."""
+"""Detection of simulations that the compiled engines do not support, only the general engine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
-    """Return whether anything besides units and time limits decides the schedule.
+    """Return whether the schedule depends on anything besides units and time limits.
 
-    Such influences are power, node failures and constraints.
+    The schedule may also depend on power, node failures or constraints.
 
     Args:
         jobs: workload with all jobs.

@@ -1,7 +1,8 @@
 """Admission of simulated jobs under a power budget, by the functions that also admit live jobs.
 
-A job is admitted if the power at its economic limit is free, or yields less work per watt in the running
-jobs. An admitted job starts once the limits in force leave enough power free, at its economic limit or above.
+A job is admitted if the power that it needs at its economic limit is free, or if the running jobs do less
+work per watt with this power. An admitted job starts as soon as the limits in force leave enough power free.
+Its power limit at the start is the economic limit or a higher limit.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class JobAdmission:
         return [self._economic[shape][2] for shape in shapes]
 
     def _find(self, shapes: Sequence[int]) -> None:
-        """Compute the economic power of the shapes for which it is not known yet."""
+        """Compute the economic power of those shapes whose economic power is not known yet."""
         unknown = sorted({shape for shape in shapes if shape not in self._economic})
         if not unknown:
             return
@@ -101,7 +102,7 @@ class JobAdmission:
         return headroom
 
     def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
-        """Return whether a job fits in the headroom, and the headroom in watts that is left.
+        """Return whether a job fits in the headroom, and the headroom in watts that remains afterwards.
 
         Args:
             watts: power that must be free for the job.
@@ -143,7 +144,7 @@ class JobAdmission:
         return committed_watts - math.fsum(saved)
 
     def reducible_watts(self, job: int, shape: int) -> float:
-        """Return the watts that limits can take from a job until the job is at its floor."""
+        """Return by how many watts power limits can lower the power of a job, down to its floor."""
         watts = self._reducible_watts.get(shape)
         if watts is None:
             limits = self._columns.limits([job], [shape])

@@ -127,7 +127,7 @@ def first_job(
 def _bound(
     policy: PolicyRules, nodes: Floats, traits: Ints, node: int, now: Moment, column: int
 ) -> tuple[float, float]:
-    """Return a lower bound of the tier and score of all jobs below a tree node."""
+    """Return lower bounds of the tier and of the score over all jobs below a tree node."""
     wait_s = max(0.0, now.now_s - nodes[node, NODE_SUBMIT])
     if wait_s >= policy.wait_bound_s:
         return 0.0, nodes[node, NODE_PLACE]
@@ -144,7 +144,11 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units, their maximum over all kinds of nodes, and that maximum for unlimited jobs."""
+    """Return the free units, and two maxima of them over the kinds of nodes.
+
+    The first maximum counts all free units. The second maximum is for jobs that would still run when the
+    reserved job starts. It excludes the units that the reserved job needs.
+    """
     most, most_long = 0, 0
     for kind in range(len(free)):
         most = max(most, free[kind])
@@ -162,7 +166,7 @@ def _counts(
     held: HeadReservation,
     fitting: bool,
 ) -> bool:
-    """Return whether a tree node has pending jobs. With `fitting`, return whether one of them may fit."""
+    """Return whether a tree node has pending jobs; with `fitting`, whether one of these jobs may fit."""
     if not fitting:
         return bool(nodes[node, NODE_SUBMIT] < np.inf)
     units, kind = nodes[node, NODE_SIZE], traits[node, TRAIT_KIND]

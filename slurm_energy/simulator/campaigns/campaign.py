@@ -78,7 +78,7 @@ class RunResult:
 
 
 def tasks(scenario: Scenario) -> list[CampaignTask]:
-    """Return one task for each policy and seed of a scenario, in this order."""
+    """Return one task for each pair of a policy and a seed, ordered by policy, then by seed."""
     seeds = range(scenario.schedule.seeds)
     return [CampaignTask(name, seed) for name in scenario.policy_names for seed in seeds]
 
@@ -90,13 +90,14 @@ def workload_of(
 
     Args:
         scenario: the scenario.
-        seed: seed of the random numbers; it also selects the part of a workload file.
+        seed: seed of the random numbers. If only a part of a workload file is used, the seed is also the
+            number of this part.
         predict: oracle that predicts the jobs that train models. It may be None if the scenario has no
             models.
 
     Returns:
-        The jobs; and the contents of the workload file, with the problems found in the file. The second value
-        is None if the jobs come from models only.
+        Two values: the jobs, and the contents of the workload file with the problems found in the file. The
+        second value is None if the scenario names no workload file.
     """
     section = scenario.workload
     loaded = _load(scenario, seed) if scenario.workload_files() else None
@@ -232,8 +233,8 @@ class ResultCache:
     """Cache of simulation results in a folder, so that an interrupted campaign can resume.
 
     Without a folder the cache stores nothing. A stored result is valid only for the same release of
-    slurm-energy, the same scenario text, the same policy file, and input files of the same size and time of
-    change.
+    slurm-energy, the same scenario text, the same policy file, and input files of the same size and
+    modification time.
     """
 
     def __init__(self, folder: Path | None, scenario: Scenario, policy_file: Path | None = None) -> None:
@@ -265,7 +266,7 @@ class ResultCache:
 
 
 def _file_state(path: Path) -> list[Any]:
-    """Return the path, size and time of change of a file; only the path if the file cannot be read."""
+    """Return the path, size and modification time of a file; only the path if the file cannot be read."""
     try:
         state = path.stat()
     except OSError:
@@ -363,7 +364,10 @@ def _run_all(
     jobs: int,
     policy_file: Path | None,
 ) -> Iterator[tuple[int, RunResult]]:
-    """Yield the position and the result of each pair, in the order in which the simulations finish."""
+    """Simulate each pair of a scenario and a task. Yield the position of the pair and the result.
+
+    Results are yielded in the order in which the simulations finish.
+    """
     if jobs == 1 or len(pairs) < 2:
         for position, (scenario, task) in enumerate(pairs):
             yield position, _one(scenario, task, predict)
@@ -391,8 +395,9 @@ def _one(scenario: Scenario, task: CampaignTask, predict: Predict | None) -> Run
 def _part(work: Workload, jobs: int, seed: int) -> Workload:
     """Return part number `seed` of a workload file, with `jobs` jobs per part.
 
-    Numbers above the last part continue with the first part. Times are shifted so that the part starts at 0.
-    If `jobs` is 0 or not below the number of jobs, the whole workload is returned.
+    Parts are numbered from 0. After the number of the last part, the numbers start again at the first part.
+    Times are shifted so that the part starts at 0. If `jobs` is 0 or not below the number of jobs, the whole
+    workload is returned.
     """
     if not jobs or jobs >= work.count:
         return work

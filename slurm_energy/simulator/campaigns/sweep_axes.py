@@ -1,4 +1,4 @@
-"""Axes of a sweep: the scenario keys that vary, and the values of each key. No input or output."""
+"""Axes of a sweep: the scenario keys that vary, and the values of each key. The module does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps: a scenario has one variant for each combination of the points on the axes of its sweep."""
+"""Sweeps: variants of a scenario. A variant has one point of each axis; all combinations occur."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class ConstrainedSelection:
         runs: the running jobs.
         events: event queue, which provides the simulated time.
         demand: resources that jobs need, and resources that are free, including power.
-        may_boot: whether nodes may be off. If so, each start is preceded by the time of a boot.
+        may_boot: whether nodes may be off. If so, the expected duration of each job includes the time of a
+            boot.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class ConstrainedSelection:
     def accepts(self, job: int) -> bool:
         """Return whether an arriving job can ever run.
 
-        Determine the possible shapes of the job, and count refused jobs.
+        The method also determines in which shapes the job can run. If there is no such shape, the method
+        counts the job as refused.
         """
         reasons = []
         for shape in self._work.shapes(job):
@@ -81,7 +83,10 @@ class ConstrainedSelection:
         return not all(reasons)
 
     def possible(self, shapes: Ints) -> Bools:
-        """Return which shapes of accepted jobs could start on the empty cluster."""
+        """Return the mask of the shapes that could start on the empty cluster.
+
+        The jobs of the shapes must have been accepted.
+        """
         return self._possible[shapes]
 
     def possible_now(self, jobs: Ints, shapes: Ints) -> Bools:
@@ -181,7 +186,11 @@ class ConstrainedSelection:
         return self._rules.notes(self._refused)
 
     def _by_priority(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return aged jobs first, then the others by priority of partition and QOS. Ties keep the ranking."""
+        """Return aged jobs first, then the others by priority of partition, then of QOS.
+
+        An aged job has waited longer than the bound on waiting. Jobs of equal priority keep the order of the
+        policy.
+        """
 
         def place(candidate: Candidate) -> tuple[bool, int, int]:
             partition, qos = self._rules.priority(candidate.job)

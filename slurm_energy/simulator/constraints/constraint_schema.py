@@ -171,7 +171,11 @@ def _limits(section: QosSection) -> JobLimits:
 def _numbers(
     names: Sequence[str], kinds: Sequence[NodeKind], table: str, reader: TableReader
 ) -> tuple[int, ...] | None:
-    """Return the numbers of the nodes that kinds and node sets name. Return None for all nodes."""
+    """Return the numbers of the nodes that `names` selects. None means all nodes.
+
+    Each entry of `names` is a kind of nodes or a set such as `gpu-[0-3]`. If `names` is empty, the result is
+    None.
+    """
     if not names:
         return None
     ranges: dict[str, range] = {}

@@ -128,7 +128,7 @@ class JobConstraints:
         )
 
     def nodes(self, job: int, shape: int) -> Ints:
-        """Return the numbers of the e nodes on which a job may run if it has a given shape, shape (e,)."""
+        """Return the numbers of the e nodes on which a job may run in the way `shape`, as an array (e,)."""
         key = (self.partition(job), self.reservation(job), int(self._work.hardware[shape]))
         if key not in self._nodes:
             partition, reservation, kind = key

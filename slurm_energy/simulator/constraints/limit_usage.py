@@ -31,7 +31,7 @@ class LimitUsage:
             self.add(run.job, run.shape)
 
     def add(self, job: int, shape: int) -> None:
-        """Count a job that starts in a shape against its limits."""
+        """Add a job that starts in a shape to the counts of the job's user, partition and QOS."""
         units = int(self._work.units[shape])
         for name, _ in self._rules.limits(job):
             for user in (_ALL_USERS, int(self._work.user[job])):

@@ -43,7 +43,7 @@ class DeferralControl:
         events: the simulated clock, and the queue for events.
         release: function that makes a held job pending.
         suspend: function that ends a run; the job is held afterwards.
-        left_watts: function that returns the power in watts that the budget leaves; infinity without a
+        left_watts: function that returns the power in watts that is free under the budget; infinity without a
             budget.
     """
 
@@ -85,7 +85,7 @@ class DeferralControl:
             self._request_cycle()
 
     def takes(self, job: int) -> bool:
-        """Hold an arriving job, given by row. Return False if the job is not deferrable."""
+        """Hold an arriving job and return True. If the job is not deferrable, only return False."""
         self._arrived = job + 1
         if not self._latest_s[job] > self._events.now_s:
             return False
@@ -238,7 +238,7 @@ class DeferralControl:
         return arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
 
     def _suspend_expensive(self) -> None:
-        """Suspend the checkpointable jobs that are cheaper to continue in a later slot."""
+        """Suspend the running checkpointable jobs whose remaining work is cheaper in later slots."""
         now_s, work = self._events.now_s, self._workload
         runs = [
             run

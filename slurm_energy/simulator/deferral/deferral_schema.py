@@ -114,7 +114,7 @@ class DeferralSection:
 
 
 def deferral_of(section: DeferralSection, name: str) -> Deferral | None:
-    """Return the deferral under the named policy; None for the name `off`.
+    """Return the settings of deferral with the deferral policy `name`; None for the name `off`.
 
     Raises:
         NotFoundError: there is no deferral policy of that name.
@@ -129,8 +129,8 @@ def deferral_of(section: DeferralSection, name: str) -> Deferral | None:
 def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
     """Split a policy name such as `zeus+cheapest` into ranking and deferral policy.
 
-    A name that is only a deferral policy gets the default ranking. A name that is only a ranking yields an
-    empty deferral policy, which stands for the scenario's deferral policy.
+    If the name is only that of a deferral policy, the ranking is `default_ranking`. If the name is only that
+    of a ranking, the second value is empty, which stands for the deferral policy of the scenario.
     """
     ranking, plus, deferred = name.partition("+")
     if plus:
@@ -139,7 +139,7 @@ def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
 
 
 def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
-    """Return the workload with the slack and the checkpointable marks that `[deferral]` gives to jobs.
+    """Return the workload with the columns `slack_s` and `checkpointable` filled in as `[deferral]` states.
 
     Slack that the workload file states is kept, up to the maximum slack.
     """

@@ -32,7 +32,9 @@ class SignalCosts:
 
 
 def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: SignalName) -> SignalCosts | None:
-    """Return the cost of jobs and cluster under the price signal, or emissions under carbon intensity.
+    """Return the cost of the jobs and of the cluster, or their emissions.
+
+    If `name` is the price, the result is the cost. If `name` is the carbon intensity, it is the emissions.
 
     Return None if the signal has no source. Cost and emissions include the PUE where the outside temperature
     is known.
@@ -64,7 +66,7 @@ def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
 
 
 def _between(series: SignalSeries, start_s: Floats, end_s: Floats) -> Floats:
-    """Return the integral of a signal between two times; NaN if a part of the signal is unknown."""
+    """Return the integral of a signal from each start to its end; NaN if a part of the signal is unknown."""
     known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
     known_s = known.integral(end_s) - known.integral(start_s)
     integral = series.integral(end_s) - series.integral(start_s)

@@ -39,7 +39,7 @@ def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Se
 
 
 def _repeated(rows: WorkloadRows) -> tuple[Bools, Bools]:
-    """Return two masks: rows that equal an earlier row, and rows that only have its job id."""
+    """Return two masks: rows equal to an earlier row, and other rows with the job id of an earlier row."""
     nothing = np.zeros(rows.count, np.bool_)
     head = rows.heads()
     named = rows.identity[head]

@@ -25,7 +25,8 @@ class InputProblems:
         examples: line numbers of the first affected lines, by file and problem.
         skipped: number of skipped lines.
         rejected: pairs of file and problem whose lines were skipped.
-        max_rows: maximum total number of rows of all files, because all rows are in memory together.
+        max_rows: maximum number of rows of all files together. The limit exists because all rows are in
+            memory at once.
         rows: number of rows read.
     """
 
@@ -91,7 +92,7 @@ class InputProblems:
         ]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one entry per file and problem, with the number of rows and the first line."""
+        """Return one dict per file and problem, with the number of affected rows and the first line."""
         return [
             {
                 "file": str(path),

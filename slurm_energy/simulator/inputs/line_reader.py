@@ -90,7 +90,7 @@ def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list
 
 
 def _clean(first: int, lines: list[bytes], problems: InputProblems) -> Iterator[tuple[int, list[bytes]]]:
-    """Return a block of lines in which lines that are too long or binary are empty."""
+    """Yield the block of lines, with an empty line in place of each line that is too long or binary."""
     if not lines:
         return
     if max(map(len, lines)) > MAX_LINE_BYTES:
@@ -146,7 +146,7 @@ def document(path: Path) -> bytes:
 
 
 def plain_suffix(path: Path) -> str:
-    """Return the suffix of a file name in lower case. A suffix such as `.gz` is ignored."""
+    """Return the suffix of a file name in lower case. For a name such as `jobs.csv.gz`, it is `.csv`."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst"):
         suffixes.pop()

@@ -103,7 +103,8 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
 def _csv_lines(rows: Iterator[Record], names: list[str], columns: Mapping[str, str]) -> Iterator[Line]:
     """Yield the values of each record by column name of `WorkloadRows`.
 
-    In a record with a wrong number of fields, one value is None.
+    A record with a wrong number of fields yields only a `submit_s` of None, so that the row counts as
+    unreadable.
     """
     indices = {own: names.index(name) for own, name in columns.items()}
     for number, fields in rows:
@@ -114,8 +115,8 @@ def _csv_lines(rows: Iterator[Record], names: list[str], columns: Mapping[str, s
 def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
     """Read the output of `sacct --json` (Slurm 22.05 and later) or `senergy acct --json`.
 
-    The reader recognises the program from the contents of the document. A job with an unexpected structure is
-    skipped. The line number of a job is its position in the document, counted from 1.
+    The reader recognises from the contents which of the two programs printed the document. A job with an
+    unexpected structure is skipped. The line number of a job is its position in the document, counted from 1.
 
     Raises:
         UsageError: the document is the output of neither program.
@@ -213,7 +214,7 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
 
 
 class _RowBlock:
-    """Block of rows of a file. Packed columns take a fifth of the memory of Python objects."""
+    """Block of rows of a file. After `packed`, the rows need a fifth of the memory."""
 
     def __init__(self) -> None:
         self.numbers: Any = []

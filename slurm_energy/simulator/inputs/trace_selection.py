@@ -94,7 +94,7 @@ class _Selection:
             self.rows = _clipped(self.rows, column, np.where(outside, bound, values))
 
     def keep_sample(self, section: TraceSection, seed: int) -> None:
-        """Keep a random sample of the jobs, then only its first jobs up to the maximum number."""
+        """Keep a random sample of jobs, then only the first jobs of the sample up to the maximum number."""
         heads = self.rows.heads()
         if section.sample < 1:
             draw = np.random.default_rng([section.sample_seed, seed]).random(len(heads))
@@ -108,7 +108,7 @@ class _Selection:
 
 
 def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
-    """Return the mask of the jobs whose shapes are all selected in `kept`."""
+    """Return the mask of the rows that belong to jobs whose rows are all selected in `kept`."""
     heads = rows.heads()
     whole = np.logical_and.reduceat(kept, heads)
     mask: Bools = np.repeat(whole, np.diff([*heads, rows.count]))

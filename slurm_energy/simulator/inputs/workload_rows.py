@@ -247,7 +247,10 @@ def _readable_licenses(rows: WorkloadRows) -> Bools:
 
 
 def _unit_hint(times: Floats) -> str:
-    """Return a hint that times may be in milliseconds, if this reading gives Unix times of recent decades."""
+    """Return a hint that times may be in milliseconds; empty if this unit is not plausible.
+
+    The unit is plausible if the times, read as milliseconds, are Unix times of recent decades.
+    """
     finite = times[np.isfinite(times)]
     plausible = (finite > 3e11) & (finite < 4e12)
     return ": milliseconds? set time_scale = 0.001" if np.sum(plausible) > 0.5 * max(1, len(finite)) else ""

@@ -75,7 +75,8 @@ _COMPILED_FROM_JOBS, _CACHED_FROM_JOBS = 20_000, 1000
 def pays(jobs: int) -> bool:
     """Return whether this module is faster than the general engine for this number of jobs.
 
-    The compilation, once per installation, takes as long as the general engine takes for 20,000 jobs.
+    The functions are compiled once per installation. The compilation takes as long as the general engine
+    takes for 20,000 jobs.
     """
     return jobs >= (_CACHED_FROM_JOBS if is_cached(_run) else _COMPILED_FROM_JOBS)
 

@@ -74,7 +74,7 @@ def _outcome(
 ) -> SimulationResult:
     """Return the simulation result for the computed start times.
 
-    The result shares columns with the workload. This saves memory with millions of jobs.
+    The result shares columns with the workload, to save memory with millions of jobs.
     """
     count, ran = jobs.count, bool(np.all(runnable))
     time_s = jobs.time_s if ran else np.where(runnable, jobs.time_s, 0.0)
@@ -261,7 +261,10 @@ def _schedule(
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
-    """Return the time in seconds at which the first blocked job can start, and the spare units then."""
+    """Return when the first blocked job can start, and the number of units that are spare at this time.
+
+    The time is in seconds.
+    """
     index = 0
     while index < running and (free < need or expected_s[index] <= now):
         free += units[expected_job[index]]

@@ -164,8 +164,8 @@ def _place(
         now_s: current time in seconds.
         job: row of the job.
         is_aged: whether the job has waited longer than the bound on waiting.
-        max_delay: largest allowed time until the job's end, divided by the shortest possible time until its
-            end.
+        max_delay: largest allowed time until the end of the job, divided by the shortest possible time until
+            this end.
         placed: number of jobs in `StartPlan.placed`.
         waiting: number of jobs that are planned to start later.
     """

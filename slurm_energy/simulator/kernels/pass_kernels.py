@@ -102,9 +102,10 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return the reservation that remains after a job has started.
+    """Return the reservation as it is after a job other than the reserved job has started.
 
-    The job has a shape that ends at `end_s`.
+    The started job runs in the shape `shape`, with the expected end `end_s`. If the job may still run at the
+    start of the reserved job, its units are no longer spare.
     """
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
@@ -171,7 +172,11 @@ def _median(
     free: Ints,
     now_s: float,
 ) -> float:
-    """Return the median over pending jobs of the lowest energy-delay product among the offered shapes."""
+    """Return the median of the lowest energy-delay product of each pending job.
+
+    Under the discipline packing, only shapes that fit in the units `free` count, unless the job has waited
+    longer than the bound on waiting.
+    """
     pending, count = state.pending, state.pending.tally[0]
     if policy.discipline == PACKING:
         values, size = np.empty(count), 0

@@ -31,7 +31,7 @@ _TOP = np.uint64(58)
 def _positions() -> Ints:
     """Return the table of bit positions for a word with one bit set.
 
-    The index is the top six bits of the word's product with `_DE_BRUIJN`.
+    The index into the table is the top six bits of the product of the word and `_DE_BRUIJN`.
     """
     table = np.zeros(64, np.int64)
     for bit in range(64):

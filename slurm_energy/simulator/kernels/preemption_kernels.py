@@ -38,9 +38,10 @@ def preempt_for_deadlines(
 
 @compiled_with_memory
 def _preempt(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> bool:
-    """Start a job at risk instead of running jobs. The selection of these jobs loses the least energy.
+    """Interrupt running jobs so that a job at risk can start, and start this job.
 
-    Do nothing if the job would miss its deadline even then.
+    The interrupted jobs are the set that wastes the least energy. If the job would miss its deadline in spite
+    of all interruptions, nothing is done.
 
     Returns:
         Whether the job started.
@@ -101,7 +102,7 @@ def _victims(
 
     Return whether these interruptions free enough units, and the jobs as indices of `others`.
 
-    The result is that of `scheduling.preemption.victims`.
+    The selection is the same as by `scheduling.preemption.victims`.
     """
     candidates, units = np.empty(len(others), np.int64), np.empty(len(others), np.int64)
     size, whole = 0, 0
@@ -130,7 +131,7 @@ def _victims(
 
 @compiled_with_memory
 def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
-    """Return the candidates of the cheapest solution, in their order."""
+    """Return the candidates that the cheapest solution interrupts, in the order of `candidates`."""
     selected, size, amount = np.empty(len(candidates), np.int64), 0, missing
     for index in range(len(candidates) - 1, -1, -1):
         if amount > 0 and taken[index, amount]:

@@ -123,8 +123,8 @@ def _plain_score(
 ) -> float:
     """Return the score of a job whose lowest time or energy-delay product is `value`.
 
-    The function is used for jobs without a deadline. For jobs with a deadline, it is used under policies
-    other than `blend`, `kairos` and `aurachronos`.
+    The function is used for all jobs without a deadline. It is also used for jobs with a deadline, except
+    under the policies `blend`, `kairos` and `aurachronos`.
     """
     code = policy.code
     if code == CHRONOS and jobs.whole[job, URGENT]:
@@ -142,7 +142,7 @@ def lowest_score(
     """Return the score of a job without a deadline, or a lower bound of the scores of many jobs.
 
     The result may be computed from the extreme values of many jobs. Each step of the computation is
-    monotonic. Therefore the result is then not above the score of any of these jobs, rounding included.
+    monotonic. Therefore the result is then never above the score of any of these jobs, even with rounding.
 
     Args:
         policy: parameters of the scheduling policy.
@@ -208,9 +208,9 @@ def _blend(
 def _packing_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
 ) -> tuple[float, int]:
-    """Return the score of a job and its shape. The policy chooses the shape among those that fit now.
+    """Return the score of a job, and the shape that the policy chooses among the shapes that fit now.
 
-    The shape is -1 if none fits now.
+    The shape is -1 if no shape fits now.
     """
     code = policy.code
     if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):
@@ -250,9 +250,8 @@ def _in_time(
 ) -> tuple[float, int]:
     """Return the score and the shape of a job.
 
-    Under `aurachronos` the job has a deadline. Under `kairos` it may be any job.
-
-    Under `aurachronos` the function is for jobs with a deadline, under `kairos` for all jobs.
+    Under `aurachronos`, the function is used only for jobs with a deadline. Under `kairos`, it is used for
+    all jobs.
 
     Shapes in which the job misses its deadline are skipped, unless the job misses its deadline in all shapes.
     """

@@ -1,8 +1,8 @@
 """Power limits of the running jobs under a power budget, computed by the functions that senergyctld uses.
 
 Every control cycle distributes the budget among the working jobs. Lower limits take effect one control period
-after the decision, because agents need this time to apply and confirm them. Limits are raised only by power
-that the limits in force leave free.
+after the decision, because agents need this time to apply and confirm them. Limits are raised only as far as
+the limits in force leave power free.
 """
 
 from __future__ import annotations
@@ -110,11 +110,15 @@ class BudgetControl:
         self._reserved_watts = 0.0
 
     def left_watts(self) -> float:
-        """Return the power in watts that starting jobs may add now. A negative value means an excess."""
+        """Return the watts that starting jobs may add now; negative if the budget is exceeded."""
         return self.limit_watts() + SLACK_WATTS - self._commitment.watts()
 
     def limit_watts(self) -> float:
-        """Return the limit for decisions: the lowest budget until lower power limits would take effect."""
+        """Return the limit for decisions, in watts.
+
+        The limit is the lowest budget between now and the time at which power limits that are lowered now
+        take effect.
+        """
         now_s = self._events.now_s
         return self._budget.lowest(now_s, now_s + self._lead_s())
 
@@ -154,7 +158,7 @@ class BudgetControl:
         return self._admission.headroom_at_prices(working, limit_watts, fixed_watts, self._events.now_s)
 
     def permits_nodes(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the budget permits changes of nodes' power that no start of a job causes."""
+        """Return whether the budget permits changes of nodes' power apart from the starts of jobs."""
         return self.outlook.permits_nodes(steps, self.limit_watts())
 
     def make_room(self, watts: float) -> bool:
@@ -257,9 +261,10 @@ class BudgetControl:
             self._interrupt_until_kept(self._binding_watts() if self._pending else self.limit_watts())
 
     def _binding_watts(self) -> float:
-        """Return the limit that power must keep now, even before decided lower limits take effect.
+        """Return the limit that the power must keep already now, while decided lower limits are not in force.
 
-        A step of the budget that is not known ahead becomes binding after one control period.
+        If steps of the budget are announced, the limit is the present budget. If not, a lower budget becomes
+        the limit only one control period after its step.
         """
         now_s = self._events.now_s
         if self._rules.announced:
@@ -270,7 +275,10 @@ class BudgetControl:
         return [run for run in self._runs.running.values() if run.working]
 
     def decide(self, working: Sequence[RunningJob]) -> None:
-        """Distribute the budget among the working jobs: lower limits, and raise limits by free power."""
+        """Distribute the budget among the working jobs.
+
+        Some limits are lowered. Other limits are raised as far as power is free.
+        """
         watts = np.array([run.watts for run in working])
         full_watts = self._jobs.power_watts[[run.shape for run in working]]
         if np.array_equal(watts, full_watts) and self.left_watts() >= self._reserved_watts:
@@ -289,7 +297,7 @@ class BudgetControl:
         self._raise([self._runs.running[run.job] for run in working], target_watts)
 
     def _targets(self, working: Sequence[RunningJob], watts: Floats, full_watts: Floats) -> Floats:
-        """Return the power that each working job should get. Changes that are too small are left out.
+        """Return the power that each working job should get. A job keeps its power if the change is small.
 
         Args:
             working: the working jobs.

@@ -14,8 +14,7 @@ class BudgetExcess:
 
     Attributes:
         over_s: seconds in which the power of the cluster exceeded the budget.
-        nodes_over_s: seconds, a part of `over_s`, in which the nodes alone exceeded the budget, without any
-            job.
+        nodes_over_s: part of `over_s` in which the nodes would have exceeded the budget even without any job.
     """
 
     def __init__(self, budget: StepFunction | None) -> None:
