@@ -49,7 +49,7 @@ def _help(option: SacctOption) -> str:
 
 def _refusing(option: SacctOption) -> type[argparse.Action]:
     class RefusedOption(argparse.Action):
-        """Action that refuses an option of sacct which has no meaning here."""
+        """Action of argparse that raises an error for an option of sacct that has no meaning here."""
 
         def __call__(self, *_: object, **__: object) -> None:
             raise UsageError(f"senergy acct: {'/'.join(option.names)}", "is not an option here", option.doc)

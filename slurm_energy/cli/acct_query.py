@@ -120,7 +120,10 @@ def jobs_of_records(
 def _selected_running(
     records: Sequence[AccountedRecord], parameters: Mapping[str, str]
 ) -> list[AccountedRecord]:
-    """Return the unfinished records that the parameters of a request select, with the state RUNNING."""
+    """Return the unfinished records that the parameters of a request select.
+
+    Their state is set to RUNNING.
+    """
     jobs, users, partitions, nodes = (
         frozenset(filter(None, parameters.get(key, "").split(","))) for key in _RUNNING_KEYS
     )
@@ -203,7 +206,10 @@ def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 
 
 def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with emissions and cost. The energy of a job is spread evenly over its run time."""
+    """Return the rows with emissions and cost.
+
+    For this purpose, the energy of a job is spread evenly over the job's run time.
+    """
     usages = [row.usage for row in rows if row.usage is not None]
     if not usages:
         return list(rows)
@@ -221,7 +227,10 @@ def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with the untuned runs of their programs. Only completed runs are comparable."""
+    """Return the rows with the untuned runs of their programs.
+
+    Only rows of completed jobs get untuned runs, because other jobs are not comparable.
+    """
     programs = [program_of(row.usage) if row.state == _COMPLETED else None for row in rows]
     distinct = [program for program in dict.fromkeys(programs) if program is not None]
     runs: dict[ComparableProgram | None, UntunedRuns | None] = {}

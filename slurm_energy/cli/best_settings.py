@@ -227,7 +227,7 @@ def _curve(program: Any) -> ResponseCurve | None:
 
 
 def _is_hardware(product: str, gpu_kind: str | None) -> bool:
-    """Return whether a GPU product is of the kind `gpu_kind`, in Slurm's notation. True without a kind."""
+    """Return whether a GPU product is of the kind `gpu_kind` (Slurm's GRES type); True if that is None."""
     if gpu_kind is None:
         return True
     from slurm_energy.oracle.hardware.hardware_files import find_hardware

@@ -1,7 +1,7 @@
 """Generator of shell completion: `python -m slurm_energy.cli.completion bash|zsh|fish`.
 
 shtab writes the commands and options from the parsers. The values come from `completion_values`. The scripts
-start no Python. A word that a daemon supplies comes from a command that is stopped after a second.
+start no Python. Words that a daemon supplies are printed by a command that is stopped after a second.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _add_sources(command: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _functions(source: ValueSource) -> dict[str, Any]:
-    """Return the functions of each shell for a source, in the form of shtab."""
+    """Return the functions that complete words from a source, by shell, in the form that shtab requires."""
     fish = f"(__fish_complete_list , {source.name})" if source.is_list else f"({source.name})"
     preamble = {"bash": _bash(source), "zsh": _zsh(source), "fish": _fish(source)}
     return {"bash": source.name, "zsh": source.name, "fish": fish, "preamble": preamble}

@@ -12,7 +12,7 @@ from slurm_energy.errors import EXIT_OK
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write a new file with the readable rows. Print the number of missing rows. Return the exit code."""
+    """Write a new file with the readable rows. Print how many rows are missing. Return the exit code."""
     with ProgressLine("recovering", "rows") as line:
         result = recovery.recover(args.damaged, args.new, line.report)
     if args.json:

@@ -107,11 +107,10 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return earlier records of jobs that were requeued and have a run in the time window.
+    """Return the earlier records of requeued jobs that have a run in the time window.
 
-    The returned records are of runs before the window.
-
-    The energy of all runs of a job counts.
+    The returned records are of runs before the window. They are needed because the report counts the energy
+    of all runs of a job.
 
     Args:
         controller: client of the controller.

@@ -77,7 +77,9 @@ def _best(
     prediction: Prediction,
     notes: list[str],
 ) -> BestSettings | None:
-    """Return the best known settings for --best. None without --best, or if no response to settings is known.
+    """Return the best known settings for --best.
+
+    None if --best was not given, or no response curve of the job is known.
 
     A warning about a GPU cap that is predicted to be harmful is added to `notes` in any case.
     """
@@ -205,7 +207,9 @@ def predict(
 
 
 def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest) -> Prediction:
-    """Return the training model's prediction with the calibration in the file `path`. History is not used.
+    """Return the training model's prediction with the calibration in the file `path`.
+
+    Measured runs are not used.
 
     Raises:
         UsageError: the script does not name a model and a GPU type that the training model knows, or names
@@ -235,9 +239,7 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
     """Return a list with the oracle of training jobs.
 
-    The list is empty if this oracle cannot predict the job.
-
-    In the second case the reason is added to `notes`.
+    If this oracle cannot predict the job, the list is empty and the reason is added to `notes`.
     """
     if not request.gpu_kind:
         notes.append("the model was not used: no kind of GPU is named (--gpus=a100:4)")
@@ -272,7 +274,9 @@ class _Controller:
         self._args, self._notes, self._total_timeout_s = args, notes, total_timeout_s
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Request a prediction from the controller; None if it knows no similar runs or does not answer.
+        """Request a prediction from the controller.
+
+        The result is None if the controller knows no similar runs or does not answer.
 
         Raises:
             ForbiddenError: the job belongs to another user.

@@ -74,9 +74,9 @@ def _options(actions: list[argparse.Action]) -> Iterator[str]:
 
 
 def option_value(action: argparse.Action) -> str:
-    """Return the value of an option, or the name of an argument.
+    """Return the placeholder of an option's value, or the name of an argument.
 
-    The value of an option follows a blank or has the form `[=VALUE]`.
+    The placeholder of an option's value follows a blank, or has the form `[=VALUE]` if the value is optional.
     """
     if action.nargs == 0:
         return ""

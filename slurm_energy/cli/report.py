@@ -173,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_pages(args: argparse.Namespace) -> int:
-    """Write HTML pages. The words of the command line are conditions only, without the name of a report."""
+    """Write HTML pages. All words of the command line are conditions; none names a report."""
     from slurm_energy.cli import report_pages
     from slurm_energy.reports.utilization.grammar import parse_report
 

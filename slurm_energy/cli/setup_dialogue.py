@@ -34,7 +34,7 @@ class TerminalDialogue:
             emit_verbatim(change.diff())
 
     def show_reversal(self, reversal: FileReversal) -> None:
-        """Print the diff of a change that is taken back."""
+        """Print the diff of the reversal of a change."""
         if self._quiet:
             return
         if reversal.data is None:

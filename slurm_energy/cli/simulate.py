@@ -141,7 +141,7 @@ def _simulate(args: argparse.Namespace) -> None:
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run the simulations of one array task: every Nth one of all variants.
+    """Run the simulations of one array task, which are every Nth simulation of all variants.
 
     Results go to the output folder.
     """

@@ -39,7 +39,7 @@ def write_all(
     variants only the totals are written.
 
     Returns:
-        The simulation result of each policy, by variant; empty if no output needs them.
+        For each variant, the simulation results by policy. The list is empty if no output needs the results.
     """
     if not (args.out or args.html or args.plots):
         return []

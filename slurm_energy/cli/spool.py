@@ -1,4 +1,4 @@
-"""`senergy spool`: records on this node that wait for the controller or that it rejected."""
+"""`senergy spool`: records on this node that wait for delivery, or that the controller rejected."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
 
 
 def _table(alternatives: list[dict[str, Any]], kpis: list[str]) -> list[str]:
-    """Return the alternatives with the changes that they cause in the energy and in the objective's KPIs."""
+    """Return a table of the alternatives, with their change of the energy and of the objective's KPIs."""
     names = [name for name in dict.fromkeys([*kpis, "energy_kwh"]) if name in alternatives[0]["kpis"]]
     width = max(len("Alternative"), *(len(one["name"]) for one in alternatives))
     widths = [max(16, len(name)) for name in names]

@@ -1,4 +1,7 @@
-"""`senergy study validate`: effect of the deployment with intervals, verdicts, and undo on a broken limit."""
+"""`senergy study validate`: measured effect of the deployment, and verdicts.
+
+The effect is stated with confidence intervals. A deployment that breaks a limit is undone.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ProgressBar:
         self._text = line.rstrip()
 
     def _total(self, schedule: SweepSchedule) -> int:
-        """Return the number of runs of the sweep, if no further sweep point is dropped."""
+        """Return the number of runs that the sweep will have if no further sweep point is dropped."""
         dropped = len(schedule.dominated | schedule.failed)
         active = len(self._state.points) - dropped
         ended = sum(run.point in schedule.dominated | schedule.failed for run in self._state.runs)

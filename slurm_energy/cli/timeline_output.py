@@ -65,7 +65,9 @@ class TraceFile:
 
 @contextlib.contextmanager
 def _trace_file(path: Path | None) -> Iterator[TraceFile | None]:
-    """Write a trace file; without a path, yield None.
+    """Context manager that returns a trace file to write to, or None if `path` is None.
+
+    At the end of the `with` block, the file is completed, or discarded after an error.
 
     Raises:
         EnergyError: the file cannot be written.

@@ -87,7 +87,10 @@ def run(args: argparse.Namespace) -> int:
 def _plan(
     args: argparse.Namespace, folder: Path, request: NodeRequest, size: tuple[int, int]
 ) -> dict[str, Any]:
-    """Return the stored plan in the folder, or describe the node and store a new plan."""
+    """Return the plan that is stored in the folder.
+
+    If there is none, describe the node and store a new plan.
+    """
     from slurm_energy.sweep import characterisation
     from slurm_energy.sweep.reference_kernels import CLASSES
 

@@ -102,7 +102,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def data_bytes(text: str) -> float:
-    """Return the bytes of a size such as `50GB`, `1.5 TiB` or `100B`. A number without unit is ambiguous.
+    """Return the bytes of a size such as `50GB`, `1.5 TiB` or `100B`. A number without a unit is refused.
 
     Raises:
         ArgumentTypeError: the text is not a size.
@@ -270,7 +270,7 @@ def _predictions(
     """Return the prediction for each cluster.
 
     A cluster without similar runs, or without an answer within `_OTHERS_TIMEOUT_S`, gets the prediction of
-    this cluster. A note names the cluster that did not answer.
+    this cluster. A note is added for each cluster that did not answer.
     """
     others = [name for name in wanted if name != config.cluster.name]
     answers: dict[str, Prediction | EnergyError | None] = {}

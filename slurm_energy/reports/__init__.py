@@ -1,4 +1,4 @@
 """Presentation of energy records: tables, energy labels, plots and HTML pages.
 
-Pure functions from records to text.
+All functions are pure: they return text that depends only on the given records.
 """

@@ -102,7 +102,7 @@ def energy_page(
         subject: cluster, account or user that the page is about.
         document: usage by account, user, policy and partition, in the intervals of the chart.
         jobs: jobs that ran in the time window.
-        linked: subjects whose pages are in the same directory, so that this page links to them.
+        linked: subjects whose pages are in the same directory; the page has links to these pages.
         now: current time for the footer; None omits the date.
     """
     rows = [row for row in document.rows if subject.includes(row)]
@@ -138,7 +138,7 @@ def _subtitle(document: UsageDocument) -> str:
 
 
 def _interval_label(start: float, end: float) -> str:
-    """Return the name of an interval at the axis and in the table."""
+    """Return the name of an interval, for the axis of the chart and for the table."""
     hours = (end - start) / 3600
     return datetime.fromtimestamp(start).strftime("%d %b %H:%M" if hours < 23 else "%d %b")
 

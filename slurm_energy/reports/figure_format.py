@@ -18,7 +18,7 @@ class DisplayUnits:
     Attributes:
         prefix: one of K, M, G, T, P for all numbers; an empty value means that each number gets the prefix
             that suits it.
-        convert: if False, plain numbers in the base unit are written. `prefix` takes precedence, as in sacct.
+        convert: if False, plain numbers in the base unit are written unless `prefix` is set, as in sacct.
     """
 
     prefix: str = ""

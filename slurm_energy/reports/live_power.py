@@ -81,7 +81,7 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _by_component_type(watts: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return watts by component type, so that all GPUs are one entry; None if unknown.
+    """Return watts by component type, so that the sum of all GPUs is one entry; None if unknown.
 
     A column for each of eight GPUs would not fit into a terminal.
     """

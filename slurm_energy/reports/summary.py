@@ -161,7 +161,10 @@ class Summary:
         return self.energy_joules * self.mean_jct_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return the totals by name. A key that a simulation's summary also has means the same there."""
+        """Return the totals by name.
+
+        Keys that also occur in a simulation's summary have the same meaning in both.
+        """
         return {
             "jobs": self.jobs,
             "completed": self.completed,

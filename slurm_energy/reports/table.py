@@ -135,7 +135,10 @@ def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: s
 
 
 def check_columns(fields: Sequence[Field[Row]], text: str | None, flag: str, listing: str) -> None:
-    """Check a list of columns as `parse_columns` does, before a slow request. A list of None is valid."""
+    """Check a list of columns as `parse_columns` does, before a slow request.
+
+    If `text` is None, do nothing.
+    """
     if text is not None:
         parse_columns(fields, text, flag, listing)
 

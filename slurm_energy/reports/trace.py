@@ -1,6 +1,6 @@
 """Power traces of jobs: decoding, summing over nodes, and averaging to the resolution of a plot.
 
-Plain Python on `array`, because importing numpy takes longer than a short command.
+The module uses `array` instead of numpy, because the import of numpy takes longer than a short command.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def program_lines(answer: Mapping[str, Any], now_unix_s: float | None = None) ->
 
     Args:
         answer: the response to `GET /v1/tuning`.
-        now_unix_s: current time; None means by the clock.
+        now_unix_s: current time; None means the time of the system clock.
     """
     now_unix_s = time.time() if now_unix_s is None else now_unix_s
     for number, program in enumerate(answer.get("programs") or ()):

@@ -260,7 +260,7 @@ class JobUsage:
 
     @property
     def budget_capped_seconds(self) -> float | None:
-        """Seconds in which a power budget lowered the limits of devices, on the node with most of them.
+        """Seconds in which a power budget lowered limits of devices, on the node with the most such seconds.
 
         The value is None if there is no budget.
         """
@@ -268,7 +268,7 @@ class JobUsage:
 
     @property
     def throttled_seconds(self) -> float | None:
-        """Seconds in which a device was throttled, on the node with most of them.
+        """Seconds in which a device was throttled, on the node with the most such seconds.
 
         The value is None if throttling is unknown.
         """
@@ -276,14 +276,14 @@ class JobUsage:
 
     @property
     def uncertain_seconds(self) -> float:
-        """Seconds in which a counter may have missed a wrap, on the node with most of them."""
+        """Seconds in which a counter may have missed a wrap, on the node with the most such seconds."""
         return max(record.uncertain_seconds for record in self.records)
 
     @property
     def quality(self) -> Quality | None:
         """The worst quality of the job's energies; partial if a node or a measurable component is missing.
 
-        Components that cannot be measured, often `dram` and mostly `other`, are listed in
+        Components that cannot be measured, such as `dram` or `other` on many nodes, are listed in
         `unknown_components` and do not make the total partial. None if no quality is known.
         """
         if self.energy_joules is None:
@@ -339,8 +339,8 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 def _job_order(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
     """Return the sort key of a run.
 
-    The key is the job id. For array tasks and components of heterogeneous jobs, the key is the common job id,
-    then the number of the task or component.
+    The key is the job id. For array tasks and components of heterogeneous jobs, the key consists of the job
+    id of the array or heterogeneous job, and the number of the task or component.
     """
     display_id = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _ARRAY_OR_HETEROGENEOUS_ID.fullmatch(display_id)

@@ -23,12 +23,12 @@ _MONEY: Final = ("Cost", "CostIT")
 
 
 def needs_baseline(columns: Iterable[Column[AcctRow]]) -> bool:
-    """Return whether a column compares jobs with untuned runs of their programs."""
+    """Return whether any of the columns compares a job with untuned runs of the job's program."""
     return any(column.field.name in _BASELINE for column in columns)
 
 
 def needs_footprint(columns: Iterable[Column[AcctRow]]) -> bool:
-    """Return whether a column shows emissions or cost."""
+    """Return whether any of the columns shows emissions or cost."""
     return any(column.field.name in _FOOTPRINT for column in columns)
 
 

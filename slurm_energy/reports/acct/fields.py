@@ -33,7 +33,8 @@ class Style:
         units: decimal prefixes and units of the numbers.
         time_format: format of times, as in `SLURM_TIME_FORMAT`.
         now: current time, for relative times; None if not needed.
-        unknown: text for an unknown value that the row should have. The text is empty in output for programs.
+        unknown: text that stands for an unknown value. The text is empty in output for programs. It is not
+            used where a column does not apply to a row.
     """
 
     units: DisplayUnits = DisplayUnits()
@@ -130,7 +131,7 @@ class Field(Generic[Row]):
 
 
 def _job_only(value: Callable[[JobUsage], Value]) -> Callable[[JobUsage], Value]:
-    """Return a copy of a column's value function that returns None for Slurm steps. sacct does the same."""
+    """Return a function that returns `value` for jobs and None for Slurm steps, as sacct does."""
     return lambda usage: value(usage) if usage.first.step is None else None
 
 

@@ -1,7 +1,7 @@
 """Rows of `senergy acct`: a row of Slurm's accounting together with the energy of that job or step.
 
-Pure functions. The rows and their order come from sacct. Each row is joined with the energy record of the
-same cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
+All functions are pure. The rows and their order come from sacct. Each row is joined with the energy record of
+the same cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
     """Return the run of a job that a row of sacct describes.
 
     A record that the controller has linked to Slurm's accounting contains the time of submission. This time
-    identifies the run, because it differs between the runs of a job. If no record has this link, the run
-    whose time is nearest to that of the row is chosen.
+    identifies the run, because it differs between the runs of a job. If no record has this link, the run that
+    is nearest in time to the row is returned.
     """
     submit = seconds_of(cells, "Submit")
     linked = [run for run in runs if run.job.submit is not None and run.job.submit == submit]

@@ -69,7 +69,10 @@ def _jobs(jobs: Sequence[Row], max_rows: int | None) -> list[str]:
 
 
 def _nodes(nodes: Sequence[Row], max_rows: int | None) -> list[str]:
-    """Return the table of nodes. Nodes in an unhealthy state come first; then the order is by power."""
+    """Return the table of nodes.
+
+    Nodes in an unhealthy state come first. The power decides the further order.
+    """
     if not nodes:
         return ["no node to show"]
     order = sorted(

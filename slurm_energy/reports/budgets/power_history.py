@@ -21,8 +21,8 @@ class PowerHistory:
         interval_s: length of an interval in seconds.
         limit_watts: lowest limit of each interval.
         measured_watts, max_watts: mean and maximum of the measured power.
-        committed_watts: maximum of the committed power, which is the most that the limits in force permit
-            devices to draw.
+        committed_watts: maximum of the committed power. Committed power is the maximum power that the limits
+            in force permit devices to draw.
         capped_watts: mean power by which limits reduced the power of devices.
         over_s: seconds of each interval in which the measured power was above the limit.
     """

@@ -105,7 +105,7 @@ def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
 
 
 def gain_text(advice: FindingAdvice) -> str:
-    """Return an advice's expected gain, the source of the gain, and the way to check it, as text."""
+    """Return text on the gain that an advice promises, the source of this figure, and the way to check it."""
     parts = [duration_text(advice.seconds_gain)] if advice.seconds_gain else []
     if advice.joules_gain is not None:
         parts.append(with_unit(advice.joules_gain, "J"))

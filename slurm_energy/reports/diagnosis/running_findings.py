@@ -14,7 +14,7 @@ _HEADER: Final = f"{'JOB':>10} {'USER':<12} {'NODES':>5} {'ELAPSED':>10} {'TIME'
 
 
 def findings_screen(response: Row, clock: str) -> list[str]:
-    """Return the lines of the whole screen: one line per finding, the jobs that lose most energy first.
+    """Return the lines of the whole screen, one per finding. Jobs that waste the most energy come first.
 
     Args:
         response: response to `GET /v1/findings`.

@@ -46,7 +46,7 @@ class WastePattern:
 def waste_patterns(
     diagnosed: Iterable[tuple[JobUsage, Sequence[JobFinding]]], by: str | None, top: int
 ) -> list[WastePattern]:
-    """Return the patterns that cost most energy, in descending order within each group.
+    """Return the patterns with the most lost energy, in descending order within each group.
 
     Args:
         diagnosed: jobs with their findings.

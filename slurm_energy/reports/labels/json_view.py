@@ -26,10 +26,10 @@ def document(
 
     Args:
         jobs: jobs to include in the document.
-        decisions: changes that the queue engine made to each job, by job id; the output of `senergy job`
-            contains them. None if not included.
+        decisions: changes that the queue engine made to each job, by job id, to be included in the document;
+            None if none are to be included.
         scope: `scope` field of the controller's response, which states whose records the response covers;
-            None if not included.
+            None leaves it out of the document.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},

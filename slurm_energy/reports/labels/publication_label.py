@@ -70,7 +70,7 @@ class PublicationLabel:
         return None if self.work is None else self.job.elapsed_s / self.work.count
 
     def rows(self) -> list[tuple[str, list[str]]]:
-        """Return the label as rows of a name and one or more lines of text."""
+        """Return the rows of the label. Each row has a name, and a list with one or more lines of text."""
         job = self.job
         rows = [
             ("Job", [_title(job)]),

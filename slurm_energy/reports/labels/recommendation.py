@@ -115,7 +115,7 @@ def predicted_cap(job: JobUsage, config: Config) -> PredictedCap | None:
 def _agrees(job: JobUsage, predicted: Prediction) -> bool:
     """Return whether the job's GPUs drew about the power that was predicted for its model.
 
-    If they did not, the job does not run the model that it names.
+    If the measured and the predicted power differ, the job does not run the model that it names.
     """
     joules = job.component_joules("gpu")
     if joules is None:

@@ -51,9 +51,9 @@ class MergedSetting:
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
     """Return how much of the energy policy's settings was applied: `all`, `part` or `none`.
 
-    If an energy policy has no settings for these nodes, for example `edp` without an entry for the hardware,
-    the result is `none`, too. The notes of the records state the reason. The result is None for `monitor`,
-    which sets nothing.
+    The result is `none` also if the energy policy has no settings for these nodes, for example `edp` without
+    an entry for the hardware; the notes of the records state this reason. The result is None for the policy
+    `monitor`, which has no settings at all.
     """
     applied_flags = [[setting.applied is not None for setting in record.applied] for record in records]
     if not any(applied_flags) and all(record.policy == _MONITOR for record in records):

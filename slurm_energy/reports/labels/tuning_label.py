@@ -47,7 +47,7 @@ _FIELDS = {
 def explanations(job: JobUsage) -> list[str]:
     """Return one sentence per setting of a job.
 
-    A further sentence follows for each way in which tuning left the job untuned.
+    Further sentences describe the actions of the tuner that the settings do not show.
     """
     sentences = [
         sentence for merged in merge_settings(job.records) if (sentence := _setting_sentence(merged, job))
@@ -76,7 +76,7 @@ def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
 
 
 def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:
-    """Return the sentence about a setting. None if the setting failed or only accompanies another setting."""
+    """Return the sentence about a setting. None if the setting failed, or only belongs to another setting."""
     field, flag_key, flag = _FIELDS.get(merged.setting_type, (None, "", ""))
     if field is None or merged.setting.applied is None:
         return None
@@ -146,7 +146,7 @@ def _objective(tuning: Mapping[str, Any]) -> str:
 
 
 def _why_untried(tuning: Mapping[str, Any]) -> str:
-    """Return why no setting was tried if the reason is a missing progress signal; otherwise nothing."""
+    """Return the reason why no setting was tried, as text; empty unless the progress signal is missing."""
     if tuning.get("progress") != "none":
         return ""
     if tuning.get("slowdown_limit") is None:

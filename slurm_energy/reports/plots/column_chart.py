@@ -16,7 +16,7 @@ _CHARACTER_PIXELS = 6.2
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayer:
-    """One layer of a chart of stacked columns: a part of every column.
+    """One layer of a chart of stacked columns. Every column of the chart contains one part of the layer.
 
     Attributes:
         name: name of the layer in tooltips.

@@ -87,7 +87,7 @@ def _value(factor: GridFactor, time_s: float) -> float:
 def _edges(factor: GridFactor, start: float, end: float) -> Sequence[float]:
     """Return the times in a time window at which the carbon intensity or price may change.
 
-    If the times are many, only every nth of them is returned.
+    If there are many of these times, only every nth one is returned.
     """
     inside = {start, end}
     if factor.series is not None and not factor.series.is_constant:

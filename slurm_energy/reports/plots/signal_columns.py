@@ -1,4 +1,4 @@
-"""Conversion of a job's sampled signals to the columns of a chart, which have equal duration."""
+"""Conversion of a job's sampled signals to the columns of a chart. All columns have the same duration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from slurm_energy.diagnosis.timeline.window import TimeWindow
 def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[float]:
     """Divide the window into `count` equal parts. Return the mean of the known values in each part.
 
-    NaN means no known value.
-
-    A part that is shorter than the interval of the series has the value of the series at its centre.
+    If a part is shorter than the interval of the series, the value of the series at the centre of the part is
+    used. NaN means that no value is known.
     """
     width_s = (window.to_s - window.from_s) / count
     known = len(series.values)
@@ -38,9 +37,9 @@ def mean_known(values: Iterable[float]) -> float:
 
 
 def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
-    """Return the sum of the known values of each column.
+    """Return, for each column of a chart, the sum of the known values of all signals in the column.
 
-    The sum is NaN if no value of the column is known.
+    The sum is NaN if no value is known. Each element of `columns` contains the values of one signal.
     """
     sums = array("d")
     for values in zip(*columns, strict=True):
@@ -50,7 +49,10 @@ def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
 
 
 def range_columns(columns: Sequence[Sequence[float]]) -> tuple[array[float], array[float], array[float]]:
-    """Return minimum, mean and maximum of the known values of each column; NaN if all are unknown."""
+    """Return, for each column of a chart, minimum, mean and maximum of the known values of all signals.
+
+    The results are NaN if no value is known. Each element of `columns` contains the values of one signal.
+    """
     low, mean, high = array("d"), array("d"), array("d")
     for values in zip(*columns, strict=True):
         known = [value for value in values if not math.isnan(value)]

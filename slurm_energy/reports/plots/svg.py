@@ -21,8 +21,8 @@ def element(name: str, *children: str, text: str = "", **attributes: Attribute) 
         name: tag name of the element, such as `rect`.
         children: markup of child elements.
         text: character data, which is escaped here.
-        attributes: attributes by name; the value None omits one. A trailing `_` is dropped (`class_`), other
-            `_` become `-`.
+        attributes: attributes by name; an attribute with the value None is omitted. In names, a trailing `_`
+            is dropped (`class_`), and other `_` become `-`.
     """
     words = [name]
     for key, value in attributes.items():

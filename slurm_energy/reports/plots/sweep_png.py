@@ -119,12 +119,10 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return pairs of factor value and gain in percent, by metric.
+    """Return, by metric, pairs of a value of the factor `name` and the gain in percent at this value.
 
-    The pairs are from sweep points that differ only in this factor.
-
-    All other factors have the values of the sweep point with the best EDP. The result is empty if fewer than
-    two of these points have a numeric value.
+    The pairs come from those sweep points at which all other factors have the values of the point with the
+    best EDP. The result is empty if fewer than two of these points have a numeric value of the factor.
     """
     best = result.points[result.best["edp"]].point
     others = [pair for pair in best.settings if pair[0] not in (name, "policy")]

@@ -42,7 +42,7 @@ _LINE_COLORS: Final = ("v2", "v4", "v3", "v1", "v5", "v6", "v7", "v0")
 
 
 def process_rows(overview: Overview, marks: Sequence[tuple[int, float]]) -> str:
-    """Draw a row per process. Each column of a row stacks the phases by their share of the column's time.
+    """Draw a row per process. A row is divided into columns, which stack the phases by their share of time.
 
     Args:
         overview: time by phase and column.

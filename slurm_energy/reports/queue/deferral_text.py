@@ -32,7 +32,7 @@ def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
 
 
 def deferral_change(decision: Mapping[str, Any], style: Style) -> str:
-    """Describe a change to a job by a decision about deferral or suspension, for `senergy job`."""
+    """Return text for `senergy job` on the change that a deferral or suspension decision made to a job."""
     if decision["kind"] == "not_suspended":
         return "not suspended"
     if decision["kind"] == "release":

@@ -162,7 +162,7 @@ def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], st
 
     Args:
         job: entry of the job in the response.
-        neighbours: jobs directly before and after it; may include the job itself.
+        neighbours: jobs directly before and after the job in the queue; may include the job itself.
         answer: response to `GET /v1/priority`, for values common to all jobs.
         style: format of times.
     """
@@ -209,7 +209,9 @@ def _facts(job: Job, style: Style) -> list[str]:
 
 
 def _adjusted_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return lines on how lower bound and misprediction factor raised the predicted time, if they did.
+    """Return lines on how the lower bound and the misprediction factor raised a predicted time.
+
+    The result is empty if the time was not raised.
 
     Args:
         predicted: predictions of the job in the controller's response.

@@ -27,7 +27,8 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
 
     Args:
         document: response to `GET /v1/deferral/savings`.
-        exact: whether amounts are written for programs. They then have all digits, and are empty if unknown.
+        exact: whether amounts are written for programs. If so, known amounts have all digits, and unknown
+            ones are empty.
     """
     currency = document.get("currency") or "currency"
     headers = [*_NAMES, "Jobs", "Delay min", "Energy kWh"]
@@ -99,7 +100,9 @@ def savings_notes(document: Json, *, excludes_today: bool) -> list[str]:
 
 
 def plain_amount(value: float, digits: int) -> str:
-    """Return an amount without exponent, in significant digits but at most `_MAX_DECIMALS` decimals.
+    """Return an amount as text without exponent.
+
+    The text has `digits` significant digits, but at most `_MAX_DECIMALS` decimals.
 
     The integer part is complete. An amount that rounds to zero is `0`: it is a rounding error of the sums.
     """

@@ -49,12 +49,13 @@ class Line:
     Attributes:
         cluster: name of the cluster.
         interval: index of the time interval.
-        kind: whose amounts the line shows: `job`, `idle`, `unattributed` or `total`.
+        kind: kind of the amounts in the line: `job`, `idle`, `unattributed` or `total`.
         names: names in the line, such as account and user, by column.
         amounts: amounts of the line.
         whole: amounts of the cluster in the interval, relative to which percentages are computed.
         depth: depth of the account in the hierarchy.
-        parts: amounts by size class, or of jobs, idle and unattributed energy in `Utilization`.
+        parts: amounts by size class; in the report `Utilization`, the amounts of jobs, of idle energy and of
+            unattributed energy.
     """
 
     cluster: str

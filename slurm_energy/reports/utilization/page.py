@@ -100,7 +100,7 @@ def delimited_lines(table: ReportTable, *, header: bool, trailing: bool) -> Iter
 
 
 def csv_text(table: ReportTable, *, header: bool) -> str:
-    """Return a table as CSV (RFC 4180) that no spreadsheet takes for formulas."""
+    """Return a table as CSV (RFC 4180), with text escaped that a spreadsheet would take for a formula."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     if header:

@@ -36,7 +36,8 @@ class CellStyle:
 
     Attributes:
         units: units of time and energy.
-        exact: whether amounts are written for programs. They are then exact, and empty if unknown.
+        exact: whether amounts are written for programs. If so, known amounts are exact, and unknown amounts
+            are empty.
         currency: currency of the cost.
         time_text: function that returns a Unix time as text.
         proper_name: function that returns the real name of a user; empty if unknown.

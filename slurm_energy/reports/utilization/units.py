@@ -166,7 +166,9 @@ def exact_energy(microjoules: int, unit: EnergyUnit) -> str:
 
 
 def energy_decimals(values: Iterable[int], unit: EnergyUnit) -> int:
-    """Return the number of decimals with which a column of energies (in microjoules) stays narrow.
+    """Return the number of decimals for a column of energies, so that the column stays narrow.
+
+    `values` are in microjoules.
 
     Joules are whole numbers.
     """
