@@ -69,7 +69,8 @@ def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expecte
         joules = record["energy_joules"]
         late_s = 0.5 + recorder.stalled_s(record["end"] - 1, record["end"] + 1)
         late_joules = late_s * whole["energy_joules"] / (whole["end"] - whole["start"])
-        print(f"job {job} row {name}: sacct {value} J, record {joules:.1f} J, {value / joules - 1:+.2%}")
+        deviation = f"{value / joules - 1:+.2%}" if joules else "no energy in the record"
+        print(f"job {job} row {name}: sacct {value} J, record {joules:.1f} J, {deviation}")
         assert value == pytest.approx(joules, abs=0.02 * joules + late_joules + 1), (name, record)
 
 

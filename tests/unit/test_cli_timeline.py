@@ -484,10 +484,11 @@ def test_the_documentation_states_the_limits() -> None:
     text = " ".join((Path(__file__).parents[2] / "docs" / "timeline.md").read_text().split())
     for fact in (
         f"an event ({MAX_EVENT_CHARACTERS >> 20} MiB)",
-        f"the content ({MAX_CONTENT_BYTES >> 30} GiB)",
+        f"the content of a file ({MAX_CONTENT_BYTES >> 30} GiB)",
         f"lanes ({MAX_PROFILE_LANES} per trace, {MAX_PROCESS_LANES} per process)",
         f"that overlap ({MAX_OVERLAPPING})",
-        f"summed in {COLUMNS} columns, and with more than {MAX_ROWS} processes",
+        f"it has {COLUMNS} columns",
+        f"at most {MAX_ROWS} rows. With more than {MAX_ROWS} processes",
     ):
         assert fact in text
 
