@@ -66,7 +66,7 @@ class PolicyCopyClient:
             pause_s = _PAUSE_S * random.uniform(0.75, 1.25)
 
     async def update(self) -> None:
-        """Extend the validity of the copy if senergyctld has confirmed the copy; otherwise request it."""
+        """Extend the validity of a copy that senergyctld has confirmed; otherwise request the policy file."""
         path = copy_path(self._config().agent.socket)
         try:
             if time.monotonic() - self._confirmed_s < _CONFIRMATION_AGE_S and await asyncio.to_thread(

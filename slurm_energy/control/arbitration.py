@@ -82,7 +82,10 @@ class Arbiter:
     domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether the claims of the job `owner` are in force. They are while the job runs."""
+        """Return whether the claims of the job `owner` are in force.
+
+        The claims are in force while the job runs.
+        """
         return self.allocations is None or owner in self.allocations
 
     def merged_value(self, key: str, original: str, claims: Mapping[str, str | None]) -> str | None:

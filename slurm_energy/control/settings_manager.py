@@ -125,7 +125,7 @@ class SettingsManager:
     def value_without_ceiling(self, key: str) -> str | None:
         """Return the value that a knob would have without its ceiling; None if the journal has no entry.
 
-        The value follows from the claims of the running jobs. Without claims, it is the original.
+        The value follows from the claims of the running jobs. Without claims, the value is the original.
         """
         entry = self.journal.entries.get(key)
         if entry is None:

@@ -22,7 +22,7 @@ class ChangedFiles(Generic[T]):
         """Return the contents of a file. A file that became unreadable or invalid keeps its last contents.
 
         Args:
-            key: key of the cache entry. It contains the path.
+            key: key of the cache entry. The key contains the path.
             path: the file.
             kind: kind of file, for the error message.
             parse: returns the contents from the lines.

@@ -70,7 +70,7 @@ def serve(
 def _serve_in_turn(
     config: Config, argument: str | None, manager: service_manager.ServiceManager, log_level: str | None
 ) -> None:
-    """Run as one of several controllers. Only one of them is active at a time."""
+    """Run as one of several controllers. Only one of these controllers is active at a time."""
     if config.priority.mode != OFF:
         make_pipeline(config, None, None)
 

@@ -139,7 +139,7 @@ def select_sources(
 
     Args:
         counters: all counters of the node.
-        node_source: source of the node's power that the administrator configured. It is a name in
+        node_source: source of the node's power that the administrator configured. The value is a name in
             NODE_SOURCES, or `none` to record no energy of the node. None selects the best available source.
         node_excludes: parts of the node whose power the configured node source does not include, according to
             the administrator; for example GPUs in an enclosure with a separate power supply.

@@ -14,7 +14,7 @@ class LimitRange:
     Attributes:
         name: name that is unique among the parts of the node.
         min_watts: minimum useful limit.
-        max_watts: maximum permitted limit. It is the limit in force before the job, or less.
+        max_watts: maximum permitted limit, which is at most the limit in force before the job.
     """
 
     name: str

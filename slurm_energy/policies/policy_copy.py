@@ -1,4 +1,4 @@
-"""Copy of the policy file on a host without senergyctld. Submission checks energy flags with it.
+"""Copy of the policy file on a host without senergyctld. Submission checks energy flags with the copy.
 
 energy.so finds the copy beside the socket of senergyd, `/run/senergy/policies`. The copy has two further
 lines: `issued`, the time since which senergyctld has published the text, and `fresh-until`. After the time
@@ -81,9 +81,9 @@ def update_copy(
 ) -> PolicyCopy:
     """Request the policy file and replace the copy, unless a fresh copy is newer. Return the copy.
 
-    A lock admits one process at a time. If the received text is older than the text of a fresh copy, it comes
-    from a late response or from a controller that is no longer active. An older text is not stored while the
-    copy is fresh.
+    A lock admits one process at a time. If the received text is older than the text of a fresh copy, the
+    received text comes from a late response or from a controller that is no longer active. An older text is
+    not stored while the copy is fresh.
 
     Args:
         path: file of the copy. A missing directory is created.

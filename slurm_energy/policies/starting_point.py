@@ -37,9 +37,9 @@ def starting_point(
     """Return the starting point of a job; None if no starting point is known.
 
     The entries of the `edp` table contain settings with the best energy-delay product. Therefore only the
-    objective `edp` uses them. The CPU values were measured with programs that compute on CPUs. They are not
-    used for a job that requested GPUs if an entry names a GPU setting. GPUs of several products have no
-    common starting point.
+    objective `edp` uses these entries. The CPU values were measured with programs that compute on CPUs. The
+    CPU values are not used for a job that requested GPUs if an entry names a GPU setting. GPUs of several
+    products have no common starting point.
 
     Args:
         objective: `edp`, `ed2p` or `energy`.

@@ -1,4 +1,6 @@
-"""State of a cluster: resources, queue, price and carbon intensity. One senergyctld sends it to another.
+"""State of a cluster: resources, queue, price and carbon intensity.
+
+One senergyctld sends the state to another.
 
 The state contains no names of users or jobs.
 """

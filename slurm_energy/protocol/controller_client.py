@@ -1,7 +1,7 @@
 """HTTP client of senergyctld for the CLI and the agent.
 
 The client signs requests with munge and verifies responses. The client is synchronous and quick to import. A
-daemon calls it in a thread.
+daemon calls the client in a thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """State of a node in its live reports. `senergy doctor --cluster` checks the cluster from these states.
 
-`facts` change rarely, for example releases, plugins, sources and configuration. They are sent when they
-change, when senergyctld requests them, and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers that
-every report contains. senergyctld stores both without interpreting them, so that a node of a newer release
-can send further keys.
+`facts` change rarely, for example releases, plugins, sources and configuration. Facts are sent when they
+change, when senergyctld requests the facts, and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers
+that every report contains. senergyctld stores facts and counts without interpreting them, so that a node of a
+newer release can send further keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The HTTP header with the release of senergyctld, and advice for programs newer than senergyctld.
 
-The header is not signed. Programs use it only to explain errors, never to decide about data.
+The header is not signed. Programs use the header only to explain errors, never to decide about data.
 """
 
 from __future__ import annotations

@@ -199,8 +199,8 @@ def _common_fields(session: Session) -> dict[str, Any]:
 def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
     """Return the peak power of a job in watts: the peak without `other`, plus the mean power of `other`.
 
-    `peak_watts` is the peak without the component `other`. If it is None (unknown), the result is None.
-    `elapsed_s` is the duration of the job in seconds.
+    `peak_watts` is the peak without the component `other`. If `peak_watts` is None (unknown), the result is
+    None. `elapsed_s` is the duration of the job in seconds.
     """
     if peak_watts is None:
         return None

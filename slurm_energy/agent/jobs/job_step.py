@@ -29,7 +29,7 @@ class JobStep:
         meter_at_start: copy of the job's energy meter at the step's start.
         energy_uj: microjoules of the step by component, see `step_energy`.
         cpu_ticks: CPU time of the step's processes at the last division of energy, in clock ticks. Unlike
-            `cpu_time` it is kept over restarts of the agent.
+            `cpu_time`, this value is kept over restarts of the agent.
         cpu_time: CPU time of the step's processes at the last division of energy; None before the first
             division.
         pid: process id of the step's slurmstepd; None if not reported.

@@ -20,8 +20,8 @@ def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Sess
     """Return the jobs that ended more than EPILOG_GRACE_S ago and whose epilog has not run.
 
     A job has ended when its batch or extern step has ended. A step of this kind has ended if its end was
-    reported. It has also ended if its slurmstepd was seen alive earlier and is gone now. A job without a
-    batch or extern step counts as running.
+    reported. The step has also ended if its slurmstepd was seen alive earlier and is gone now. A job without
+    a batch or extern step counts as running.
 
     Args:
         sessions: sessions of the running jobs. The time of a detected end is stored in the job's session.

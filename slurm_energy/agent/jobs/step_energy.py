@@ -107,7 +107,7 @@ def _weights(steps: Sequence[JobStep], root: Path) -> list[int]:
 
 
 def _read_cpu_time(step: JobStep, root: Path) -> bool:
-    """Read the CPU time of a step's processes. Return whether it is known."""
+    """Read the CPU time of a step's processes. Return whether the CPU time is known."""
     reading = None if step.pid is None else process_tree.read_tree_cpu_time(root, step.pid)
     total = process_tree.accumulate(step.cpu_time, reading)
     if total is not None:

@@ -27,8 +27,8 @@ class JobResourceTime:
 
     Attributes:
         job: unique name of the job.
-        held_ns: allocated CPU time in nanoseconds. It is the number of the job's logical CPUs multiplied by
-            the duration of their allocation.
+        held_ns: allocated CPU time in nanoseconds. This time is the number of the job's logical CPUs
+            multiplied by the duration of their allocation.
         cpu_time_ns: CPU time used in the interval, in nanoseconds; None if unknown.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
         monitored: the job's use of monitored quantities, see `NodeMeasurement.monitored`. A value of None
@@ -273,10 +273,10 @@ def _monitored_weights(
 
     The result is None if the total is unknown, or if no use can be determined.
 
-    If the use of some jobs is unknown, it is estimated. The known use of jobs is subtracted from the total.
-    The rest is divided, in proportion to CPU time, among the jobs with unknown use and the processes outside
-    jobs. If the total does not include the use of a job, this job is assumed to use as much per second of CPU
-    time as the counted processes do on average.
+    If the use of some jobs is unknown, their use is estimated. The known use of jobs is subtracted from the
+    total. The rest is divided, in proportion to CPU time, among the jobs with unknown use and the processes
+    outside jobs. If the total does not include the use of a job, this job is assumed to use as much per
+    second of CPU time as the counted processes do on average.
     """
     total = interval.monitored.get(quantity)
     if total is None:
@@ -312,9 +312,9 @@ def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _W
 def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
     """Return the CPU time that each job used, and that all other processes used, in nanoseconds.
 
-    If the CPU time of some jobs is unknown, it is estimated. The busy time that remains after subtracting the
-    known jobs is divided among the jobs with unknown CPU time, in proportion to their allocated CPU time. A
-    job gets at most its allocated CPU time.
+    If the CPU time of some jobs is unknown, their CPU time is estimated. The busy time that remains after
+    subtracting the known jobs is divided among the jobs with unknown CPU time, in proportion to their
+    allocated CPU time. A job gets at most its allocated CPU time.
     """
     known_ns = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
     unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
@@ -367,8 +367,8 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 def _node_held(cpus: _Weights, gpus: Sequence[_Weights], gpu_count: int) -> _Weights:
     """Return each job's share of the node, as weights.
 
-    A job's share of the node is its share of the CPUs. On a node with GPUs it is the mean of the job's CPU
-    share and GPU share.
+    A job's share of the node is its share of the CPUs. On a node with GPUs, the job's share of the node is
+    the mean of its CPU share and its GPU share.
 
     Args:
         cpus: allocated CPU time.

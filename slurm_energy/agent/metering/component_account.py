@@ -137,7 +137,7 @@ class ComponentAccount:
         """Close the uncharged time after a reboot, when the counters start again from 0.
 
         Args:
-            energy_uj: microjoules of the uncharged time; they become unattributed energy.
+            energy_uj: microjoules of the uncharged time; this energy becomes unattributed.
         """
         self.measured_uj += energy_uj
         self.unattributed_uj += energy_uj

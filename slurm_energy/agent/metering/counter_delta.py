@@ -40,10 +40,10 @@ def energy_between(
 ) -> tuple[int, bool]:
     """Return the energy between two readings of a counter in microjoules, and whether it is certain.
 
-    A counter for which `range_uj` is None never wraps. If it has decreased by more than jitter, it was reset,
-    for example because its driver was reloaded. The later reading is then the energy since the reset. If the
-    energy is more than the hardware can use between the readings, the counter was also reset. In this case
-    the result is 0 and uncertain.
+    A counter for which `range_uj` is None never wraps. If such a counter has decreased by more than jitter,
+    the counter was reset, for example because its driver was reloaded. The later reading is then the energy
+    since the reset. If the energy is more than the hardware can use between the readings, the counter was
+    also reset. In this case the result is 0 and uncertain.
 
     Args:
         counter: the counter, for its range and maximum power.

@@ -159,7 +159,7 @@ class CpuTimeMeter:
         return {"time": self._time, "busy_ns": self._busy_ns, "debt_ns": self._debt_ns, "jobs": self._last}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore the last readings of an earlier agent run in the same boot. `dump` wrote them."""
+        """Restore the last readings that an earlier agent run in the same boot stored with `dump`."""
         self._time, self._busy_ns, self._debt_ns = data["time"], data["busy_ns"], data["debt_ns"]
         self._last = {job: (int(time_ns), float(when)) for job, (time_ns, when) in data["jobs"].items()}
 

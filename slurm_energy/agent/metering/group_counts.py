@@ -34,8 +34,9 @@ class _QuantityCounts:
     Attributes:
         groups: counts by the agent's monitoring group and by domain (L3 cache or package).
         uncounted: monitoring group and domain of each count that was unknown.
-        own: counts of tasks outside the agent's monitoring groups, by resctrl control group and domain. They
-            equal the counts of the control group minus those of the agent's monitoring groups in it.
+        own: counts of tasks outside the agent's monitoring groups, by resctrl control group and domain. These
+            counts equal the counts of the control group minus the counts of the agent's monitoring groups in
+            that control group.
         is_own_known: whether all counts of the resctrl control groups were known.
     """
 

@@ -3,7 +3,7 @@
 This module reads no hardware.
 
 The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4). One power value per
-component therefore describes it.
+component therefore describes the idle energy.
 """
 
 from __future__ import annotations

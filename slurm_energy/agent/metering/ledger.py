@@ -1,8 +1,8 @@
 """The energy ledger of a node: every measured microjoule of every component is charged exactly once.
 
-The ledger receives the counter deltas of each sample and the jobs that were on the node. It charges each job
-its share by the rule of docs/attribution.md. This module reads no hardware. For every component, the energy
-of the jobs, the idle energy and the unattributed energy add up to the measured energy.
+The ledger receives the counter deltas of each sample and the jobs that were on the node. The ledger charges
+each job its share by the rule of docs/attribution.md. This module reads no hardware. For every component, the
+energy of the jobs, the idle energy and the unattributed energy add up to the measured energy.
 """
 
 from __future__ import annotations

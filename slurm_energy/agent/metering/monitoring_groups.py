@@ -121,8 +121,8 @@ class MonitoringGroups:
             now: time in seconds since boot.
             jobs: the jobs on the node.
             reason: why the sample is taken. The counts are read if a job or a record ends with the sample;
-                with other samples they are read if a reading is due. If the counts are not read, the result
-                has `complete=False`.
+                with other samples the counts are read if a reading is due. If the counts are not read, the
+                result has `complete=False`.
         """
         if self._files is None:
             return NOT_MONITORED
@@ -203,7 +203,7 @@ class MonitoringGroups:
         return {"counts": self._counts.dump()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore the last readings of an earlier agent run in the same boot. `dump` wrote them."""
+        """Restore the last readings that an earlier agent run in the same boot stored with `dump`."""
         if self._files is not None:
             self._counts.load(data["counts"])
 

@@ -128,7 +128,7 @@ class NodeEnergyMeter:
         """Return whether a job that ends now can end with the last sample.
 
         That sample must be recent and taken at or after the end of the job's last step, and all energy before
-        it must be charged. The energy since that sample then does not belong to the job.
+        that sample must be charged. The energy since that sample then does not belong to the job.
         """
         is_over = session.steps_ended_at is not None and not session.steps
         separates = self._sample_reason in (SampleReason.STEP, SampleReason.FINAL)
@@ -241,7 +241,7 @@ class NodeEnergyMeter:
 
         Args:
             running: sessions of the running jobs. The energy since the last sample of the earlier run is
-                charged to them.
+                charged to these jobs.
         """
         sessions = list(running)
         self._sampler.sample()

@@ -134,8 +134,8 @@ class OccupancyInterval:
         since: time from which a job was on the node, in seconds since boot, by job.
         held_ns: allocated CPU time by job.
         cpu_ns: used CPU time by job; None if unknown.
-        gpu_ns: allocated GPU time by job and GPU index. It is the time for which the GPU was allocated to the
-            job, multiplied by the job's share of the GPU.
+        gpu_ns: allocated GPU time by job and GPU index: the duration of the allocation multiplied by the
+            job's share of the GPU.
         monitored: use of monitored quantities. A quantity that was not monitored during the whole interval is
             absent.
     """
@@ -225,7 +225,7 @@ class OccupancyInterval:
     def _monitored_use(self, job: str) -> dict[str, int | None]:
         """Return the use of a job by quantity.
 
-        An unknown use is None if the total includes it, and absent if the total does not include it.
+        A use that is unknown is None if the total includes this use. Otherwise the unknown use is absent.
         """
         return {
             quantity: use.jobs.get(job)

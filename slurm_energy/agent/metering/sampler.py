@@ -48,7 +48,7 @@ class SampleInterval:
         throttled_s: seconds of throttling by component, for components with a throttle sensor.
         unknown: keys of the counters that were unreadable at the end of the interval. Counters that were read
             for the first time at the end of the interval are included.
-        suspended_s: seconds for which the machine was suspended. If they are not 0, no delta is certain.
+        suspended_s: seconds for which the machine was suspended. If this value is not 0, no delta is certain.
         read_duration_s: seconds that it took to read the counters at the end of the interval. `end` is the
             middle of this duration and is therefore uncertain by half of the duration.
     """

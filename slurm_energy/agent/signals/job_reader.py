@@ -184,8 +184,8 @@ class JobReader:
     def _group_traffic(self, job: SampledJob, control: str) -> int:
         """Return the bytes of memory traffic that a job has caused in one resctrl control group.
 
-        For a job with the whole node, this is the count of the control group. For other jobs, it is the count
-        of the job's monitoring group in the control group.
+        For a job with the whole node, the result is the count of the control group. For other jobs, the
+        result is the count of the job's monitoring group in the control group.
 
         Raises:
             DeviceError: a count is not available now.

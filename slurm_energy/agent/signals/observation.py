@@ -29,7 +29,7 @@ def node_observation(
 
     Args:
         node: Slurm's name of the node.
-        recording: the job's signals; None if they were not sampled.
+        recording: the job's signals; None if no signals were sampled.
         reports: the steps that the job's processes reported.
         unix_at: converts seconds since boot to Unix seconds.
     """

@@ -1,8 +1,8 @@
 """Records that the controller cannot accept yet, for example records of a newer schema.
 
-All deferred records wait together. After a pause one of them is sent as a probe. If the controller accepts
-the probe, all other deferred records are sent at once; otherwise the pause doubles. Deferred records never
-delay other records.
+All deferred records wait together. After a pause one of these records is sent as a probe. If the controller
+accepts the probe, all other deferred records are sent at once; otherwise the pause doubles. Deferred records
+never delay other records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Delivery of spooled energy records to the controller until the controller has confirmed each of them.
 
 The controller accepts a record, rejects it or requests a retry. A rejected record will never be accepted
-unless it is changed. A record to be retried may be accepted later or by a newer controller. Rejected records
-are kept. They are sent again when another release of the controller responds. Records to be retried wait in
-the spool and delay no other record.
+unless the record is changed. A record to be retried may be accepted later or by a newer controller. Rejected
+records are kept. Rejected records are sent again when another release of the controller responds. Records to
+be retried wait in the spool and delay no other record.
 """
 
 from __future__ import annotations

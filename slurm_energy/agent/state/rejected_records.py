@@ -61,8 +61,8 @@ class RejectedRecords:
 
     Args:
         folder: the directory.
-        limit_bytes: maximum size of all files in bytes. If it is exceeded, the oldest attachments are
-            deleted, then the oldest records.
+        limit_bytes: maximum size of all files in bytes. If the files exceed this size, the oldest attachments
+            are deleted, then the oldest records.
 
     Attributes:
         limit_bytes: maximum size of all files in bytes; may be changed at any time.

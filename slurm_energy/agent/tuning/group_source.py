@@ -20,8 +20,8 @@ class GroupSource:
         identity: a poll without state. Every poll of this node is a copy of `identity` to which the present
             state is added.
         offer: operating points that this node can apply.
-        knows_point: whether the operating point in force is known. It is unknown after a restart of the
-            agent.
+        knows_point: whether the operating point in force is known. This point is unknown after a restart of
+            the agent.
     """
 
     def __init__(self, identity: GroupPoll, offer: NodeOffer, *, knows_point: bool = True) -> None:

@@ -49,8 +49,8 @@ class JobTuner:
     """Tuning of one job on this node, from its warm-up to its end.
 
     The job starts untuned. After the warm-up the tuner measures the untuned reference and creates the source
-    of operating points. The tuner then applies each requested point and measures windows at it. All methods
-    run in the worker thread.
+    of operating points. The tuner then applies each requested point and measures windows at this point. All
+    methods run in the worker thread.
 
     Args:
         session: session of the job, whose attribute `tuning` has the keys `mode`, `objective` and

@@ -14,8 +14,8 @@ HOLD = "hold"
 class PointSource(Protocol):
     """A source of operating points for one job: a search on this node, or the coordinator of several nodes.
 
-    The tuner of the job applies `requested`, measures windows at it, and passes each window to `observe`.
-    Both calls must take less than 1 ms and may not block.
+    The tuner of the job applies `requested`, measures windows at this point, and passes each window to
+    `observe`. Both calls must take less than 1 ms and may not block.
     """
 
     @property

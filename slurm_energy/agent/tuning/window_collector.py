@@ -140,9 +140,9 @@ class WindowCollector:
         The window of a job that has become slow ends early.
 
         The present rate of the job is compared with its earlier rate at the same operating point. During a
-        probe it is also compared with the rate of the last untuned window. Without the early end, a program
-        with long steps would lose minutes at a bad point, and a change of the program during a probe would be
-        noticed only at the end of the window.
+        probe the present rate is also compared with the rate of the last untuned window. Without the early
+        end, a program with long steps would lose minutes at a bad point, and a change of the program during a
+        probe would be noticed only at the end of the window.
         """
         if self._point == UNTUNED and not holding:
             return None

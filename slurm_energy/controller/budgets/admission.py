@@ -2,8 +2,9 @@
 
 A job needs one license for each watt that its start adds to the idle power of its nodes. Slurm's scheduler
 starts a job only if enough licenses are free. This module corrects the number of licenses that jobs request.
-It also reserves licenses, so that the number of free licenses equals the headroom of the budget. The headroom
-is the power that new jobs may add. If the site has no licenses, the module holds jobs by their begin time.
+The module also reserves licenses, so that the number of free licenses equals the headroom of the budget. The
+headroom is the power that new jobs may add. If the site has no licenses, the module holds jobs by their begin
+time.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class AdmissionReport:
 
 
 class BudgetAdmission:
-    """Admission of jobs under power budgets. Calls wait for Slurm's commands: make them in a thread.
+    """Admission of jobs under power budgets. Methods wait for Slurm's commands: call the methods in a thread.
 
     Args:
         config: configuration; `configure` replaces it.
@@ -151,7 +152,7 @@ class BudgetAdmission:
         nodes: Mapping[str, NodePowerRange],
         curves: Mapping[ProgramKey, ResponseCurve] | None = None,
     ) -> AdmissionReport:
-        """Adapt licenses and reservations to the budgets. Call it once per control period.
+        """Adapt licenses and reservations to the budgets. Call this method once per control period.
 
         While slurmctld is slow, the call returns the last report at once, unless a headroom has fallen.
 

@@ -60,7 +60,7 @@ class AwayPower:
 
     Args:
         boots: power states of the nodes, and their completed boots and shutdowns.
-        path: file for the learned values; None means that they are not stored.
+        path: file for the learned values; None means that the values are not stored.
     """
 
     def __init__(self, boots: NodeBoots, path: Path | None = None) -> None:
@@ -80,7 +80,8 @@ class AwayPower:
         """Read the power of all nodes that are off, booting or shutting down.
 
         Args:
-            program: the program of the site. Its argument is a host list; it prints lines `NODE WATTS`.
+            program: the program of the site. Its argument is a host list. The program prints lines `NODE
+                WATTS`.
             run: runs the program.
             now: Unix seconds.
 

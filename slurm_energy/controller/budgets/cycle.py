@@ -42,8 +42,8 @@ class CycleOutcome:
             get the same limit.
         grouped: rows of `table` whose devices belong to a group, in the order of `groups.of_device`.
         members: number of devices of each group under each budget, shape (b, number of groups).
-        shares: result of distributing the power among the groups. It contains the limit of each group, and
-            the budget that determines this limit.
+        shares: result of distributing the power among the groups. The result contains the limit of each
+            group, and the budget that determines this limit.
         rest_watts: power of the parts of each node without a power limit, shape (number of nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
         counted_watts: power at which each device counts under a budget after the decision, shape (n,).

@@ -24,7 +24,9 @@ _IDLE_DECAY_S: Final = 600.0
 
 @dataclass(slots=True)
 class DecayingMaximum:
-    """Maximum of recent values. It rises at once, and decays towards lower values with a time constant.
+    """Maximum of recent values.
+
+    The maximum rises at once, and decays towards lower values with a time constant.
 
     Attributes:
         decay_s: time constant of the decay in seconds.

@@ -224,12 +224,12 @@ class BudgetEngine:
         return states
 
     def restore(self, states: Mapping[str, Any], now_s: float) -> list[str]:
-        """Continue from stored states. Call it once, before the first poll.
+        """Continue from stored states. Call this method once, before the first poll.
 
         No limit is raised until every node has reported or its lease has ended.
 
         Returns:
-            Nodes whose stored state is damaged. They are treated like nodes that have never reported.
+            Nodes whose stored state is damaged. These nodes are treated like nodes that have never reported.
         """
         damaged = self._commitment.restore(states)
         for name, state in states.items():

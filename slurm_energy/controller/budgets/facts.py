@@ -39,7 +39,10 @@ class BudgetScope:
 
     @property
     def covers_nodes(self) -> bool:
-        """Whether the budget counts the power of whole nodes. If not, it counts only the devices of jobs."""
+        """Whether the budget counts the power of whole nodes.
+
+        If not, the budget counts only the devices of jobs.
+        """
         return self.kind in (ScopeKind.CLUSTER, ScopeKind.PARTITION, ScopeKind.NODES)
 
 
@@ -108,7 +111,7 @@ class BudgetedNode:
             controller learns this power from the node's reports.
         is_off: whether Slurm has powered the node down.
         off_watts: power of the node while it is off.
-        boot_watts: power of the node while it boots; None means that it does not boot.
+        boot_watts: power of the node while it boots; None means that the node does not boot.
     """
 
     partitions: frozenset[str] = frozenset()

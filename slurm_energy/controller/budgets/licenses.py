@@ -1,6 +1,6 @@
 """Slurm licenses that represent power under budgets: licenses of jobs, and licenses withheld from all jobs.
 
-The functions turn a decision about the budgets into numbers of licenses. They do no I/O.
+The functions turn a decision about the budgets into numbers of licenses. The functions do no I/O.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int])
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
     """Return the number of licenses of each job.
 
-    For a running job, it is the number of licenses that the job holds. For a pending job, it is the number
-    that the job needs.
+    For a running job, the result is the number of licenses that the job holds. For a pending job, the result
+    is the number that the job needs.
     """
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)
@@ -227,7 +227,7 @@ def budget_reservations(
         budget: the budget that the license stands for.
         uncounted: licenses of running jobs whose power the headroom does not count yet.
         now_unix_s: the time now.
-        offered: power that new jobs may take now; it may be less than the headroom.
+        offered: power that new jobs may take now; this power may be less than the headroom.
     """
     headroom = budget.headroom_watts - uncounted
     base, *steps = withheld_power(

@@ -262,6 +262,6 @@ def _job_ids(poll: NodePoll) -> frozenset[int]:
 
 
 def _only_kind(devices: Sequence[BudgetDevice]) -> str:
-    """Return the kind that all devices share; empty if they are of several kinds."""
+    """Return the kind that all devices share; empty if the devices are of several kinds."""
     kinds = {device.report.kind for device in devices}
     return kinds.pop() if len(kinds) == 1 else ""

@@ -30,9 +30,9 @@ class OtherPower:
 
     `value` is the maximum of recent readings. `device_watts` is the power of the devices at the time of that
     reading. If the devices may draw more than `device_watts`, `slope` watts are added to `value` for each
-    further watt. If they may draw less, half of `slope` is subtracted for each watt less. The slope is fitted
-    by least squares. The slope is not applied to a power restored from storage, nor to a node without a
-    sensor of the whole node.
+    further watt. If the devices may draw less, half of `slope` is subtracted for each watt less. The slope is
+    fitted by least squares. The slope is not applied to a power restored from storage, nor to a node without
+    a sensor of the whole node.
 
     Attributes:
         value: maximum of recent readings of the other parts' power in watts; None means unknown.
@@ -74,7 +74,7 @@ class OtherPower:
         self.update(statistics.median(others), now_s, statistics.median(devices))
 
     def update(self, other_watts: float, now_s: float, device_watts: float = 0.0) -> None:
-        """Use a new value: raise `value` to it at once, or lower `value` slowly towards it.
+        """Use a new reading: raise `value` to the reading at once, or lower `value` slowly towards it.
 
         Args:
             other_watts: power of the other parts.

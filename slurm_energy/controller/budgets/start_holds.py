@@ -119,9 +119,9 @@ class StartHolds:
     ) -> list[int]:
         """Return the pending jobs that would take the power meant for the first waiting job.
 
-        The first waiting job is the job that was first to wait for power. The job fits under the budgets by
-        now, but its nodes may still be busy with the epilogs of ended jobs. As long as they are busy, Slurm
-        plans no start for this job, and would start jobs with lower priority first.
+        The first waiting job is the job that was first to wait for power. This job already fits under the
+        budgets, but its nodes may still be busy with the epilogs of ended jobs. As long as the nodes are
+        busy, Slurm plans no start for this job, and would start jobs with lower priority first.
 
         Args:
             decision: the decision about the pending jobs.

@@ -91,7 +91,7 @@ def choose_cluster(
         config: the configuration.
         states: states of the clusters that can be chosen.
         query: the job to place.
-        reserved: jobs that have just been placed. They count in addition to the jobs in the states.
+        reserved: jobs that have just been placed. These jobs count in addition to the jobs in the states.
         loads: cache of the expected load of each cluster.
         now_s: Unix time.
     """

@@ -1,7 +1,7 @@
 """Resources and queue of this cluster for the choice among clusters. The module needs numpy.
 
-The queue of the last ranking is used. If the queue is not ranked, it is read with squeue when a request needs
-it, at most once per refresh interval.
+The queue of the last ranking is used. If the queue is not ranked, the queue is read with squeue when a
+request needs it, at most once per refresh interval.
 """
 
 from __future__ import annotations

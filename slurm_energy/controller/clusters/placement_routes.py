@@ -59,7 +59,7 @@ class PlacementRoutes:
         return (await self._states.own()).to_json()
 
     async def place(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Return the choice of a cluster for a job. Every user may request it. No job is submitted.
+        """Return the choice of a cluster for a job. Every user may request the choice. No job is submitted.
 
         Raises:
             UsageError: the body is malformed or names no known cluster.

@@ -46,7 +46,7 @@ class ResourceKinds:
     def row(self, partition: str, gpus: int, gpu_kind: str) -> int:
         """Return the number of the kind of resource that a job needs.
 
-        A job that lists several partitions counts in the pool of the first of them.
+        A job that lists several partitions counts in the pool of the first partition.
         """
         name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
         pool = self.pools.get(partition.partition(",")[0], 0)

@@ -22,9 +22,9 @@ class DeferralCycle:
             see `scheduling_tables.leader_rows`.
         group: for each row of the queue the id of its job, job array or heterogeneous job.
         wanted: jobs to hold, the most important first.
-        started: jobs that will be held for the first time. Store them before they are held.
+        started: jobs that will be held for the first time. Store these jobs before they are held.
         deferrable: number of deferrable jobs.
-        suspended: jobs to suspend. Store them before they are suspended.
+        suspended: jobs to suspend. Store these jobs before they are suspended.
         not_suspended: suspensions decided in earlier cycles that did not take place.
     """
 
@@ -39,7 +39,7 @@ class DeferralCycle:
     not_suspended: list[SuspendedJob] = field(default_factory=list)
 
     def decisions(self) -> list[Decision]:
-        """Return the entries of the audit trail. Store them before the cycle is carried out."""
+        """Return the entries of the audit trail. Store the entries before the cycle is carried out."""
         made = [job.failure_decision(self.now_s) for job in self.not_suspended]
         made += [job.decision() for job in self.started]
         made += [job.decision() for job in self.suspended]

@@ -20,7 +20,8 @@ def shared_fairly(
         rows: rows of the deferrable jobs, shape (d,).
         deferred: the jobs to choose from, as indices of `rows`.
         saving: expected saving by deferring each pending job, the deferrable jobs first; NaN means unknown.
-        held: ids of the jobs that are already held. They have precedence over other jobs of the same user.
+        held: ids of the jobs that are already held. These jobs have precedence over other jobs of the same
+            user.
         limit: maximum number of jobs to hold.
     """
     gain = np.nan_to_num(saving)

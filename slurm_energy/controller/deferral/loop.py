@@ -164,8 +164,8 @@ class DeferralLoop:
         The result is None if the job is not held.
 
         Args:
-            job_ids: ids under which the job may be known. They are its own id, and the id of its array or
-                heterogeneous job.
+            job_ids: ids under which the job may be known. These are the job's own id, and the id of the job's
+                array or heterogeneous job.
         """
         planner = self._planner
         for job_id in job_ids:

@@ -2,9 +2,9 @@
 
 The begin time of a job holds the job until its planned start. The module uses numpy.
 
-The deferral policies in `slurm_energy.deferral` decide. This module gives them the queue and the free
-resources, and carries out the plan that they return. Calls wait for Slurm's commands: make them in one
-thread.
+The deferral policies in `slurm_energy.deferral` decide. This module gives the policies the queue and the free
+resources, and carries out the plan that a policy returns. Methods wait for Slurm's commands: call the methods
+in one thread.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class DeferralPlanner:
         updater: changes jobs.
         begin_times: begin times shared with the other holders of jobs.
         history: predictions from measured runs; None means that there is no history.
-        nodes: returns the nodes' resources; they are read in cycles with deferrable jobs only.
+        nodes: returns the nodes' resources; the nodes are read in cycles with deferrable jobs only.
 
     Attributes:
         jobs: facts about the pending jobs that are or were deferred, by job id.
         suspensions: collection of the suspended jobs, which also suspends jobs.
-        arrivals: past jobs. The resources that future jobs will need are forecast from them.
+        arrivals: past jobs. The resources that future jobs will need are forecast from these jobs.
 
     Raises:
         NotFoundError: the deferral policy is unknown.
@@ -254,7 +254,7 @@ class DeferralPlanner:
     def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
         """Return the mask of the pending jobs that may be held.
 
-        Jobs that depend on other jobs are planned, too. If they were not, they would start as soon as the
+        Jobs that depend on other jobs are planned, too. Without a plan, these jobs would start as soon as the
         other jobs end, before the next plan. A job that has run before is not deferred again, unless it was
         suspended.
         """

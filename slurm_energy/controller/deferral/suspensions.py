@@ -82,8 +82,8 @@ class Suspensions:
     def forget_failed(self, queue: QueueColumns) -> list[SuspendedJob]:
         """Forget and return the suspensions that did not take place because the job was not requeued.
 
-        slurmctld refused the requeue, did not receive it, or lost it in a crash before it saved its state.
-        Suspensions of jobs that ended before the requeue are also returned.
+        slurmctld refused the requeue, did not receive it, or lost it in a crash before slurmctld saved its
+        state. Suspensions of jobs that ended before the requeue are also returned.
         """
         ended, self._ended = self._ended, []
         failed = [
@@ -264,8 +264,8 @@ class Suspensions:
 
         NaN means that a job has no slack.
 
-        The slack counts from the submission. This holds even for a job whose user requested a later begin
-        time, because slurmctld no longer shows that time.
+        The slack counts from the submission, even for a job whose user requested a later begin time, because
+        slurmctld no longer shows that time.
         """
         submit_s, slack_s = queue.submit_s[rows], duration_column(queue, "ENERGY_SLACK")[rows]
         if not self._settings.deadline_is_slack:

@@ -66,8 +66,8 @@ def deferral_table(
         power_watts: predicted mean power of each job of the queue.
         nodes: nodes of the cluster; an empty value means that the nodes are unknown, so that the resources
             count as unlimited.
-        arrivals: jobs that have ended. The resources that future jobs will need are forecast from them and
-            from the queue.
+        arrivals: jobs that have ended. The resources that future jobs will need are forecast from these jobs
+            and from the queue.
         options: parameters of the deferral policy.
         signals: forecasts of the signals.
         now_s: Unix seconds.

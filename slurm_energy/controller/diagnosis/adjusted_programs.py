@@ -35,7 +35,7 @@ class ValuesInForce:
 
     Attributes:
         values: values by kind of adjustment.
-        trial: key of the trial to which the run belongs; None means that it belongs to no trial.
+        trial: key of the trial to which the run belongs; None means that the run belongs to no trial.
     """
 
     values: Mapping[str, int]

@@ -14,7 +14,7 @@ from slurm_energy.slurm.queue.job_update import JobUpdater
 class QuotaHolds:
     """Holds on pending jobs under quotas whose use exceeds the hold level.
 
-    Calls wait for Slurm's commands: make them in a thread.
+    Methods wait for Slurm's commands: call the methods in a thread.
 
     Args:
         source: reads the queue.

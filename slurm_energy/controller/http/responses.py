@@ -138,8 +138,8 @@ def _unread_bytes(request: web.Request) -> int:
 def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return an error response without a signature.
 
-    Unsigned responses go to clients that are not identified. They are also used for errors for which a
-    signature would cost too much.
+    Unsigned responses go to clients that are not identified. Unsigned responses are also used for errors for
+    which a signature would cost too much.
     """
     return web.json_response(error_object(error), status=status, headers={**_RELEASE, **(headers or {})})
 

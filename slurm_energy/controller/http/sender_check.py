@@ -33,7 +33,7 @@ async def refuse_foreign(
 ) -> list[Refusal]:
     """Return a refusal for each item that the sender may not deliver.
 
-    A sender may deliver the items of a node if it runs on a host of that node.
+    A sender may deliver the items of a node if the sender runs on a host of that node.
 
     Args:
         hosts: addresses of nodes; None means that any sender may deliver for any node.

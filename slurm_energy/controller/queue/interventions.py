@@ -1,7 +1,7 @@
 """Interventions on jobs in Slurm: assignment of GPU shapes before jobs start, and preemptions.
 
 The package `priority` decides which jobs are changed. This module queries and changes these jobs in Slurm,
-and records each decision. It changes a limited number of jobs per cycle.
+and records each decision. The module changes a limited number of jobs per cycle.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Interventions:
         """Return whether a job should get a GPU shape other than its present one.
 
         The present shape is blocked for some time if a limit on generic resources prevents the start of the
-        job. It is also blocked if the job could start in this shape but has not started within
+        job. The present shape is also blocked if the job could start in this shape but has not started within
         `START_TIMEOUT_S`.
         """
         assigned = self._assigned(snapshot, choice)

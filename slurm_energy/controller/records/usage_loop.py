@@ -18,7 +18,8 @@ _MAX_CATCH_UP_S: Final = 2.0
 class UsageLoop:
     """Periodic task that adds newly arrived data to the sums.
 
-    The task adds the data in pieces. It pauses between pieces so that other tasks can write to the database.
+    The task adds the data in pieces. The task pauses between pieces so that other tasks can write to the
+    database.
 
     Args:
         store: the database.

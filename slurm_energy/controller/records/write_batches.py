@@ -25,8 +25,8 @@ class WriteBatches(Generic[ItemT, ResultT]):
     """Collector of the deliveries that arrive during a transaction, to store them in the next transaction.
 
     Args:
-        write: stores several deliveries in one transaction and returns a result for each delivery. It raises
-            an error if nothing was stored.
+        write: stores several deliveries in one transaction and returns a result for each delivery. The
+            function raises an error if nothing was stored.
     """
 
     def __init__(self, write: Callable[[Sequence[Sequence[ItemT]]], Awaitable[Sequence[ResultT]]]) -> None:

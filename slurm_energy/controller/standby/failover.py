@@ -66,7 +66,7 @@ async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> s
 def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run_active: RunActive) -> None:
     """Alternate between the roles until a signal ends the daemon.
 
-    The process is passive until the lease is free. It is then active until it loses the lease.
+    The process is passive until the lease is free. The process is then active until it loses the lease.
 
     Args:
         host: state of this controller, which both roles share.

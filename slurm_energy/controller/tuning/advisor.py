@@ -169,7 +169,7 @@ class TuningAdvisor:
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
         """Return the fingerprint of a job.
 
-        The fingerprint comes from Slurm, or else from a node of the job that has reported it.
+        The fingerprint comes from Slurm, or else from a node of the job that has reported the fingerprint.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
         advice later.
@@ -186,15 +186,17 @@ class TuningAdvisor:
     async def _assign(
         self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
     ) -> IssuedStart:
-        """Return the starting point of a job. If the job has no starting point yet, choose and store one.
+        """Return the starting point of a job.
+
+        If the job has no starting point yet, choose and store a starting point.
 
         Args:
             run: the run of the job.
             program: the program of the job.
             recommended: starting point that the earlier runs recommend.
-            settled: starting point without exploration. It is stored instead of `recommended` if
-                `recommended` is a point that is tried for learning, and if another run of the program already
-                tries such a point.
+            settled: starting point without exploration. This starting point is stored instead of
+                `recommended` if `recommended` is a point that is tried for learning, and if another run of
+                the program already tries such a point.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)

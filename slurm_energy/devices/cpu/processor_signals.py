@@ -1,7 +1,7 @@
 """Signals of processors: busy time of each CPU, and the mean clock of some CPUs.
 
 Sources: man 5 proc (/proc/stat); Linux, Documentation/admin-guide/pm/cpufreq.rst. These signals describe
-CPUs, not jobs: on CPUs that several jobs use, they include the activity of all these jobs.
+CPUs, not jobs: on CPUs that several jobs use, the signals include the activity of all these jobs.
 """
 
 from __future__ import annotations

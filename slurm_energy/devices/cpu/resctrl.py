@@ -1,4 +1,4 @@
-"""Monitoring groups of the kernel's resctrl file system: they count memory traffic and core energy.
+"""Monitoring groups of the kernel's resctrl file system, which count memory traffic and core energy.
 
 Source: Linux, Documentation/filesystems/resctrl.rst. A monitoring group counts the tasks (threads) whose ids
 are written to its file `tasks`, and the children that they create later. A monitoring group is created below

@@ -149,8 +149,8 @@ class AmdSmiPowerLimit(Knob):
 class AmdSmiThrottleSensor(ThrottleSensor):
     """Sensor of the time for which heat or the power limit throttled a GPU (MI300 and newer).
 
-    The firmware samples the state of the GPU. It counts all samples, and for each throttling reason the
-    samples in which this reason applied.
+    The firmware samples the state of the GPU. The firmware counts all samples and, for each throttling
+    reason, the samples in which this reason applied.
     """
 
     _ALL = "accumulation_counter"
@@ -179,7 +179,7 @@ class AmdSmiThrottleSensor(ThrottleSensor):
     def throttled_s(self, interval_s: float) -> float:
         """Return for how many of the last `interval_s` seconds the GPU was throttled.
 
-        If there were several reasons, the one that applied longest counts.
+        If there were several reasons, the reason that applied longest counts.
 
         Args:
             interval_s: seconds since the previous call.

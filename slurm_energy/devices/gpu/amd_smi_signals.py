@@ -30,8 +30,8 @@ class AmdSmiSignalSensor(SignalSensor):
     """Signals of one GPU.
 
     Args:
-        call: function that calls a named `amdsmi_...` function for the GPU with the given arguments. It
-            returns None if this call fails.
+        call: function that calls a named `amdsmi_...` function for the GPU with the given arguments. The
+            result is None if the `amdsmi_...` function fails.
         constant: function that returns a constant of AMD SMI, given its class and name; None if the library
             lacks the constant.
         index: index of the GPU.

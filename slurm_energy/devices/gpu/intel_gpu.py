@@ -1,9 +1,9 @@
 """Intel GPUs through hwmon (drivers xe and i915): energy and the sustained power limit of a card.
 
 energy1_input counts the energy of the card, energy2_input (xe only) the energy of the package on the card.
-power1_max is the sustained limit of the card; it is 0 while the limit is switched off. The hardware clamps a
-limit that is out of range without an error. The driver unwraps its 32-bit register only when the register is
-read. At 1 kW the register wraps after 4.4 minutes. Source: kernel,
+power1_max is the sustained limit of the card; power1_max is 0 while the limit is switched off. The hardware
+clamps a limit that is out of range without an error. The driver unwraps its 32-bit register only when the
+register is read. At 1 kW the register wraps after 4.4 minutes. Source: kernel,
 Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm/xe/xe_hwmon.c.
 """
 

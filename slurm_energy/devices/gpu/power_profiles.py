@@ -69,5 +69,5 @@ def canonical_name(text: str) -> str | None:
 
 
 def profile_names(numbers: Iterable[int]) -> tuple[str, ...]:
-    """Return the names of profiles. They are ordered by the profiles' numbers."""
+    """Return the names of profiles. The names are ordered by the profiles' numbers."""
     return tuple(profile_name(number) for number in sorted(numbers))
