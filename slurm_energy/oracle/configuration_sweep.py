@@ -44,9 +44,9 @@ class Sweep:
         objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
         best: by objective, the index of the best alternative. Alternatives that do not fit the memory are
             excluded, unless none fits.
-        front: whether each alternative is on the Pareto front. An alternative is on it if no other
-            alternative is better in both time and energy.
-        fits: whether the batch fits the memory of the device.
+        front: mask of the alternatives on the Pareto front. No other alternative is better than these in both
+            time and energy.
+        fits: mask of the alternatives whose batch fits the memory of the device.
     """
 
     rows: list[tuple[Hardware, float, float, float]]

@@ -28,8 +28,8 @@ def eds(
         energy_joules: joules of the alternatives.
         reference_s: seconds of the reference job, usually the same job without a power limit.
         reference_joules: joules of the reference job.
-        k: weight of time, above 1. Consider a job that used no energy and ran k times as long as the
-            reference job. It would be as good as the reference job.
+        k: weight of time, above 1. A job that used no energy and ran k times as long as the reference job
+            would be as good as the reference job.
 
     Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k t_ref).
     """
@@ -41,8 +41,8 @@ def eds(
 def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
     """Return a mask of the alternatives that no other alternative dominates, shape (n,).
 
-    An alternative dominates another alternative if it is better in one of time and energy, and not worse in
-    the other quantity.
+    Alternative A dominates alternative B if A is better in time or energy, and not worse in the other
+    quantity.
     """
     order = np.lexsort((energy_joules, duration_s))
     lowest_joules = np.minimum.accumulate(energy_joules[order])

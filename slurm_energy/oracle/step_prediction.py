@@ -4,7 +4,7 @@ Many configurations are predicted at once.
 
 A prediction includes time, watts and their ranges. A workload with its own fitted factors is predicted by the
 calibrated model, multiplied by the measured deviations from the model (residuals). Any other workload is
-predicted from other kinds of device (`transfer`) if the calibration contains the data for it, otherwise by
+predicted from other kinds of device (`transfer`) if the calibration contains the required data, otherwise by
 the mean over the factors of all measured workloads.
 """
 
@@ -79,7 +79,7 @@ class StepPredictions:
 
 
 class StepPredictor:
-    """Predictor of training steps. It uses the calibration of the kind of device.
+    """Predictor of training steps that uses the calibration of the kind of device.
 
     Args:
         calibration_of: function from the name of a kind of device to its calibration.

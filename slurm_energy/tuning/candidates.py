@@ -107,8 +107,8 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
     """Return CPU frequency bounds as operating points, from the minimum to below the maximum.
 
-    The bound at the maximum is included if it disables boost. Without this bound, a table of two or three
-    frequencies has no point near the untuned clock.
+    If a bound at the maximum disables boost, this bound is included. Otherwise a table of two or three
+    frequencies would have no point near the untuned clock.
     """
     values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})
     has_base = bool(values) and values[-1] > _TURBO_SHARE * cpu.max_mhz

@@ -69,8 +69,8 @@ class Situation:
         remaining_windows: expected number of measurement windows until the end of the job.
         max_time_ratio: maximum expected time of a probe relative to the untuned job. The time that the job
             may still lose under its slowdown limit determines this maximum.
-        max_loss: maximum expected relative loss of the objective in the measurement window of a probe. It
-            applies to objectives without a slowdown limit.
+        max_loss: maximum expected relative loss of the objective in the measurement window of a probe. This
+            maximum applies only to objectives without a slowdown limit.
     """
 
     current: int

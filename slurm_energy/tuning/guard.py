@@ -152,7 +152,7 @@ class RunBudget:
         self._excess_energy_s += duration_s * math.exp(log_power_ratio) - untuned_s
 
     def forget_losses(self) -> None:
-        """Discard the losses, because pauses in only some of the windows may have falsified them."""
+        """Discard the losses, which may be wrong because only some of the windows contained pauses."""
         self._untuned_s, self._excess_energy_s = self._elapsed_s, 0.0
 
     @property
@@ -172,9 +172,9 @@ class RunBudget:
         return max(self._elapsed_s / window_s, min(_MIN_REMAINING_WINDOWS, _MIN_REMAINING_S / window_s))
 
     def max_loss(self, window_s: float) -> float:
-        """Return the relative loss of the objective that the next measurement window may bring.
+        """Return the maximum permitted relative loss of the objective in the next measurement window.
 
-        The sum of all losses may be `_MAX_LOSS` of the whole job. Gains so far permit further losses.
+        All losses together may be `_MAX_LOSS` of the whole job. Gains so far permit further losses.
         """
         lost_s = self._elapsed_s - self._untuned_s
         loss_s = self._excess_energy_s + (TIME_EXPONENTS[self._objective.name] - 1) * lost_s

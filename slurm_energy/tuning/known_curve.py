@@ -19,7 +19,8 @@ def best_point(
 ) -> ResponsePoint | None:
     """Return the point of a curve with the lowest cost; None if no point is better than the untuned job.
 
-    A point keeps the slowdown limit only if the sum of its relative time and the error of this time does.
+    A point keeps the slowdown limit only if its relative time plus the error of this time is within the
+    limit.
 
     Args:
         curve: response curve of the job's program on this hardware.
@@ -39,8 +40,8 @@ def ratios_at_gpu_limit(curve: ResponseCurve, limit_watts: float) -> tuple[float
     """Return (relative time, relative power) of a job under a GPU power limit; None if unknown.
 
     The logarithms of the ratios are interpolated between the neighbouring limits of the curve. Below the
-    lowest limit of the curve, the ratios at this lowest limit are returned. They are then a lower bound of
-    the slowdown. Above the highest limit, the ratios are unknown.
+    lowest limit of the curve, the ratios at this lowest limit are returned. The time ratio is then a lower
+    bound of the slowdown. Above the highest limit, the ratios are unknown.
 
     Args:
         curve: response curve of the job's program on this hardware. Only points that set nothing but the

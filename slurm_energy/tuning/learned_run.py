@@ -1,4 +1,4 @@
-"""Response of a program that one finished run of a job measured.
+"""Response of a program to operating points, as measured in one finished run of a job.
 
 The response is read from the job's energy records.
 
@@ -216,8 +216,8 @@ def _measured_points(
 ) -> tuple[ResponsePoint, ...]:
     """Return the plausible points that were measured in this run.
 
-    Points from other sources are advice that the record repeats. They are not measurements of this run. If
-    they counted, one measurement would count several times.
+    The record also repeats points from other sources, for example from earlier runs. These points are left
+    out, so that no measurement counts several times.
     """
     measured: dict[OperatingPoint, ResponsePoint] = {}
     for data in (tuning or {}).get("points") or ():

@@ -83,7 +83,7 @@ class SpeedMeasurement:
     def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
         """Return one measurement over the windows of both measurements.
 
-        The difference of the two measurements increases the error.
+        The error of the result grows with the difference between the two measurements.
         """
         units, windows = self.units + other.units, self.windows + other.windows
         difference = abs(math.log(self.units_per_s / other.units_per_s))
@@ -102,7 +102,7 @@ class SpeedMeasurement:
 
 
 class NoiseScale:
-    """Scatter of measurement windows at one operating point, divided by the windows' stated errors.
+    """Ratio of the scatter of measurement windows at one operating point to the windows' stated errors.
 
     Windows of a program with checkpoints or evaluations scatter more than windows of a steady program. The
     stated errors of later windows are multiplied by this ratio. The ratio is never below 1.
@@ -157,8 +157,8 @@ class ReferenceTrack:
     """The untuned speed and power of a job, measured in blocks and interpolated in time.
 
     A block is a measurement over consecutive untuned windows. Blocks that agree are averaged. If blocks
-    differ, the reference drifts. Its value at a given time is then interpolated between the blocks before and
-    after that time.
+    differ, the reference drifts. The reference at a given time is then interpolated between the blocks before
+    and after that time.
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:

@@ -70,7 +70,8 @@ class PhaseKnowledge:
     def needs_reference_for(self, index: int) -> bool:
         """Return whether the reference is less accurate than the measurement of a point.
 
-        The result is False if the reference must not be measured once more.
+        The caller then measures the reference again. The result is False if the reference has already been
+        measured the maximum number of times.
         """
         visit = self.visits.get(index)
         return (

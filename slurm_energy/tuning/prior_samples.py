@@ -109,7 +109,7 @@ def prior_samples(
 
 
 def prepare_gpu_samples() -> None:
-    """Draw the samples of GPUs before the first job needs them.
+    """Draw the samples of GPUs in advance, before the first job needs these samples.
 
     Drawing takes 50 ms and may run in any thread.
     """

@@ -76,7 +76,7 @@ class PhysicalPrior:
     ) -> tuple[OperatingPoint, CurveSource]:
         """Return the safe point, or the best GPU power limit if the objective has a slowdown limit.
 
-        This power limit is likely to keep the slowdown limit.
+        The chosen GPU power limit is likely to keep the slowdown limit.
         """
         if objective.slowdown_limit is None or self._gpu is None or reference.gpu_watts is None:
             point = safe_point(candidates, reference, self._gpu, objective)
@@ -214,7 +214,7 @@ class CurvePrior:
         Args:
             base: prior between and beyond the points of the curve.
             curve: response curve that earlier runs have measured.
-            extra_error: standard deviation between runs of the same program. It is added to the errors of
+            extra_error: standard deviation between runs of the same program, which is added to the errors of
                 the curve's points.
         """
         self._base, self._curve, self._extra_error = base, curve, extra_error

@@ -28,8 +28,8 @@ class ProgramMeasurement:
 
     Attributes:
         point: operating point at which the job ran.
-        time: time per unit of work in any unit. It is comparable with measurements that have the same
-            `scale`.
+        time: time per unit of work in any unit. Only times of measurements with the same `scale` are
+            comparable.
         power: mean power of the job's components.
         time_error: relative standard error of `time`.
         power_error: relative standard error of `power`.

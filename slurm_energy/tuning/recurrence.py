@@ -7,8 +7,7 @@ power to the untuned job at every candidate point. Measurements weight the hypot
 measured points. A point that keeps the slowdown limit is tried if later runs are expected to save more than
 the cost of the trial.
 
-The module is pure. It uses no clock and no storage, and takes random numbers only from the caller's
-generator.
+The module is pure: no clock, no storage, and random numbers only from the caller's generator.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class RecurrenceOptions:
         max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds
             the minimum expected cost by at most this fraction. Real jobs may slow down more steeply than
             hypotheses.
-        max_second_step: maximum relative reduction of the expected power from the first run to the
-            second. One run without an untuned run does not show how steeply the time rises. The time of some
-            jobs increases sharply below a power limit that no hypothesis predicts.
+        max_second_step: maximum relative reduction of the expected power from the first run to the second.
+            The first run alone, without an untuned run, does not show how steeply the time rises. The time of
+            some jobs increases sharply below a power limit that no hypothesis predicts.
         equal_cost: trials whose net costs differ by at most this fraction count as equally good. Thompson
             sampling chooses among them.
         min_gain: minimum expected relative saving at a point other than the untuned point.
@@ -326,7 +325,8 @@ def choose_point(
         posterior: distribution of the job's response.
         objective: objective with its slowdown limit.
         random: generator of random numbers; with a seed the choice is reproducible.
-        explore: whether exploration is allowed. It is not allowed while another run of the same job explores.
+        explore: whether exploration is allowed. The caller passes False while another run of the same job
+            explores.
         options: constants for the choice of operating points.
     """
     options = options or RecurrenceOptions()

@@ -44,10 +44,10 @@ class TuningSearch:
 
     The caller sets `requested` on all nodes and GPUs of the job, measures a window that begins after the
     setting took effect, and passes the window to `observe`. The search first measures the untuned reference.
-    It then tries the point with the best expected objective, again and again, until no untried point is
-    expected to be better. After that, it holds the best measured point. After a window that contradicts its
-    expectation, the job returns to the reference. If the reference has changed as well, a new phase of the
-    job has begun. A separate search starts for this phase.
+    The search then repeatedly tries the point with the best expected objective, until no untried point is
+    expected to be better. After that, the job stays at the best measured point. After a window that
+    contradicts its expectation, the job returns to the reference. If the reference has changed as well, a new
+    phase of the job has begun. A separate search starts for this phase.
     """
 
     def __init__(

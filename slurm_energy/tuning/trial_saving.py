@@ -78,7 +78,7 @@ def trial_savings(
 
 
 def _representative(weights: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return a few hypotheses that represent all of them, with weights (systematic sampling)."""
+    """Return a few hypotheses that represent all hypotheses, with weights (systematic sampling)."""
     places = np.searchsorted(np.cumsum(weights), (np.arange(_HYPOTHESES) + 0.5) / _HYPOTHESES)
     kept, counts = np.unique(np.minimum(places, len(weights) - 1), return_counts=True)
     return kept, counts / _HYPOTHESES

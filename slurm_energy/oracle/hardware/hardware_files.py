@@ -44,9 +44,8 @@ def _shipped_names() -> dict[str, str]:
 class _Site:
     """Registry of the kinds of device that a site has defined.
 
-    The keys are their names and aliases in lower case.
-
-    A change replaces the whole dictionary, because other threads read it.
+    `kinds` maps each name and alias in lower case to the kind of device. A change replaces the whole
+    dictionary, because other threads read the dictionary.
     """
 
     kinds: ClassVar[dict[str, Hardware]] = {}

@@ -16,7 +16,7 @@ class BusyTime:
     If more than `depth` runs are simultaneous, only `depth` of them count.
 
     Only `MAX_INTERVALS` intervals are stored. Beyond this number, the shortest gap between two intervals
-    counts as busy. If a later run lies in a gap that counts as busy, it adds too little time, never too much.
+    counts as busy. A later run in a gap that counts as busy therefore adds too little time, never too much.
     Therefore the sum never exceeds `depth` times the elapsed time.
 
     Args:

@@ -75,7 +75,7 @@ def caps_of(
 
     Args:
         cap_watts: cap per node in watts; None means no cap.
-        gpu_cap_watts: cap per GPU in watts; None means no cap. It is ignored for a job without GPUs.
+        gpu_cap_watts: cap per GPU in watts; None means no cap. The cap is ignored for a job without GPUs.
         nodes: number of nodes; None counts as one node.
         gpus: number of GPUs on all nodes; None or 0: the job has no GPUs.
     """
@@ -116,7 +116,8 @@ def convert_part(
         watts: mean watts under the cap `before`.
         before: cap of the measured run in watts; infinity means no limit.
         after: cap for the prediction in watts; infinity means no cap.
-        tdp_watts: design power of the component. A higher cap does not raise the watts above it.
+        tdp_watts: design power of the component. A higher cap does not raise the watts above the design
+            power.
         response: constants of the model.
     """
     if after <= before:

@@ -115,6 +115,6 @@ def middle(grid: Sequence[float]) -> float:
 def mean(grid: Sequence[float]) -> float:
     """Return the interquartile mean of a distribution: the mean of the middle half of its values.
 
-    This mean lies between the 5 and 95 % quantiles. A single outlier does not change it.
+    This mean always lies between the 5 and 95 % quantiles. A single outlier does not change this mean.
     """
     return min(max(sum(grid[QUARTER:-QUARTER]) / (ATOMS - 2 * QUARTER), low(grid)), high(grid))

@@ -34,8 +34,8 @@ class Forecast:
             limit.
         watts: distribution of the mean watts per unit (GPU or node); None means that the energy of no run is
             known.
-        joules: distribution of the joules per unit. If `by_limit` is true, they are also divided by the
-            seconds of the time limit. None means that the energy of no run is known.
+        joules: distribution of the joules per unit. If `by_limit` is true, the joules per unit are also
+            divided by the seconds of the time limit. None means that the energy of no run is known.
         runs: number of runs of this key.
         newest: end of the newest run in Unix seconds.
         endings: number of runs by the way in which they ended.
@@ -114,7 +114,8 @@ def _grid(
 ) -> Grid:
     """Return the distribution of the next value (time, watts or joules) of a similarity key.
 
-    A single run determines only the middle of the distribution, because it does not show how much runs vary.
+    A single run determines only the middle of the distribution, because one run does not show how much runs
+    vary.
 
     Args:
         observations: values of the key's runs, newest first. There must be at least one.

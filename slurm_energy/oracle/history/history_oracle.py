@@ -43,8 +43,8 @@ class HistoryOracle:
     def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the prediction for a job, or None.
 
-        The result is None if no run is similar to the job. It is also None if the energy of all similar runs
-        is unknown and the `power` oracle is missing or cannot predict the watts.
+        The result is None if no run is similar to the job. The result is also None if the energy of all
+        similar runs is unknown and the `power` oracle is missing or cannot predict the watts.
         """
         forecast = self._history.forecast(request, own_only=self._own_only)
         if forecast is None:

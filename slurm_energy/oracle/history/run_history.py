@@ -47,8 +47,8 @@ class _Entry:
         level: index of the key's similarity level in `LEVELS`.
         runs: stored runs, oldest first.
         run_count: number of runs ever added, including those that are no longer stored.
-        forecasts: cached forecasts. The key of a cached forecast consists of the more general forecast that
-            it includes and of the job's power caps.
+        forecasts: cached forecasts. The key of a forecast is a pair: the more general forecast that the
+            forecast includes, and the job's power caps.
         record: weighted sums over all runs of the key; None if the key groups runs of different programs.
     """
 

@@ -96,8 +96,8 @@ class ResourceUse:
 
         Args:
             run: the finished run.
-            new_s: seconds that the run adds to `seconds`, without the time covered by simultaneous runs. None
-                means that they are computed from `busy`.
+            new_s: seconds that the run adds to the attribute `seconds`, without the time covered by
+                simultaneous runs. None means that these seconds are computed from `busy`.
 
         Returns:
             The factor by which the sums over earlier runs have decayed, and the decayed product of size and
@@ -195,8 +195,8 @@ class UserRecord(ResourceUse):
             fraction of its time limit that the run used.
         overrun_size_seconds: sum of size times seconds over the runs whose time was predicted.
         overrun_sum: sum, over the runs, of size times seconds times ln(actual time / predicted time). The
-            logarithm counts as 0 for a run that took less time than predicted. This sum decays with half the
-            half-life, so that the logarithm of the misprediction factor decays, too.
+            logarithm counts as 0 for a run that took less time than predicted. `overrun_sum` decays with half
+            the half-life, so that the logarithm of the misprediction factor decays, too.
     """
 
     fraction_sum: float = 0.0
@@ -344,7 +344,7 @@ def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
     """Return the factors by which old sums and a new run decay, and the new reference time.
 
     Args:
-        run: the run to add. It may have ended before `newest`.
+        run: the run to add. The run may have ended before `newest`.
         newest: latest end of the earlier runs in Unix seconds.
 
     Returns:

@@ -31,9 +31,9 @@ def members(
 ) -> list[Scalars]:
     """Return the sets of factors that predict a workload; the predictions of several sets are averaged.
 
-    A workload that was never measured on this kind of device may resemble any measured workload. It is
-    predicted by the factors of all measured workloads and by neutral factors. The host's seconds per sample
-    differ between workloads. Therefore the ratio of the host's to the device's seconds per sample
+    A workload that was never measured on this kind of device may resemble any measured workload. Therefore it
+    is predicted by the factors of all measured workloads and by neutral factors. The host's seconds per
+    sample differ between workloads. Therefore the ratio of the host's to the device's seconds per sample
     (`Calibration.supply_ratios`) is transferred instead.
 
     Args:

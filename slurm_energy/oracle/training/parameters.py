@@ -93,8 +93,8 @@ class Scalars:
 
     The factors are S in the thesis.
 
-    The defaults are neutral; they apply to a workload that was never measured. Source: thesis, 4.3.5.2 and
-    Table 4.2 (ALBERT); the other factors are additions to the thesis.
+    The default factors are neutral and apply to a workload that was never measured. Source: thesis, 4.3.5.2
+    and Table 4.2 (ALBERT); the other factors are additions to the thesis.
     """
 
     compute: Any = _parameter(1.0, 0.1, 10.0, "factor on compute time", decades=True)

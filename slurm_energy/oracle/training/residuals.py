@@ -23,12 +23,12 @@ _SUPPORT_DOUBLINGS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Table of factors. The predictions for one workload in one precision are multiplied by them.
+    """Table of factors by which the predictions for one workload in one precision are multiplied.
 
     A factor is a measured value divided by the predicted value, with noise removed as far as possible.
     Between the entries of the table, the factors are interpolated linearly in the logarithm of the batch size
     and in the power limit. Beyond the outermost limits the factors are constant. Beyond the outermost batch
-    sizes they are 1.
+    sizes the factors are 1.
 
     Attributes:
         batches: batch sizes in rising order. The first and last `EXTRAPOLATION_NODES` are not measured.
@@ -67,8 +67,8 @@ class Residuals:
     def support(self, batch: Any) -> Array:
         """Return how close each batch size is to a measured batch size, from 0 (far) to 1 (measured).
 
-        The result falls linearly with the distance in the logarithm of the batch size. It reaches 0 at a
-        distance of half a doubling, a factor of sqrt(2).
+        The result falls linearly with the distance in the logarithm of the batch size. The result is 0 at a
+        factor of sqrt(2) between the batch sizes and beyond.
 
         Args:
             batch: samples per device and step, an array. The result has its shape.

@@ -108,7 +108,7 @@ def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Ar
 
 
 def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
-    """Return the evidence on a kind of device. It combines a prior with measurements.
+    """Return the evidence on a kind of device, which combines a prior with measurements.
 
     Gauss-Newton iterations of limited and decreasing length approach the most likely latent quantities
     (iterated extended Kalman filter).

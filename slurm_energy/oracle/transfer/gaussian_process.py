@@ -2,9 +2,9 @@
 
 Near the current values of the latent quantities, the logarithms of time and power are linear in these
 quantities (extended Kalman filter). Therefore the logarithms of time and power of a step, and every latent
-quantity, are jointly normal. Two terms are added: a slope over the slowdown, and a rough term. The covariance
-of both decreases with the distance in batch and limit (Matern, 3/2). Source: Rasmussen and Williams, Gaussian
-Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+quantity, are jointly normal. Two terms are added to the linear model: a term proportional to the slowdown,
+and a rough term. The covariance of each term decreases with the distance in batch and limit (Matern, 3/2).
+Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Posterior:
         The unit is the standard deviation.
 
         The degrees of freedom are the number of observations of the quantity (time or power). If the quantity
-        was never observed, they are the number of observations of both quantities.
+        was never observed, the observations of both quantities count.
         """
         columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
         return np.array([[half_width(*column)] for column in columns])

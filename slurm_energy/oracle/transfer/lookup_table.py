@@ -53,8 +53,8 @@ class LookupTable:
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
         offsets: terms added to the model's logarithms of time and power at these latent quantities, shape
             (2, B, C).
-        widths: half widths of the 90 % ranges of the logarithms of time and power, shape (2, B, C). They are
-            the distances from the mean to the 5 and 95 % quantiles.
+        widths: half widths of the 90 % ranges of the logarithms of time and power, shape (2, B, C). A half
+            width is the distance from the mean to the 5 or 95 % quantile.
     """
 
     batches: Array

@@ -217,8 +217,8 @@ def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Return the cost of copying rows from the table of an embedding.
 
-    The backward pass clears a gradient that has the size of the table. It then adds the gradients of the rows
-    to it.
+    The backward pass clears a gradient that has the size of the table. The gradients of the rows are then
+    added to this gradient.
     """
     table, indices = args[:2]
     gradient = 1.0 if needs_gradient(table) else 0.0

@@ -162,7 +162,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def enter(self, layer: str) -> None:
-        """Record the start of the layer named `layer`. Error messages name it until the layer ends."""
+        """Record the start of a layer. Until the layer ends, error messages name `layer`."""
         self.layers.append(layer)
         self.current_layer = layer
 

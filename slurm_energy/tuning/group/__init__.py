@@ -2,5 +2,5 @@
 
 A slow rank slows down all other ranks. Therefore one search decides for the whole job. The module
 `coordinator` runs in senergyctld, and `member` runs in the agent of each node. Both modules are pure. They
-exchange the messages in `messages`, and the caller passes the time.
+exchange the messages defined in `messages`, and their callers pass the present time.
 """

@@ -21,7 +21,7 @@ class Progress:
     """Progress of a job over a measurement window. Rates of different sources have different units.
 
     Attributes:
-        units_per_s: progress rate. The source determines the unit. It is the unit of the job's reports, a
+        units_per_s: progress rate. The source determines the unit of work: the unit of the job's reports, a
             period of the power, or the work in the first window with this source.
         relative_error: standard error of `units_per_s` divided by `units_per_s`.
         source: signal from which the rate was computed.

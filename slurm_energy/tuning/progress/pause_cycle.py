@@ -30,7 +30,7 @@ Report = tuple[float, float]
 class PauseCycle:
     """Cycle of a program that pauses regularly.
 
-    Between two pauses, it always does the same number of units of work.
+    Between two pauses, the program always does the same number of units of work.
 
     A measurement over whole cycles contains the same number of pauses wherever the measurement begins. The
     result of a shorter measurement depends on whether it contains a pause.

@@ -1,10 +1,10 @@
 """Detection of the period of a program's main loop in its power or utilisation.
 
-The detector prefers no result to a wrong result. It takes candidates from the autocorrelation, which is
-computed by FFT. It returns a period only if four conditions hold: shorter and longer alternatives are clearly
-worse; the period repeats in most parts of the series; nothing else in the series is periodic; the period
-cannot be the alias of a shorter period. Regularly sampled series have no result, because samples at regular
-times cannot exclude an alias.
+The detector prefers no result to a wrong result. Candidates come from the autocorrelation, which is computed
+by FFT. A period is returned only if four conditions hold: shorter and longer alternatives are clearly worse;
+the period repeats in most parts of the series; nothing else in the series is periodic; the period cannot be
+the alias of a shorter period. Regularly sampled series have no result, because samples at regular times
+cannot exclude an alias.
 """
 
 from __future__ import annotations

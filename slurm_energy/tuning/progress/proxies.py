@@ -17,7 +17,7 @@ class ProxyValidation:
     """Comparison of a proxy with a trusted rate over several measurement windows.
 
     A proxy measures the job's work if the proxy and the trusted rate change by the same factor. Windows of
-    equal speed cannot show this, because they also agree with a proxy that never changes.
+    equal speed do not suffice, because a proxy that never changes would agree with them, too.
 
     Args:
         tolerance: maximum relative difference of the two factors.

@@ -52,7 +52,8 @@ def build_points(
     """Return the points of a sweep. The first point is the reference.
 
     The reference sets no knob and has the policy `monitor`. The reference has the first value of every other
-    factor, and the first configuration. It is added if the combinations of the factors do not contain it.
+    factor, and the first configuration. The reference is added if the combinations of the factors do not
+    contain the reference.
 
     Args:
         factors: factors of the sweep, at least one unless there are configurations.

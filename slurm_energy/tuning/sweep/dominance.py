@@ -59,7 +59,7 @@ def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
 
 
 class _Front:
-    """Minimum energy of the points that take less than a given time, prepared for many queries."""
+    """Index of points for fast queries of the minimum energy below a given time."""
 
     def __init__(self, points: Sequence[PointSummary]) -> None:
         ordered = sorted((point.time_s.mean, point.energy_joules.mean) for point in points)

@@ -32,7 +32,7 @@ class PointResult:
         gains: metrics of the point relative to the reference; None if the point or the reference has no
             measurements.
         gain_half_widths: half-width of the 95 % confidence interval of each gain, by metric, in percentage
-            points. It is None if the point or the reference has fewer than two repetitions.
+            points. A half-width is None if the point or the reference has fewer than two repetitions.
         is_dominated: whether the point is not repeated because another point is faster and needs less energy.
         is_failed: whether the jobs of the point failed.
         notes: reasons of failures, without duplicates.
