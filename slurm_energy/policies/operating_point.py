@@ -47,7 +47,7 @@ class OperatingPoint:
         return ", ".join(texts) or "untuned"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point as a dict for JSON. Knobs that keep their values are left out."""
+        """Return the operating point as a dict for JSON. Knobs that keep their values are left out."""
         return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod

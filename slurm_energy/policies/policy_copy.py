@@ -130,7 +130,10 @@ def _store(path: Path, copy: PolicyCopy) -> PolicyCopy:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Create the directory of a file, and convert errors that occur while writing to the directory."""
+    """Context manager that creates the directory of a file.
+
+    An error while writing to the directory becomes a ForbiddenError or an UnavailableError.
+    """
     try:
         if not path.parent.is_dir():
             path.parent.mkdir()
@@ -145,7 +148,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a copy.
+    """Context manager that holds the lock of a copy.
 
     Raises:
         UnavailableError: another process keeps the lock for too long.

@@ -117,7 +117,7 @@ class ControllerClient:
         return self._request_in_turn(method, target, body, until_s)
 
     def _request_in_turn(self, method: str, target: str, body: bytes, until_s: float) -> dict[str, Any]:
-        """Send a request to one controller after another until the active one answers."""
+        """Send a request to one controller after another until the active controller answers."""
         count, errors = len(self._endpoints), list[EnergyError]()
         first = _preferred.get(self._urls, 0)
         for index in ((first + offset) % count for offset in range(count)):

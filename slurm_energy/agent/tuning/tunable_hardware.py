@@ -180,7 +180,7 @@ class TunableHardware:
 
 
 def _spread(points: Sequence[OperatingPoint], count: int) -> Sequence[OperatingPoint]:
-    """Return at most `count` of the points, evenly spread, with the first and the last one."""
+    """Return at most `count` of the given points, evenly spread, including the first and the last point."""
     if len(points) <= count:
         return points
     return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]

@@ -139,7 +139,9 @@ class AwayPower:
         return self._kinds.setdefault(kind, KindPower())
 
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
-        """Return the power of a kind of nodes while off, and power and duration of their boot and shutdown.
+        """Return the power of nodes of one kind while they are off, booting or shutting down.
+
+        The result also contains the durations of a boot and of a shutdown.
 
         Quantities that have not been measured yet have their configured value.
 

@@ -104,7 +104,10 @@ class BudgetLimits:
         self._parents = parents
 
     def set_signals(self, texts: Mapping[str, SignalText]) -> None:
-        """Use the texts of signals. If a text is malformed or implausible, the last value stays in force."""
+        """Set the limits from the texts of signals.
+
+        If a text is malformed or implausible, the last value of its signal stays in force.
+        """
         for name, text in texts.items():
             limit = self._limits.get(name)
             if limit is None or not isinstance(limit.source, SignalLimit) or limit.signal == text:

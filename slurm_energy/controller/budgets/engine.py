@@ -224,7 +224,7 @@ class BudgetEngine:
         return states
 
     def restore(self, states: Mapping[str, Any], now_s: float) -> list[str]:
-        """Continue from stored states. Call this method once, before the first poll.
+        """Restore the engine from stored states of nodes. Call this method once, before the first poll.
 
         No limit is raised until every node has reported or its lease has ended.
 

@@ -45,7 +45,7 @@ CurveKey = tuple[int, int, str]
 
 
 class BudgetInputs:
-    """Reader of nodes, jobs and accounts. While Slurm does not answer, the values last read stay.
+    """Reader of nodes, jobs and accounts. While Slurm does not answer, the last values that were read remain.
 
     Args:
         store: the database, with the runs from which programs were learned.

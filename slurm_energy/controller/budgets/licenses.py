@@ -280,7 +280,7 @@ def license_demands(
     Only two kinds of jobs count: jobs that lack nothing but licenses, and jobs that Slurm has not considered
     yet.
 
-    Jobs that wait for nodes are left out: the power for their start would be kept free for nothing.
+    Jobs that wait for nodes are left out: the power for their start would be kept free but not used.
 
     Args:
         queue: the jobs.

@@ -251,8 +251,8 @@ class Interventions:
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
         """Restore the original request of each job that Slurm cannot run in the assigned GPU shape.
 
-        Slurm holds a job that it cannot run, with the reason BadConstraints, until the job's request is
-        changed again.
+        If Slurm cannot run a job, Slurm holds the job with the reason BadConstraints until the job's request
+        is changed again.
         """
         queue, now = snapshot.queue, self._clock()
         for row, word in enumerate(queue.reason if self._state.assigned else []):

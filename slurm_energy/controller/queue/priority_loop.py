@@ -150,7 +150,7 @@ class PriorityLoop:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _wait_for_history(self) -> None:
-        """Wait at the start until the history is loaded, for a limited time.
+        """Wait at the start, for a limited time, until the history is loaded.
 
         If the queue were ranked without the history, the order of jobs would change, and would change back as
         soon as the history is loaded.

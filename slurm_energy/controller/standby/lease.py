@@ -95,7 +95,7 @@ class ControllerLease:
         set_fence(connection, self.check)
 
     def check(self, connection: Connection) -> None:
-        """Raise an error unless this process holds the lease according to the database.
+        """Raise an error unless the database states that this process holds the lease.
 
         Raises:
             LostLeaseError: another controller has taken the lease.

@@ -67,7 +67,7 @@ class GroupSensor(SignalSensor):
         self._rates.forget()
 
     def close(self) -> None:
-        """Close all files of the groups."""
+        """Close all files of the cgroups."""
         for file in self._files.values():
             file.close()
 
