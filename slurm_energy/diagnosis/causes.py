@@ -1,4 +1,4 @@
-"""Order of findings, and the causes among them: which findings explain which others."""
+"""Order of findings, and the relation between causes and the findings that the causes explain."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ MIN_EXPLAINED: Final = 0.25
 
 
 def ordered(findings: Sequence[JobFinding]) -> tuple[JobFinding, ...]:
-    """Return the causes in descending order of lost energy, each with the findings that it explains.
+    """Return the causes in descending order of lost energy, each with the findings that the cause explains.
 
     Findings without known lost energy come last, in descending order of lost or affected time.
     """

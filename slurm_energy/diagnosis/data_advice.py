@@ -166,7 +166,7 @@ def staged_data(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     """Yield the advice to use pinned memory.
 
-    Yield nothing if the loader reports that it already uses pinned memory.
+    Yield nothing if the loader already uses pinned memory.
     """
     pinned = {rank.steps.hints.get("pin_memory") for rank in view.ranks}
     if pinned - {False, None} or finding.seconds_lost is None:

@@ -6,10 +6,10 @@ stored in slot n modulo `capacity`. Each record contains its lap: the number of 
 the writer has started at the first slot. A reader uses the laps to find the last complete record of a process
 that was killed. Empty slots contain zeros.
 
-Times are nanoseconds of CLOCK_MONOTONIC of the node. `unix_offset_ns` of the header converts them to Unix
-time. Records are approximately ordered by the end of their events: the phases of a step precede the step. A
-wait for data is written at the end of its step. Events that the GPU has timed arrive a few steps late. The
-content comes from processes of users: readers validate all of it.
+Times are nanoseconds of CLOCK_MONOTONIC of the node. Times plus `unix_offset_ns` of the header are Unix
+times. Records are approximately ordered by the end of their events: the phases of a step precede the step. A
+wait for data is written at the end of its step. Events that the GPU has timed arrive a few steps late.
+Readers validate the whole content, because the content comes from processes of users.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class EventFileHeader:
         rank: rank of the process; None if unknown.
         gpu: name of the process's GPU, for example `gpu[0]`; empty if the process has none, or if the GPU is
             unknown.
-        names: names of the phases, in the order of their indexes. A writer adds names while it runs.
+        names: names of the phases, in the order of their indexes. The writer adds names while the program
+            runs.
         capacity: maximum number of records in the file.
         written: number of records written so far; a lower bound if the writer was killed.
         lost: number of events that the writer dropped because writing was too slow.

@@ -85,7 +85,7 @@ def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _PowerModel) -> AdvisedChange:
-    """Return the change of the power limit if it was lowered, else the change of the clock limit."""
+    """Return a change of the power limit if the power limit was lowered, else a change of the clock limit."""
     limits = [view.context.limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     highest = [view.context.max_limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     if all(a and b and a < 0.97 * b for a, b in zip(limits, highest, strict=True)):

@@ -66,8 +66,7 @@ class ObservedAllocation:
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
         max_limit_watts: power limit that would apply without an energy policy, by node and component.
-        settings: one tuple for each setting, by node. It contains the name of the setting, the requested
-            value and the applied value.
+        settings: by node, one tuple for each setting: name of the setting, requested value and applied value.
     """
 
     job_id: int

@@ -1,4 +1,4 @@
-"""Times of phases on the GPU. They are read from CUDA events, without synchronisation.
+"""Times of phases on the GPU, read from CUDA events without synchronisation.
 
 The GPU executes the work of a phase after the program has submitted the work. Two CUDA events in the stream
 measure the execution. The times of the events are read when the GPU has passed the events, usually a step or

@@ -241,7 +241,7 @@ class AgentEnergyReader(EnergyReader):
         self._pending.append(request)
 
     def _collect(self, request: _PendingRequest) -> EnergyReading | None:
-        """Receive responses until the response of `request` has arrived, and return it.
+        """Receive responses until the response to `request` has arrived, and return its reading.
 
         Return None if the response will not arrive any more.
         """

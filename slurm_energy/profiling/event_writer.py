@@ -119,7 +119,7 @@ class EventWriter:
         self._thread.start()
 
     def add(self, phase: TimedPhase) -> None:
-        """Add an event. The next write stores the event in the file."""
+        """Add an event, which the next write stores in the file."""
         if self._failed:
             return
         if len(self._waiting) >= _MAX_WAITING:

@@ -1,7 +1,7 @@
-"""Batches that are ready: whether the next batch of PyTorch's DataLoader has arrived before it is requested.
+"""Readiness of batches: whether the next batch of a PyTorch DataLoader has arrived before the request for it.
 
 Loader processes send each batch as a message. The program needs about a millisecond to receive a message.
-This time is no wait for the loader: further loader processes would not shorten it.
+This time is not a wait for the loader, because further loader processes would not shorten the time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _RECEIVED = 2
 def is_batch_ready(iterator: Any) -> bool:
     """Return whether the next batch of an iterator over a DataLoader has arrived.
 
-    Return False if this is unknown, for example for a loader without processes. The attributes are those of
-    PyTorch 2.13. If a release names them differently, the readiness is unknown.
+    Return False if this is unknown, for example for a loader without processes. The function reads attributes
+    of PyTorch 2.13. With a release that names the attributes differently, the readiness is unknown.
     """
     try:
         return is_in_order(iterator) and not iterator._data_queue.empty()

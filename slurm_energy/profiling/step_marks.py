@@ -57,7 +57,7 @@ class StepMarks:
         self._report_ns = self._report_steps = 0
 
     def rest(self) -> None:
-        """Mark the end of work that belongs to no phase. The wait for the next batch starts now."""
+        """Mark the start of the wait for the next batch, after work that belongs to no phase."""
         self._idle_ns = _now()
 
     def begin_epoch(self) -> None:

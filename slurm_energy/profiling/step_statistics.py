@@ -69,7 +69,7 @@ def phase_name(text: str) -> str:
 
 
 class _Durations:
-    """Accumulator for the durations of one phase. It computes their statistics."""
+    """Accumulator for the durations of one phase, which computes the statistics of these durations."""
 
     __slots__ = ("count", "histogram", "sum_ns", "sum_squares_s2")
 

@@ -1,10 +1,10 @@
 """Phases of a PyTorch model (forward, backward, optimizer), measured by hooks while a watched loop runs.
 
-The hooks change no value, force no synchronisation and raise no error in the program. They exist only while
-the loop runs, and only in steps whose phases are timed: all long steps, and four short ones a second. A hook
-costs ten times as much after a computation that has emptied the processor's caches as in a tight loop. Copies
-of the model do not contain the hooks, nor do files to which the whole model is saved. This module does not
-import PyTorch, because a program that uses this module has already imported PyTorch.
+The hooks change no value, force no synchronisation and raise no error in the program. The hooks exist only
+while the loop runs, and only in steps whose phases are timed: all long steps, and four short steps a second.
+A hook costs ten times as much after a computation that has emptied the processor's caches as in a tight loop.
+Copies of the model do not contain the hooks, nor do files to which the whole model is saved. This module does
+not import PyTorch, because a program that uses this module has already imported PyTorch.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class TorchPhases:
 
         Args:
             start_ns: start of the step.
-            weight: number of steps that the timed step represents. It counts the timed step itself and the
-                steps before it that were not timed.
+            weight: number of steps that the timed step represents: the timed step itself and the steps since
+                the last timed step.
         """
         self._start_ns, self._weight = start_ns, weight
         try:
@@ -279,7 +279,7 @@ class TorchPhases:
     def _is_data_parallel(self, model: Any) -> bool:
         """Return whether a model is a DistributedDataParallel.
 
-        Such a model averages its gradients over the ranks.
+        A DistributedDataParallel averages its gradients over the ranks.
         """
         parallel = getattr(getattr(self._torch, "nn", None), "parallel", None)
         kind = getattr(parallel, "DistributedDataParallel", None)

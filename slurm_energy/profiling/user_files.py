@@ -1,8 +1,8 @@
 """Files and directories of users, opened on behalf of another user or root.
 
 The owner can replace files and directories at any time. Each part of a path is therefore opened relative to
-the directory that contains it. Symbolic links are followed only if root or the user of this process made
-them. No FIFO or device is opened.
+the directory that contains it. Symbolic links are followed only if they belong to root or to the user of this
+process. No FIFO or device is opened.
 """
 
 from __future__ import annotations

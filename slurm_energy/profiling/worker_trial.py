@@ -127,8 +127,8 @@ _TRIALS: weakref.WeakKeyDictionary[Any, WorkerTrial] = weakref.WeakKeyDictionary
 def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
     """Return the trial of a loader; None if the number of its processes cannot be changed between epochs.
 
-    If the processes persist between epochs, their number cannot change after the first epoch. Such a loader
-    is left unchanged.
+    A loader whose processes persist between epochs is left unchanged, because the number of processes cannot
+    change after the first epoch.
 
     Args:
         loader: a `torch.utils.data.DataLoader`, or an object with an attribute `num_workers` like it.

@@ -341,8 +341,8 @@ def _identity(activity: str) -> dict[str, Any]:
 def _lock_request() -> bytes:
     """Return a request for a write lock on the whole file.
 
-    The lock belongs to the open file description. Such a lock can be queried without being taken, see
-    fcntl(2).
+    The lock belongs to the open file description. Other processes can query this kind of lock without taking
+    the lock, see fcntl(2).
     """
     return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 

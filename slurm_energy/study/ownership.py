@@ -23,7 +23,7 @@ _WRITE_BY_OTHERS: Final = 0o002
 def require_own_study(path: Path) -> None:
     """Check the owner and the mode of all files and directories of a study.
 
-    Each file must belong to root or to the user of this process. It must not be a symbolic link, and others
+    Each file must belong to root or to the user of this process. No file may be a symbolic link, and others
     must have no write permission. If the process runs as root, the group must have no write permission
     either, and the directories above the study are checked too.
 

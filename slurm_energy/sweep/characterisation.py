@@ -1,6 +1,6 @@
 """Plan of the characterisation of a node: reference kernels by class, their settings and run time.
 
-Each class is a sweep of one reference kernel over a knob. Its jobs carry the tag
+Each class is a sweep of one reference kernel over a knob. The jobs of a sweep carry the tag
 `senergy-characterise/CLASS`, from which the controller builds the curves of the hardware kind.
 """
 

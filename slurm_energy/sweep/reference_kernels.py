@@ -7,8 +7,8 @@ The classes are `compute` (matrix products), `memory` (the triad a = b + s c on 
 one pass of the kernel over all CPUs or GPUs of the job. The same number of units is therefore the same work
 at every setting.
 
-`--describe` prints one line of JSON. It contains the hardware's ranges and the units per second of each
-class, or the module that is missing.
+`--describe` prints one line of JSON with the hardware's ranges and the units per second of each class, or the
+module that is missing.
 """
 
 from __future__ import annotations

@@ -207,10 +207,10 @@ def save(state: SweepState, path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Context manager that keeps other processes from using a state file.
+    """Context manager that prevents other processes from using a state file.
 
-    The lock file beside the state file stays. If it were removed, two processes could hold a lock at the same
-    time.
+    The lock file beside the state file is not removed, because two processes could otherwise hold a lock at
+    the same time.
 
     Raises:
         AlreadyRunningError: another process uses the state file.

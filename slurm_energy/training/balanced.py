@@ -3,8 +3,8 @@
     from slurm_energy.training import balanced
     model, loader = balanced.distribute(model, dataset, global_batch=256, goal="edp")
 
-This code replaces `DistributedDataParallel`, `DistributedSampler` and `DataLoader` in a script under srun.
-The gradients are the gradients of the mean loss over the global batch, as in a single process.
+These two lines replace `DistributedDataParallel`, `DistributedSampler` and `DataLoader` in a script under
+srun. The gradients are the gradients of the mean loss over the global batch, as in a single process.
 docs/training-balanced.md is the guide.
 """
 

@@ -126,7 +126,7 @@ class Balancer:
 
     @property
     def changes(self) -> int:
-        """Number of lasting changes of the ranks' speed that were detected."""
+        """Number of detected lasting changes of the speed of ranks."""
         return sum(fit.changes for fit in self._fits)
 
     def add(self, windows: Sequence[RankWindow]) -> bool:

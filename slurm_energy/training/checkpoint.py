@@ -63,7 +63,7 @@ class TrainingCheckpoint:
 
         Raises:
             UnavailableError: the file is not a checkpoint of this version.
-            ForbiddenError: another user could have written it.
+            ForbiddenError: another user could have written the checkpoint.
         """
         if self._path is None or not self._path.exists():
             return None

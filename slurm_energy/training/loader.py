@@ -40,7 +40,7 @@ class StepPlan:
 
 
 class _ShareSampler:
-    """Batch sampler of this rank for one epoch. For each batch, it asks the session how the batch is divided.
+    """Batch sampler of this rank for one epoch. The training session decides how each batch is divided.
 
     With loading processes, the sampler runs ahead of the training by the same number of batches on all ranks.
     All ranks therefore change their shares at the same step.
@@ -76,7 +76,9 @@ class _ShareSampler:
 
 
 class BalancedLoader:
-    """Loader of the batches of this rank. Iterating it runs the steps, measurements and checkpoints.
+    """Loader of the batches of this rank.
+
+    An iteration over the loader runs the steps, measurements and checkpoints.
 
     A rank that pauses gets no batch until it resumes.
 

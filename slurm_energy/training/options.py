@@ -30,7 +30,7 @@ class BalancedOptions:
         workers: processes per rank that load data.
         collate: function that combines samples to a batch; None means PyTorch's default function.
         lost_after_s: seconds after which a rank that does not answer counts as lost.
-        balance: whether the division of the batch follows the measurements; False gives all ranks equal
+        balance: whether the batch is divided according to the measurements; False gives all ranks equal
             numbers of samples.
         may_pause: whether some ranks may get no samples if the goal is reached better without them.
         ddp_options: further arguments of `DistributedDataParallel`.

@@ -107,7 +107,7 @@ class Ranks:
         return state if self.rank == source else torch.load(io.BytesIO(data[0]), map_location="cpu")
 
     def probe(self, gradient_bytes: int) -> ExchangeCost:
-        """Measure a gradient exchange among all ranks: latency per message, and transfer time."""
+        """Measure the latency per message and the transfer time of a gradient exchange among all ranks."""
         if self.count < 2:
             return ExchangeCost()
         small_s = self._reduce_seconds(1, _PROBES)
@@ -129,5 +129,5 @@ class Ranks:
 
 
 def finite_or_none(number: float) -> float | None:
-    """Return a gathered number. NaN stands for an unknown number and becomes None."""
+    """Return a number from `gather`, or None if the number is NaN, which stands for an unknown number."""
     return number if math.isfinite(number) else None

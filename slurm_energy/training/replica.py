@@ -1,4 +1,4 @@
-"""Model on one rank. Its gradients are summed over the computing ranks, weighted by sample counts."""
+"""Model on one rank, with gradients that are summed over the computing ranks, weighted by sample counts."""
 
 from __future__ import annotations
 

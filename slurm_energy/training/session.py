@@ -131,7 +131,7 @@ class TrainingSession:
         self._started = self.model.clock.now()
 
     def end_epoch(self) -> None:
-        """Stop measuring time and energy, and count the epoch."""
+        """Stop measuring time and energy, and increase the number of the epoch."""
         self._meter.pause()
         self.epoch, self.step = self.epoch + 1, 0
 

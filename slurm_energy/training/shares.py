@@ -187,7 +187,7 @@ def _check(costs: Sequence[RankCost], global_batch: int, goal: str, max_slowdown
 
 
 def _watts(cost: RankCost) -> tuple[float, float] | None:
-    """Return power above idle while the rank computes, and idle power; None if either is unknown."""
+    """Return the power above idle while a rank computes, and the idle power; None if either is unknown."""
     if cost.busy_watts is None or cost.idle_watts is None:
         return None
     return max(0.0, cost.busy_watts - cost.idle_watts), cost.idle_watts
@@ -219,7 +219,8 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
     """Return the division among the ranks of `subset` that minimises the end of the slowest rank.
 
     If samples could be divided, all ranks would end at the same time. First, each rank gets the whole samples
-    that it completes by this time. Each remaining sample goes to the rank that ends first with it.
+    that it completes by this time. Each remaining sample goes to the rank that would complete this sample
+    first.
     """
     deadline_s = _equal_finish(subset, costs, total)
     samples = [0] * len(costs)

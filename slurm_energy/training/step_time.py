@@ -106,7 +106,7 @@ class StepTimeFit:
         self.sample_s = None if self.sample_s is None else self.sample_s * ratio
 
     def _fit(self) -> None:
-        """Fit a proportional function, or an affine one if it explains the observations much better.
+        """Fit a proportional function, or an affine function if that explains the observations much better.
 
         Noise alone would otherwise appear as a fixed time, and the shares would swing.
         """

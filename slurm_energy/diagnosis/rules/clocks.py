@@ -15,7 +15,7 @@ _HIGH_CLOCK_PERCENTILE = 98.0
 
 
 def thermal_throttling(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that GPUs lower their clocks because they are too hot."""
+    """Yield the finding that GPUs lower their clocks because the GPUs are too hot."""
     hot = [
         (gpu, share)
         for gpu in view.busy_gpus

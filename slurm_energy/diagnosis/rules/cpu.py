@@ -140,7 +140,7 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
 def _optimizer(view: JobView) -> tuple[float, float | None]:
     """Return the optimizer's seconds per rank, and its percentage of the computation time on CPUs.
 
-    The percentage is None if it is unknown, or if the job has GPUs.
+    The percentage is None if unknown, or if the job has GPUs.
     """
     times = [rank.times for rank in view.ranks if "optimizer" in rank.steps.phases]
     if view.gpus or not times or len(times) < len(view.ranks):

@@ -25,8 +25,8 @@ def hang(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that all GPUs are busy until the job ends but compute nothing.
 
     A compute kernel that waits for another rank keeps its GPU busy, but few of the GPU's compute units are
-    active, and the GPU draws little power. This lasts until the end of the job, because the other rank has
-    failed or also waits.
+    active, and the GPU draws little power. This state lasts until the end of the job, because the other rank
+    has failed or also waits.
     """
     length_s = hang_s(view)
     has_ended = view.context.state is not None

@@ -194,7 +194,7 @@ class ProcessEvents:
 
 
 def _thread_text(thread: int) -> str:
-    """Return the thread's part of a lane name. It is empty for the first thread of the process."""
+    """Return the thread's part of a lane name; empty for the first thread of the process."""
     if thread == GPU_THREAD:
         return " (GPU)"
     return f" (thread {thread})" if thread else ""

@@ -24,7 +24,7 @@ _DIVIDING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AdjustmentProposal:
-    """Adjustments that remove the cause of one finding. They are applied, verified and undone together.
+    """Adjustments that remove the cause of one finding and are applied, verified and undone together.
 
     Attributes:
         finding: kind of the finding.

@@ -61,7 +61,7 @@ class AdjustmentTrial:
 
     @property
     def program_values(self) -> dict[str, int]:
-        """Adjusted values that the program requests while it runs, by kind."""
+        """Adjusted values that the running program requests, by kind of adjustment."""
         own = self.proposal.adjustments
         return {one.kind.value: one.new for one in own if one.is_for_program}
 

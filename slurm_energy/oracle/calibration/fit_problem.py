@@ -118,7 +118,8 @@ class Problem:
     The error is taken over the measurements on one kind of device. The fitted parameters are called unknowns.
 
     The attribute `origin` describes all inputs except the measurements. A search that resumes from a
-    checkpoint compares `origin` with the checkpoint, to verify that both belong to the same problem.
+    checkpoint compares `origin` with the origin in the checkpoint, to verify that the checkpoint belongs to
+    the same problem.
 
     Args:
         hardware: the kind of device.

@@ -95,8 +95,8 @@ def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, Cur
     """Return the response curve of each program in the jobs.
 
     A curve that names its program belongs to this program. A curve that names a last job belongs to the
-    program of this job. Any other curve belongs to the programs that have the curve's owner and the curve's
-    name.
+    program of this job. Any other curve belongs to the programs of the same user and with the same name as
+    the curve.
     """
     own = programs_of(jobs)
     row_of = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}

@@ -4,7 +4,7 @@ The thresholds are few and round, so that people can check the classes.
 
 A program is the set of jobs of one user with the same name. Digits in the name do not count. All jobs of a
 program are in the same class. If the jobs of a program could be in different classes, tuning could move a job
-to another class, because it changes the power of the job.
+to another class, because tuning changes the power of the job.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def programs_of(jobs: JobsTable) -> np.ndarray:
 
 
 def program_features(jobs: JobsTable) -> tuple[list[str], Floats, Floats]:
-    """Return the name of each program, the median of each feature over its jobs, and its node-hours.
+    """Return the names and node-hours of programs, and the median of each feature over a program's jobs.
 
     Args:
         jobs: jobs. Jobs that have not run are left out.
@@ -132,7 +132,7 @@ def _medians(values: Floats) -> list[float]:
 def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClass]:
     """Divide programs into classes with similar size, run time and power, and return the classes.
 
-    Each step splits one class in two. It chooses the class and the threshold that remove most variance of the
+    Each step splits one class in two. The class and the threshold are chosen that remove most variance of the
     logarithms of the features, weighted by node-hours. The division ends with `max_classes` classes, or when
     no split removes 5 % of the variance. A job whose data name a class keeps this class.
 

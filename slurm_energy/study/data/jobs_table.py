@@ -168,7 +168,7 @@ def concatenated(tables: Sequence[JobsTable]) -> JobsTable:
 
 
 def csv_text(jobs: JobsTable) -> str:
-    """Return the table as CSV with a header. Unknown values are empty. `jobs_file.read_jobs` can read it."""
+    """Return the table as CSV with a header, as `jobs_file.read_jobs` reads it. Unknown values are empty."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -58,9 +58,9 @@ class SiteData:
 def read_site(client: ControllerClient, start_s: float, end_s: float, run: Runner | None = None) -> SiteData:
     """Return all jobs of a period and the energy of all nodes by hour.
 
-    Jobs come from sacct. Their energy comes from senergyctld's records, or from sacct for jobs without a
-    record. Without Slurm's accounting, only jobs with a record are returned. Only operators see all jobs and
-    the energy of nodes.
+    Jobs come from sacct. The energy of a job comes from senergyctld's record of the job, or else from sacct.
+    Without Slurm's accounting, only jobs with a record are returned. Only operators see all jobs and the
+    energy of nodes.
 
     Args:
         client: client of senergyctld.

@@ -38,7 +38,7 @@ def source_data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, Energy
 
     Args:
         run: the running step.
-        sources: sources of the data. They are read if no interrupted run has stored the data.
+        sources: sources of the data, which are read only if no interrupted run has stored the data.
     """
     folder = run.partial_folder()
     stored = run.partial("data")

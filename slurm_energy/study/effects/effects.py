@@ -99,8 +99,8 @@ class EffectEstimate:
 
     Attributes:
         method: `switchback`, `difference_in_differences` or `before_after`.
-        change: estimated change. It is a fraction of the untreated value if `is_relative`, else it is in the
-            unit of the KPI.
+        change: estimated change, as a fraction of the untreated value if `is_relative`, else in the unit of
+            the KPI.
         low, high: bounds of the confidence interval.
         level: confidence level of the interval.
         p_value: two-sided p-value of "no effect".
@@ -170,7 +170,8 @@ def difference_effect(
     difference also contains the effects of all other changes between baseline and deployment.
 
     Args:
-        treated: periods of the treated group. Those of the baseline come first, then those of the deployment.
+        treated: periods of the treated group: first the periods of the baseline, then the periods of the
+            deployment.
         control: the same periods of the control group; None means that there is no control group.
         level: confidence level of the interval.
     """

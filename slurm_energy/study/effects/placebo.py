@@ -50,7 +50,7 @@ class PlaceboCheck:
 def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIALS) -> PlaceboCheck | None:
     """Return the check of the switchback estimator on the baseline; None with fewer than 8 periods.
 
-    Each trial draws an assignment for the days of the baseline. One of two days that are a week apart is
+    Each trial draws an assignment for the days of the baseline: of two days that are a week apart, one is
     treated.
     """
     base = series.rows(~series.is_experiment)

@@ -137,7 +137,7 @@ def effect_periods(
     Args:
         baseline: the baseline.
         period: the days of the deployment.
-        state: the deployment. It must have an assignment.
+        state: state of the deployment. `state.assignment` must not be None.
         timezone: time zone in which days begin; an empty value means UTC.
         washout_hours: see `ValidationOptions`.
     """
@@ -272,7 +272,10 @@ def _as_drawn(
 
 
 def _accept_undo(study: StudyDirectory) -> None:
-    """Record the deployment after this step has undone it, so that the undo does not make the step stale."""
+    """Record that this step has undone the deployment.
+
+    Without this record, the undo would make the step stale.
+    """
     with study.locked(STEP):
         name = f"deploy/{RESULT_NAME}"
         entry = study.manifest.steps[STEP]

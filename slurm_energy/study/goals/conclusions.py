@@ -19,7 +19,7 @@ class ConclusionVerdict(StrEnum):
 
 
 def judged_conclusion(conclusion: StudyConclusion, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a conclusion with its verdict and the figures behind it as a JSON object.
+    """Return a conclusion with its verdict and the figures behind the verdict as a JSON object.
 
     Args:
         conclusion: statement of the objective.

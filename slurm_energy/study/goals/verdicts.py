@@ -184,12 +184,12 @@ def _interval_verdict(
 
 
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
-    """Return the reason why the values of single days prove a broken limit; empty if they prove none.
+    """Return the reason why the values of single days prove a broken limit; empty without a proof.
 
-    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). This must
-    hold on consecutive days from the first treated day on, or on consecutive treated days of a switchback.
-    Days without treatment are checked too, because the damage of a policy outlasts the policy. The margin is
-    wide, because waiting times of neighbouring days are correlated.
+    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). Both
+    conditions must hold on consecutive days from the first treated day on, or on consecutive treated days of
+    a switchback. Days without treatment are checked too, because the damage of a policy outlasts the policy.
+    The margin is wide, because waiting times of neighbouring days are correlated.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""

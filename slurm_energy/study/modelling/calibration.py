@@ -56,8 +56,8 @@ def calibrated_twin(
 ) -> CalibratedTwin:
     """Return the twin, calibrated with a measured period.
 
-    If the number of nodes of a partition is not given, it is the maximum number of nodes that jobs held at
-    once. The idle power follows from a regression of the energy without jobs on the idle node-hours. The twin
+    For a partition whose number of nodes is not given, the maximum number of nodes that jobs held at once is
+    used. The idle power follows from a regression of the energy without jobs on the idle node-hours. The twin
     uses the schedule whose replay comes nearest to the measured mean completion time.
 
     Args:

@@ -83,7 +83,7 @@ def conclusion(validation: Mapping[str, Any] | None, choice: Mapping[str, Any] |
 
 
 def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:
-    """Return the daily values of a KPI. They come from the table of the step `validate`."""
+    """Return the daily values of a KPI from the table of the step `validate`."""
     path = study.folder("validate") / "days.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:

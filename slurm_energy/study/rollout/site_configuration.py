@@ -1,7 +1,7 @@
 """The site's energy.toml during a deployment. A journal of the changed keys serves to undo the changes.
 
-The journal and the backups are in the directory of the study. At any time they contain the changes of one
-stage only. A new stage first undoes the previous stage, so that changes of several stages never add up.
+The journal and the backups are in the directory of the study. The journal contains the changes of one stage
+only. A new stage first undoes the previous stage, so that changes of several stages never add up.
 """
 
 from __future__ import annotations

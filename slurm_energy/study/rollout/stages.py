@@ -1,6 +1,4 @@
-"""Stages of a deployment. Pure functions.
-
-The module also has the keys of energy.toml that put an alternative in force.
+"""Stages of a deployment, and the keys of energy.toml that put an alternative in force. Pure functions.
 
 The stage `shadow` computes and stores decisions but shows them to no user. The stage `advise` shows the
 decisions. The stage `partition` applies the decisions in some partitions, and the stage `all` in the whole

@@ -56,7 +56,7 @@ def coefficient(columns: Floats, values: Floats, serial: bool = False) -> Coeffi
     """Return the estimate of the coefficient of the last column; None if the data do not determine it.
 
     Args:
-        columns: matrix of regressors with one row per period. It contains an intercept.
+        columns: matrix of regressors with one row per period, including an intercept.
         values: one value per period.
         serial: whether the error allows for positive correlation between the residuals of neighbouring
             periods, as in a first-order autoregressive process. If so, and if the correlation is r, the
@@ -89,7 +89,7 @@ def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -
     """Return the standard deviation of residuals, and the correlation of neighbouring residuals in 0..0.9.
 
     Args:
-        columns: matrix of regressors with one row per period. It contains an intercept.
+        columns: matrix of regressors with one row per period, including an intercept.
         values: one value per period.
         more_parameters: number of further parameters that were already fitted to the values.
 

@@ -1,7 +1,7 @@
 """Power analysis of a baseline: which effects a validation can detect, and how many days an effect needs.
 
-The variation between days is determined as in a validation. It is relative to the energy that is expected
-from the work of a day, it is adjusted for the weekday and the work, and it leaves out the washout. If the
+The variation between days is determined as in a validation. The variation is relative to the energy that is
+expected from the work of a day, is adjusted for the weekday and the work, and leaves out the washout. If the
 effect of a change differs between days, the days under the change vary more than the analysis assumes.
 """
 
@@ -27,7 +27,7 @@ _WEEKDAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DayVariation:
-    """Variation of the daily values of a baseline. It is relative to the values that a validation expects.
+    """Variation of the daily values of a baseline, relative to the values that a validation expects.
 
     Attributes:
         days: number of days with a known value.

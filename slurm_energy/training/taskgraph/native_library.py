@@ -1,7 +1,7 @@
 """Compilation and loading of the C sources in slurm_energy/training/native.
 
-The library is compiled at its first use on each kind of processor, for this kind of processor. It is stored
-in the user's cache directory (`$XDG_CACHE_HOME/slurm-energy` or `~/.cache/slurm-energy`).
+At the first use on each kind of processor, the library is compiled for this kind of processor and stored in
+the user's cache directory (`$XDG_CACHE_HOME/slurm-energy` or `~/.cache/slurm-energy`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _command_output(command: list[str], timeout_s: float = 20) -> str:
 
 
 def missing_requirement(distributed: bool = False) -> str | None:
-    """Return the missing requirement for compiling the trainer, and how to install it.
+    """Return a text that names a missing requirement for compiling the trainer, and how to install it.
 
     The result is None if no requirement is missing.
     """

@@ -1,4 +1,4 @@
-"""The StarPU runtime of this process. A change of its number of workers closes all its networks."""
+"""The StarPU runtime of this process. A change of the number of workers closes all networks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NativeNetwork:
 
     @property
     def is_open(self) -> bool:
-        """Whether the network can still be used. A change of the number of StarPU workers closes it."""
+        """Whether the network is usable. A change of the number of StarPU workers closes the network."""
         return bool(self._pointer)
 
     def close(self) -> None:

@@ -203,10 +203,10 @@ def may_be_pauses(even: Array, lag: float) -> bool:
 def has_other_period(even: Array, lag: float) -> bool:
     """Return whether the part of the series that does not repeat after `lag` has another period.
 
-    This part has another period if a single frequency contains much of its power. The result is also True for
-    a long candidate that leaves much power unexplained, or if much power is at high frequencies. The program
-    may then have a loop with too few samples per step, and the candidate is only a longer cycle, for example
-    between checkpoints.
+    This part has another period if a single frequency contains much of its power. For a long candidate, the
+    result is also True if the candidate leaves much power unexplained, or if much power is at high
+    frequencies. The program may then have a loop with too few samples per step, and the candidate may be only
+    a longer cycle, for example between checkpoints.
     """
     rest = _without_period(even, lag)
     unexplained = float(np.var(rest)) / float(np.var(even))
