@@ -1,8 +1,8 @@
 """Admission under power budgets: pending jobs that fit now, and the limits at which they start.
 
 The simulator and the controller use the same functions. A job starts if the power that it needs at its
-economic limit is free, or is used by running jobs for less work per watt. The distribution takes this power
-from the running jobs.
+economic limit is free, or if running jobs do less work per watt with this power. In the second case, the
+distribution takes the power from the running jobs.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def admit_in_order(
     A job is admitted if no budget is exceeded by this job together with the jobs admitted before.
 
     Args:
-        job_watts: power that must be free for each job, in the order of starts: the power that its start adds
-            above idle, and the power that running jobs keep from it. Shape (m,).
+        job_watts: power that must be free for each job, in the order of starts, shape (m,). It is the power
+            that the start of the job adds above idle, plus the power that the job must leave to running jobs.
         members: fraction of each job's power that counts under each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
-        stops_at: whether each job, if it does not fit, stops all later jobs, shape (m,). None means that no
-            job stops later jobs.
+        stops_at: for each job, whether all later jobs must wait if this job does not fit, shape (m,). None
+            means False for all jobs.
     """
     left = np.array(headroom, np.float64)
     fits = np.zeros(len(job_watts), np.bool_)
@@ -75,7 +75,7 @@ def offered_watts(headroom_watts: float, unused_watts: float, demand_watts: Sequ
     is offered only if a pending job fits.
 
     Args:
-        headroom_watts: power that new jobs may add if running jobs are lowered.
+        headroom_watts: power that new jobs may add if the limits of running jobs are lowered.
         unused_watts: part of this power that no running job needs.
         demand_watts: power that must be free for each pending job.
     """

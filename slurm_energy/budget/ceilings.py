@@ -44,7 +44,7 @@ class _NodeCeilings:
     Attributes:
         index: position of the node in the list of names.
         rows: row of each device.
-        boot_id: current boot; an empty value means unknown.
+        boot_id: identifier of the current boot of the node; empty if unknown.
         earlier_boots: earlier boots of the node. Late polls of these boots are ignored.
         number: number of the current decision.
         confirmed: number of the last confirmed decision of this boot, or the number of the first decision
@@ -218,8 +218,8 @@ class CeilingCommitment:
             budgets: all budgets in force.
             now_s: time on a monotonic clock.
             lowest_watts: minimum power at which each device counts, by row, even if its ceiling is lower. A
-                device may draw more than its ceiling, or a job may start with more. None means that only
-                ceilings count.
+                device may draw more power than its ceiling, or a job may start with a limit above the
+                ceiling. None means that only ceilings count.
         """
         before, held = self.granted_watts, self.held_watts
         target = np.clip(target_watts, 0.0, self.nameplate_watts)
@@ -238,7 +238,7 @@ class CeilingCommitment:
         self._set_granted(np.where(raises > 0, held + part * raises, wanted))
 
     def withdraw_raises(self) -> None:
-        """Withdraw raises that no node has fetched, because storing the state of the nodes failed."""
+        """Withdraw raises that no node has fetched, because the state of the nodes could not be stored."""
         self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
@@ -358,7 +358,7 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
-    """Return which fraction of each raise of a ceiling fits under all budgets, from 0 to 1.
+    """Return the fraction of each raise of a ceiling that fits under all budgets, from 0 to 1.
 
     Args:
         raises: requested increase of each ceiling, by row.

@@ -31,12 +31,12 @@ def distribute(
     *,
     limits: GroupLimits | None = None,
 ) -> PowerShares:
-    """Return power limits of all devices whose sum keeps every budget.
+    """Return power limits of all devices. The sum of the limits keeps every budget.
 
     The price of `LoweringOrder` determines how far groups are lowered. Each budget has a price at which its
-    groups fit, and the highest price of its budgets applies to a group. The budgets with the highest prices
-    are settled first. The other budgets distribute the power that remains. A group keeps its floor even if a
-    budget is exceeded.
+    groups fit. For a group under several budgets, the highest of their prices applies. The budgets with the
+    highest prices are settled first. The other budgets distribute the power that remains. A group keeps its
+    floor even if a budget is exceeded.
 
     Args:
         groups: n groups of devices.
@@ -72,7 +72,7 @@ def distribute(
 def _settle(
     order: LoweringOrder, counts: Ints, members: list[Ints], left_watts: Floats
 ) -> tuple[Floats, Ints]:
-    """Return for each group the limit and the row of the budget that determines it; -1 if no budget does.
+    """Return for each group the limit, and the row of the budget that determines this limit; -1 for none.
 
     Args:
         order: the order of lowering of n groups.
@@ -149,7 +149,9 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
 
 
 def _lowest_price(width: Floats, first: Floats, last: Floats, needed_watts: float) -> float:
-    """Return the lowest price at which segments yield a power. Bisection and interpolation alternate.
+    """Return the lowest price at which the power taken from segments reaches `needed_watts`.
+
+    Steps of bisection and of interpolation alternate.
 
     Args:
         width: power of each segment, shape (s,). The sum must exceed `needed_watts`.

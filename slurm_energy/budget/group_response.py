@@ -72,7 +72,9 @@ def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
 
 
 def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
-    """Return for each group whether the limits of its job's groups keep the job's slowdown limit, (n,).
+    """Return for each group whether its job keeps the job's slowdown limit, shape (n,).
+
+    The slowdown of a job follows from the limits of all its groups.
 
     Args:
         groups: n groups of devices.
@@ -88,7 +90,7 @@ def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats]:
     """Return limits and time ratios of the groups, shape (n, k + 1) each.
 
     The last column is added to the k known limits. Its limit is the expected power, and it has no slowdown. A
-    limit above the expected power has no effect, whatever the table contains.
+    limit above the expected power has no effect, whatever time ratio is known for this limit.
     """
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     top_watts = np.clip(draw_watts, groups.min_watts, groups.max_watts)[:, None]

@@ -142,8 +142,8 @@ def license_changes(
     Args:
         queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
-        retained: power that running jobs keep from each pending job, shape (n,). The job also requests these
-            licenses.
+        retained: power that each pending job must leave to running jobs, shape (n,). The job also requests
+            licenses for this power.
         names_of: function that returns the names of the licenses of the job in a row. The cluster's
             license comes first.
         every_name: names of all licenses of budgets.

@@ -55,7 +55,7 @@ def withheld_power(
         limit_watts: present limit.
         steps: pairs (Unix seconds, limit in watts) of the future changes, in ascending order.
         now_unix_s: present Unix time.
-        offered_watts: power that new jobs may take now, although the headroom is larger.
+        offered_watts: power that new jobs may take now, even if the headroom is larger.
     """
     if math.isinf(headroom_watts) and headroom_watts > 0:
         free = float(total_watts - used_watts)

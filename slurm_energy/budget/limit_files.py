@@ -201,7 +201,10 @@ def _check_order(previous: _Row, row: _Row) -> None:
 
 
 def _steps(rows: Sequence[_Row]) -> Iterator[LimitStep]:
-    """Yield the limit steps of the rows. One of the two times of each row is used."""
+    """Yield the limit steps of the rows.
+
+    A lower limit begins at the earlier of the two times of its row, a higher limit at the later time.
+    """
     times: list[float] = []
     watts_before = NO_LIMIT
     for row in rows:

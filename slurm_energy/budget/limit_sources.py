@@ -1,7 +1,7 @@
 """Limits of budgets over time: constants, weekly schedules, calendars, signals and live changes.
 
-The functions and values are pure. The caller reads files, fetches signals and passes the time. Times are Unix
-seconds, limits are watts, and infinity means no limit.
+The functions have no side effects. The caller reads files, fetches signals and passes the time. Times are
+Unix seconds, limits are watts, and infinity means no limit.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
 
 
 def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
-    """Return the throughput that each segment loses per watt by which the limit falls, shape (n, s).
+    """Return the loss of throughput per watt, as the limit falls through each segment, shape (n, s).
 
     The unit of throughput is one node at full speed.
 
@@ -150,8 +150,8 @@ def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, 
     """Return prices from 0 to 1 that rise with the loss of throughput per watt.
 
     While a budget limits jobs, the jobs use all of the budget. The energy-delay product of the cluster per
-    unit of work is then the budget divided by the square of the throughput. It is minimum where the
-    throughput is maximum. The sum of the jobs' energy-delay products is no substitute, because it grows
+    unit of work is then the budget divided by the square of the throughput. This product is lowest where the
+    throughput is highest. The sum of the jobs' energy-delay products is no substitute, because it grows
     without bound for the slowest job.
     """
     slope = throughput_slopes(groups, grid, tier)

@@ -63,8 +63,8 @@ class BudgetColumns:
         fixed_watts: power under the budget that no power limit controls. It contains the idle power of other
             components, devices without power limits, nodes that do not answer, and constant loads such as
             switches.
-        members: number of devices of each group under the budget, shape (b, n). Only some devices of a
-            job on several nodes may be under a budget.
+        members: number of devices of each group under the budget, shape (b, n). A budget may cover only some
+            of the devices of a job on several nodes.
     """
 
     limit_watts: Floats
@@ -81,8 +81,8 @@ class PowerShares:
         binding: row of the budget that determines the group's limit; -1 means that no budget does. Shape
             (n,).
         keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).
-        committed_watts: sum of all limits and the fixed power under each budget. The expected power
-            counts for groups that need no limit. Shape (b,).
+        committed_watts: sum of all limits and the fixed power under each budget. A group that needs no limit
+            counts with its expected power. Shape (b,).
         shortfall_watts: power by which a budget is exceeded although every group has its floor. Shape (b,).
     """
 

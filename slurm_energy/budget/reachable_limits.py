@@ -5,8 +5,9 @@ full load, a package or GPU may draw more than a low limit. The stated range of 
 bound at all. A ceiling that a device exceeds does not bound the device's power. The power of a
 device that exceeds its ceiling is the device's lowest reachable limit.
 
-The lowest reachable limit depends on the program and is therefore unknown when a job starts. Until the job's
-power shows it, the device counts with the power at which nearly every program keeps the lowest limit.
+The lowest reachable limit depends on the program and is therefore unknown when a job starts. Until the power
+of the job shows this limit, the device counts with a power that nearly no program exceeds at the device's
+lowest limit.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class ReachableLimits:
     def reachable_watts(self, name: str) -> float:
         """Return the power that a device may draw at its lowest limit with its present jobs.
 
-        Until the device has had its lowest limit, this is the power of nearly all programs for a GPU, and
-        infinity for a package, whose lowest frequency says nothing about its power.
+        Until the device has had its lowest limit with these jobs, the result is an assumption. For a GPU, it
+        is a power that nearly no program exceeds. For a package, it is infinity, because the power of a
+        package at its lowest frequency cannot be predicted.
         """
         state = self._states.get(name)
         return math.inf if state is None else state.reachable_watts
@@ -137,7 +139,7 @@ class _DeviceState:
         return known_watts
 
     def _lowest_watts(self, device: DeviceReport, now_s: float) -> float:
-        """Return the lowest reachable limit; learn it if the device exceeds its ceiling for long enough."""
+        """Return the lowest reachable limit. Update this limit if the device exceeds its ceiling for long."""
         known_watts = max(device.min_watts or 0.0, self.learned_watts)
         watts = device.watts
         exceeds = watts is not None and known_watts < watts <= _plausible_watts(device)
@@ -158,7 +160,7 @@ class _DeviceState:
 
 
 def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
-    """Return whether only a higher lowest reachable limit explains why a device exceeds its ceiling.
+    """Return whether a device exceeds its ceiling so much that its lowest reachable limit must be higher.
 
     Args:
         device: report of the device.

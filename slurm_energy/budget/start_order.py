@@ -43,7 +43,8 @@ class StartOrder:
     Attributes:
         startable: jobs that may start.
         waiting: for each job that must wait, the index of the budget without enough power.
-        delaying: waiting jobs that fit beside the startable jobs, but would delay the job `first`.
+        delaying: waiting jobs that fit in the power that the startable jobs leave, but would delay the job
+            `first`.
         first: first job that does not fit; None means that all jobs fit.
         spare_watts: power that any job may add without delaying the job `first`.
     """

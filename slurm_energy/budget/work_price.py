@@ -1,9 +1,9 @@
-"""Work that power yields, by which jobs that would start compete with running jobs for power.
+"""Price of power: the work that a job does per watt. Pending and running jobs compete by this price.
 
 The unit of work is the run time of a job without power limits, times its number of nodes. The price of power
 is work per second and watt. A pending job has a price: its highest speed per watt above idle. A running job
-gives up the power that yields less work per watt than this price. A start at this exchange raises the
-throughput of the cluster.
+gives up the power that yields less work per watt than this price. If the pending job starts with this power,
+the throughput of the cluster rises.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def economic_power(
 
 
 def price_levels(prices: Floats) -> Ints:
-    """Return for each price the index of the highest of `PRICES` that is not above it; at least 0."""
+    """Return, for each given price, the index of the highest of `PRICES` that does not exceed the price.
+
+    If all of `PRICES` exceed the given price, the index is 0.
+    """
     levels: Ints = np.maximum(0, np.searchsorted(PRICES, prices, side="right") - 1).astype(np.int64)
     return levels
 

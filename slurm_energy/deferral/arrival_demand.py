@@ -73,8 +73,8 @@ def arrival_demand(
 ) -> ArrivalDemand:
     """Return the number of units that jobs arriving from now on will hold.
 
-    Urgent jobs are counted from their arrival. Deferrable jobs are counted from a quarter of their slack
-    after their arrival.
+    Urgent jobs are counted from their arrival. A deferrable job is counted only after a quarter of its slack
+    has passed since its arrival.
 
     Args:
         history: arrivals of the past.

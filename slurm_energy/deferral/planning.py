@@ -114,7 +114,7 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
         order: order in which the jobs are placed, shape (d,).
 
     Returns:
-        The slot of each job, shape (d,); `NONE`: no allowed slot has room.
+        The slot of each job, shape (d,); `NONE` means that no allowed slot has room.
     """
     best = np.argmin(score, axis=1) if len(score) else np.zeros(0, np.int64)
     time_s, units = queue.time_s[table.rows], queue.units[table.rows]

@@ -13,7 +13,7 @@ _SLACK = 1e-6
 
 
 class SlotFit:
-    """Resources of each slot that no placed job has taken.
+    """Free resources of each time slot. Jobs that are placed take resources from the slots.
 
     Slot i covers the time from start i to start i + 1. The last slot describes all later times.
 

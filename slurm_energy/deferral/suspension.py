@@ -164,9 +164,12 @@ def planned_starts(
 
 
 def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
-    """Yield the jobs that have a choice.
+    """Yield, in groups, the jobs that have a choice of slots.
 
-    The jobs are grouped by the number of slots until the latest end, and by restart time.
+    A job has a choice if it may still be suspended, and if its remaining work takes fewer slots than remain
+    until its latest end.
+
+    The jobs of a group have the same number of slots until the latest end, and the same restart time.
 
     Returns:
         For each group: rows of the jobs, number of slots, slots of remaining work of each job, and duration

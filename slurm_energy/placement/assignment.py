@@ -1,7 +1,7 @@
 """Placement of jobs one by one, with an expected load that includes the jobs placed before.
 
-Without this expected load, all jobs of a burst would see the same short queue at the best cluster and would
-all be placed there.
+Without this expected load, the decisions for all jobs of a burst would be based on the same short queue. All
+these jobs would then be placed at the same cluster.
 """
 
 from __future__ import annotations

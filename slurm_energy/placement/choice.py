@@ -1,7 +1,5 @@
 """Choice of a cluster for each job, based on predicted quantities.
 
-Bounds keep jobs at home.
-
 A job leaves its home only if the saving exceeds both a minimum and the uncertainty of the forecasts, and only
 if the job does not end much later. These bounds prevent moves without a real advantage.
 """
@@ -47,7 +45,7 @@ class PlacementOptions:
             delay does not move.
         min_saving: minimum saving for which a job leaves its home, as a fraction of its score at home.
         confidence: minimum saving for which a job leaves its home, in standard deviations of the difference
-            of both scores.
+            between the scores of the home and of the other cluster.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)

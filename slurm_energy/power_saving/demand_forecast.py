@@ -190,7 +190,7 @@ class DemandHistory:
             del self._times[:surplus], self._peaks[:surplus]
 
     def forecast(self, now_s: float) -> DemandForecast:
-        """Return the forecast for a time.
+        """Return the forecast that is made at the time `now_s`.
 
         Past courses of the demand from the same hour of similar days have the highest weights. Without a
         history, the forecast has a single course in which no job arrives.

@@ -117,7 +117,9 @@ class PoolPlan:
 
 
 def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float, float]:
-    """Return how far ahead powering up and powering down look. Both times must be ends of forecast bins.
+    """Return how many seconds ahead the rule looks when it powers nodes up, and when it powers nodes down.
+
+    Both times must be ends of forecast bins.
 
     The second time is never less than the first. Without this hysteresis, a node could be powered down and,
     with the same forecast, powered up again.
@@ -130,7 +132,7 @@ def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float,
 def rules_without_history(
     rules: PowerSavingRules, energy: NodeEnergy, history: DemandHistory
 ) -> PowerSavingRules:
-    """Return the rules to apply with a history of a given length.
+    """Return the rules to apply, made stricter if the history is short.
 
     With less than a day of history, nodes must be idle for the break-even time before they are powered down.
     Such a rule never uses more than twice the energy of the best decision.

@@ -82,7 +82,7 @@ class EngineState:
         applied_factors: site factors that slurmctld accepted one by one (portable mode), by job id.
         interventions: assigned GPU shapes and preemptions, which later cycles need.
         mispredictions: predictions of jobs at their start, and overruns of running jobs.
-        aged_starts: starts of jobs that had waited past the bound.
+        aged_starts: recent starts of jobs that had waited longer than the bound on waiting.
         unrecorded_runs: running jobs, and ended jobs whose energy record has not arrived.
         quotas: current use of the quotas of energy, cost and carbon.
         waiting_since_s: Unix seconds from which the waiting time of deferred jobs counts, by id of the job,

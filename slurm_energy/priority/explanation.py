@@ -197,10 +197,7 @@ class Explainer:
         return {key: value for key, value in use.to_json().items() if key in keys}
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
-        """Return a table of predictions and a row of it.
-
-        The row is the GPU shape by which the policy ranks the job.
-        """
+        """Return a table of predictions, and the row of the GPU shape by which the policy ranks the job."""
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)

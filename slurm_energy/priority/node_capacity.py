@@ -26,8 +26,8 @@ class JobNeed:
 class NodeCapacity:
     """Total and free resources of the nodes. Results of repeated checks are cached.
 
-    The resources are arrays over the nodes, so that a check is fast without the cache, too: users can submit
-    many jobs that all differ.
+    Users can submit many jobs that all differ, so a check must be fast even without the cache. The resources
+    are therefore arrays over the nodes.
     """
 
     def __init__(self, nodes: Sequence[NodeResources]) -> None:

@@ -141,8 +141,8 @@ class QueuePredictor:
         For some jobs, GPU shapes may be given. They are then predicted in these shapes.
 
         Sources in order of precedence: (1) runs of the same program by the same user; (2) the training model,
-        if the job names a model and a GPU type; (3) runs of the user's jobs in general and, only without a
-        guard, runs of the Slurm account and the partition; (4) the nameplate.
+        if the job names a neural network and a GPU type; (3) runs of the user's jobs in general and, only
+        without a guard, runs of the Slurm account and the partition; (4) the nameplate.
 
         Args:
             queue: the jobs.
@@ -313,10 +313,10 @@ class QueuePredictor:
         source: Ints,
         level: Ints,
     ) -> None:
-        """Write the training model's predictions into the arrays `time_s`, `watts` and `source`.
+        """Predict rows by the training model, and write the results to `time_s`, `watts` and `source`.
 
-        Only rows that name a model and a GPU type are changed, and only if the history has no runs of the
-        same program.
+        A row is changed only if its job names a neural network and a GPU type, and if the history has no runs
+        of the same program.
         """
         cache = _emptied_if_full(self._model_cache)
         for row, model in enumerate(models):

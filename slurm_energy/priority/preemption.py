@@ -38,7 +38,8 @@ class PreemptionPlan:
         job_id: the job with the deadline.
         submit_s: submission time of the job with the deadline, Unix seconds.
         nodes: nodes on which the job with the deadline can then start.
-        victims: ids of the running jobs to requeue. The job that loses the least energy comes first.
+        victims: ids of the running jobs to requeue. The job whose preemption wastes the least energy comes
+            first.
         lost_joules: energy that the victims have used so far and that is lost when they are requeued.
         why: the reason, in one line.
     """
@@ -104,8 +105,9 @@ def plan_preemptions(
 
     No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
     candidate would not free enough. No job is preempted either if a job past the bound on waiting waits for
-    the same resources, because that job would take the freed resources. The plan uses the victims that lose
-    the least energy on each node, and the nodes with the least loss.
+    the same resources, because that job would take the freed resources. On each node, the plan selects the
+    victims whose preemption wastes the least energy. Of all nodes, it selects those on which the least energy
+    is wasted.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.

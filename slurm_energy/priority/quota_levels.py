@@ -166,7 +166,7 @@ def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
 
     Args:
         account: the account.
-        parents: parent of each account; an empty value means unknown.
+        parents: parent of each account; empty if the parents are unknown.
     """
     names = {account}
     while more := {name for name, parent in parents.items() if parent in names} - names:

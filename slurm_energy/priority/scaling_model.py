@@ -1,8 +1,8 @@
 """Relative time and watts of a job's GPU shapes when only some shapes were measured. Pure functions.
 
 Measured runs on one GPU type give the run time of the job on this type. For other types and other numbers of
-GPUs, the run time is scaled by a ratio. The ratio comes from the training model if the job names a model,
-otherwise from the peak figures of the GPU types.
+GPUs, the run time is scaled by a ratio. The ratio comes from the training model if the job names a neural
+network, otherwise from the peak figures of the GPU types.
 """
 
 from __future__ import annotations

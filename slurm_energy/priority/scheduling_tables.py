@@ -184,9 +184,9 @@ def job_table(
 ) -> Jobs:
     """Return the table of the ranked jobs.
 
-    The factors of partition and QOS are unknown here and set to 0. Slurm itself sorts by partition tier, and
-    a site may use its own weights beside the site factor. The size factor is the job's number of CPUs divided
-    by the number of CPUs of the largest job.
+    The factors of partition and QOS are unknown here and set to 0. They are not needed, because Slurm itself
+    sorts by partition tier, and because a site can give weights to Slurm's own factors in addition to the
+    site factor. The size factor is the job's number of CPUs divided by the number of CPUs of the largest job.
 
     Args:
         queue: all jobs.

@@ -1,6 +1,6 @@
 """Admission: selection of the ranked jobs that start now within free resources and the power budget.
 
-Pure functions.
+The functions have no side effects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plan of the starts of pending jobs, based on the expected ends of running jobs. Pure functions.
+"""Plan of the starts of pending jobs, based on the expected ends of running jobs.
 
 The plan is a list schedule. Jobs are placed one after another. Each job is placed at the earliest time at
 which enough units of a kind of hardware are free. Units may be idle until the start of a job that was placed

@@ -146,7 +146,7 @@ def _frozen(value: Any) -> Any:
 def _is_repeated(count: int) -> bool:
     """Return whether a call is repeated to compare both results.
 
-    The calls 1, 2, 4, ... are repeated, and every 1024th.
+    The calls 1, 2, 4, ... are repeated, and so is every 1024th call.
     """
     return count % _REPEAT_INTERVAL == 0 if count >= _REPEAT_INTERVAL else count & (count - 1) == 0
 

@@ -1,6 +1,6 @@
 """Selection of running jobs to preempt for a job with a deadline. Pure functions.
 
-The selection loses the least energy.
+The selected jobs are those whose preemption wastes the least energy.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ class Alternatives:
         cap_watts: power cap; NaN if the shape has no cap.
         time_s: predicted run time.
         power_watts: predicted mean power.
-        possible: whether the shape fits in the resources that are free now. All shapes are True if the caller
-            does not restrict them.
+        possible: whether the shape fits in the resources that are free now. The value is True for all shapes
+            if the caller does not restrict the choice.
     """
 
     first: Ints

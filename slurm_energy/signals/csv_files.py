@@ -3,7 +3,7 @@
 A file has one column of time, and one or more columns of values. These columns of values are recognised, in
 upper or lower case:
 
-- a price with its unit: `Price (USD/MWh)`, `EUR/MWh`, `ct/kWh`; `price` alone is per MWh;
+- a price with its unit: `Price (USD/MWh)`, `EUR/MWh`, `ct/kWh`; a column named only `price` is per MWh;
 - a carbon intensity: `g/kWh`, `avg_CI`, `gco2_per_kwh`;
 - a generation mix of the EIA: `WND`, `SUN`, `WAT`, `NG`, ... in MWh, which gives the renewable share;
 - `renewable_share` (0 to 1), `watts` (a power budget), `celsius` (the outside temperature).

@@ -87,7 +87,10 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
 
 
 def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model: HistoryModel) -> Floats:
-    """Return the blend of recent days and weeks for each row. Only values before row `known` are used."""
+    """Return the blend of the means over recent days and weeks, for each row.
+
+    Only values before row `known` are used.
+    """
     days = _same_phase(values, rows, known, day, model.days)
     weeks = _same_phase(values, rows, known, day * WEEK_DAYS, model.weeks)
     both = (1.0 - model.week_weight) * days + model.week_weight * weeks
@@ -100,10 +103,10 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 
 
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
-    """Return for each row the mean of `count` earlier values that have the row's phase in a period.
+    """Return for each row the mean of earlier values at the same phase, for example the same time of day.
 
-    The earlier values are the last ones before row `known` whose distance from the row is a multiple of
-    `period`.
+    Earlier values are values before row `known`. Their distance from the row is a multiple of `period`. The
+    last `count` of these values are used.
     """
     periods = np.maximum(1, -((known - 1 - rows) // period))
     last = rows - periods * period

@@ -50,9 +50,7 @@ class SignalSeries:
         return found
 
     def integral(self, time_s: ArrayLike) -> Floats:
-        """Return the integral of the signal at each of the given times.
-
-        The integral begins at the start of the series.
+        """Return the integral of the signal from the start of the series to each of the given times.
 
         Unknown values count as 0. Times outside the series are clipped to its start or end.
         """

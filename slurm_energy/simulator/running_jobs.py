@@ -374,7 +374,7 @@ class RunningJobs:
         self._watts[user] += sign * run.watts
 
     def _settle(self, now_s: float) -> None:
-        """Bring every user's decayed usage up to `now_s`.
+        """Update the decayed usage of every user to the time `now_s`.
 
         The result is exact, because the rates of use are constant between two calls and the decay is
         exponential.

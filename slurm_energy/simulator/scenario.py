@@ -102,7 +102,7 @@ class Scenario:
 
     @property
     def policy_names(self) -> list[str]:
-        """Return the names of the compared policies; with several sites, of pairs `POLICY@PLACEMENT`."""
+        """Return the names of the compared policies; with several sites, names such as `POLICY@PLACEMENT`."""
         policies = self.schedule.policies
         if not self.sites:
             return policies

@@ -86,6 +86,8 @@ def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
     """Make the paths in `files` of the extended scenario absolute.
 
     If `own` names other workload files, remove the file or files of the extended scenario.
+
+    `base` and `own` are the tables `[workload]` of the extended scenario and of the extending one.
     """
     if not isinstance(base, dict):
         return
@@ -99,9 +101,8 @@ def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `base` with the values from `data`.
 
-    Values with the same keys are replaced or extended.
-
-    Tables are merged recursively; lists are replaced as a whole.
+    A table in both `base` and `data` is merged recursively, except `sweep`. Any other value in `data`, for
+    example a list, replaces the value in `base` as a whole.
     """
     merged = dict(copy.deepcopy(base))
     for name, value in data.items():

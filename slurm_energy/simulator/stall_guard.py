@@ -23,9 +23,9 @@ class StallGuard:
     Node failures and power saving cause events without end. A simulation in which a job can never start or
     never end would therefore not stop by itself. Progress is the arrival, release or end of a job, or work
     that is kept at an interruption. The limit is the longest of three times: 30 days, 20 times the longest
-    run time or node transition, and twice the bound on waiting. The time without progress is counted at the
-    earliest from the last change that is known ahead: submission, latest start, step of the budget, or window
-    of a reservation that does not recur.
+    run time or node transition, and twice the bound on waiting. The count does not begin before the last
+    change that is known ahead. Such changes are submissions, latest starts, steps of the budget, and windows
+    of reservations that do not recur.
 
     Args:
         work: workload with all jobs.
@@ -55,7 +55,7 @@ class StallGuard:
 
 
 def _last_change_s(work: Workload, settings: ScheduleSettings) -> float:
-    """Return the last time, among those known ahead, at which a waiting job may become able to start."""
+    """Return the last time, of the times known ahead, at which a waiting job may become able to start."""
     times = [float(np.max(work.submit_s, initial=0.0))]
     times.append(float(np.max(np.nan_to_num(work.latest_start_s(np.arange(work.count))), initial=0.0)))
     if settings.budget_watts is not None:

@@ -16,7 +16,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """Least energy-delay product first, weighted by the user's energy per share.
 
     score = min(P T^2) (C_u + 1), C_u being the energy of the user per share, in kJ
-    Source: thesis, 5.4.3, by its stated aim. The formula printed there (Algorithm 9) divides by C_u + 1 and
+    Source: aim stated in the thesis, 5.4.3. The formula printed there (Algorithm 9) divides by C_u + 1 and
     so puts the heaviest user first; benchmarks/thesis/printed_rankings.py has that formula.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)

@@ -37,9 +37,9 @@ def rank(queue: Queue, options: Options) -> Ranking:
     The job gets the shape with the lowest
     ((P - P_idle) T)^thrift ((1 + impatience) w + T)
     of those with w + T <= (1 + delay / (1 + crowd p)) min(w + T), where p is the number of other pending jobs
-    per running job. A job with a deadline gets the lowest of the shapes that meet the deadline. If power or
-    another resource than units keeps a shape from starting now, the job takes the best shape that may start.
-    The same holds if the capacity of the cluster is unknown.
+    per running job. For a job with a deadline, only the shapes that meet the deadline are compared. If units
+    are free but the shape cannot start now for lack of another resource such as power, the job takes the best
+    shape that may start. The same holds if the capacity of the cluster is unknown.
     Weights: `thrift`, `impatience`, `delay`, `crowd`.
     """
     table, capacity = queue.alternatives, queue.capacity

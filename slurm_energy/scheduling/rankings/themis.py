@@ -13,7 +13,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """Shortest run time first, weighted by the user's GPU time per share.
 
     score = min T (C_u + 1), C_u being the GPU seconds of the user per share
-    Source: thesis, 5.4.1, by its stated aim: "for equal performance, a job from a user who has consumed few
+    Source: aim stated in the thesis, 5.4.1: "for equal performance, a job from a user who has consumed few
     resources" goes first. The formula printed there (Algorithm 4) divides by C_u + 1 and so puts the heaviest
     user first; benchmarks/thesis/printed_rankings.py has that formula.
     """

@@ -57,7 +57,7 @@ class BudgetOutlook:
         self._reducible_watts: float | None = None
 
     def forget(self) -> None:
-        """Discard the stored value of the power that limits can take from running jobs.
+        """Discard the stored sum of the watts by which limits can lower the power of running jobs.
 
         Call this method when the set of running jobs has changed.
         """
@@ -76,12 +76,10 @@ class BudgetOutlook:
         )
 
     def permits_nodes(self, steps: Sequence[PowerStep], limit_watts: float) -> bool:
-        """Return whether the power of nodes may change.
+        """Return whether the power of nodes may change apart from the starts of jobs.
 
-        The change is not part of the start of a job.
-
-        A shutdown is also permitted if the nodes alone exceed the budget now, because a shutdown finally
-        lowers the power.
+        A shutdown is permitted even if the nodes alone exceed the budget now, because the power is lower
+        after the shutdown.
 
         Args:
             steps: changes of the nodes' power that would take place.

@@ -219,7 +219,7 @@ class NodePower:
     def _turn_off(self, node: int) -> None:
         """Shut down a node that has been idle long enough.
 
-        Do nothing if a job has used it in the meantime.
+        Do nothing if a job has used the node in the meantime.
         """
         assert self._idle_off_s is not None
         since_s = self._free_since.get(node)

@@ -20,8 +20,8 @@ from slurm_energy.simulator.workloads.workload import Workload
 class PowerColumns:
     """Builder of the columns of pending and running jobs.
 
-    No limit lowers a unit below its idle power. The power that a job draws less than its idle units returns
-    when the job ends, so that it must not be spent on other jobs.
+    No limit lowers a unit below its idle power. A job may draw less power than its units draw when idle. The
+    difference returns when the job ends, so this power must not be given to other jobs.
 
     Args:
         jobs: workload with all jobs.
@@ -74,7 +74,7 @@ class PowerColumns:
         )
 
     def limits(self, jobs: Sequence[int], shapes: Sequence[int]) -> GroupLimits:
-        """Return the characteristic power limits of jobs in the given shapes. They never change.
+        """Return the characteristic power limits of jobs in the given shapes. These limits never change.
 
         Args:
             jobs: rows of the jobs.

@@ -1,6 +1,6 @@
 """Response of simulated jobs to power limits: run time and power at the possible limits of one unit.
 
-The response of a job comes from the first existing source in this list: the job's measured points
+The response of a job comes from the first of these sources that exists for the job: the job's measured points
 (`Workload.cap_points`), shapes of the job that differ only by their power caps, the model of
 `oracle.history.cap_response`. The model is used only if the units of the job's nodes have a power limit. If
 no source exists for a job, the job runs at full power or not at all.
@@ -107,7 +107,7 @@ def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) ->
     """Return the response that the capped shapes of a job define.
 
     The power limit of each shape is the power that this shape draws. A shape that is slower than another
-    shape with less power is never of use, so it gets the time of the faster shape.
+    shape with less power is useless. The useless shape gets the time of the faster shape.
     """
     rows = np.concatenate([capped, np.full(LEVELS - len(capped), shape)])
     watts = jobs.power_watts[rows] / jobs.units[rows]

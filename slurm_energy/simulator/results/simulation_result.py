@@ -85,7 +85,7 @@ class SimulationResult:
         peak_watts: highest power of the cluster.
         passes: number of scheduling passes.
         over_budget_s: seconds in which the power exceeded the budget.
-        nodes_over_budget_s: seconds, a part of `over_budget_s`, in which the nodes alone exceeded the budget,
+        nodes_over_budget_s: part of `over_budget_s` in which the nodes would have exceeded the budget even
             without any job.
         units: number of units of the whole cluster, in the unit of the jobs' sizes (GPUs, cores or nodes).
         segments: intervals in which jobs drew power. The columns are row of the job, start, end, and watts.
@@ -192,7 +192,7 @@ class SimulationResult:
     def utilisation(self) -> float | None:
         """Return the fraction of the cluster's unit seconds that jobs held.
 
-        None if the simulation has no length.
+        Return None if the simulation ends at 0 seconds.
         """
         unit_s = self.units * self.end_s
         return float(np.sum(self.accounts.unit_s)) / unit_s if unit_s else None

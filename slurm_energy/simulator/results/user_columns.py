@@ -43,7 +43,7 @@ def no_usage(share: Floats, half_life_s: float) -> UserColumns:
 
 @compiled
 def settle(users: UserColumns, now_s: float) -> None:
-    """Bring every user's decayed usage up to `now_s`."""
+    """Update the decayed usage of every user to the time `now_s`."""
     elapsed_s = now_s - users.settled_s[0]
     if len(users.share) == 0 or elapsed_s <= 0:
         return

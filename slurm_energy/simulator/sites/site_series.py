@@ -23,7 +23,7 @@ _MBIT: Final = 1e6 / 8
 
 @dataclass(frozen=True, slots=True)
 class SiteSeries:
-    """Price per MWh, and g CO2e per kWh, of a site over simulated time; None if unknown."""
+    """Price per MWh and carbon intensity in g CO2e per kWh of a site over simulated time; None if unknown."""
 
     price: StepFunction | None
     carbon: StepFunction | None
@@ -39,7 +39,7 @@ class SiteSeries:
         return cls(price, _steps(scenario, site.carbon_file, "gco2_per_kwh", site.carbon_g_per_kwh))
 
     def site(self, name: str, section: SiteSection, start_unix_s: float, last_s: float) -> Site:
-        """Return the site in the form for placement, with hourly signals until two days after `last_s`."""
+        """Return the site as an input of placement, with hourly signals until two days after `last_s`."""
         slots = math.ceil(last_s / _SLOT_S) + _SLOTS_AFTER
         columns: dict[str, Any] = {}
         for column, steps, factor in (

@@ -1,6 +1,7 @@
-"""Workloads of several sites.
+"""Workloads for several sites: shapes for the nodes of each site, and division of the jobs.
 
-A workload contains shapes on the nodes of each site, and the jobs that run at one site.
+The module adds shapes on the nodes of each site to a workload. After the placement, it selects the jobs that
+run at one site.
 """
 
 from __future__ import annotations

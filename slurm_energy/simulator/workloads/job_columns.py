@@ -243,7 +243,10 @@ def _ranks(*keys: np.ndarray) -> Ints:
 
 
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
-    """Return the order of the jobs: by deadline or none, size of the chosen shape, user, then key.
+    """Return the order of the jobs.
+
+    The jobs are sorted by whether they have a deadline, then by the size of the chosen shape, by user and by
+    KEY.
 
     Under `metis`, the result is the order in which jobs are placed: by slack, then by energy-delay product.
     """

@@ -55,7 +55,7 @@ class JobDemand:
         return taken
 
     def retained_watts(self, shapes: Sequence[int]) -> Floats:
-        """Return the power that running jobs keep from a job, for each of the given shapes."""
+        """Return the power that a starting job must leave to running jobs, for each of the given shapes."""
         return np.zeros(len(shapes)) if self._control is None else self._control.retained_watts(shapes)
 
     def need_now(self, candidate: Candidate) -> Floats:
@@ -79,7 +79,7 @@ class JobDemand:
         return added_watts
 
     def keeps_floors(self, candidate: Candidate, *, starts: bool) -> bool:
-        """Return whether the floors of all running jobs keep the budget until the candidate has ended.
+        """Return whether the budget holds until the candidate has ended if all jobs are at their floors.
 
         Args:
             candidate: pending job with the shape in which it would start.

@@ -68,9 +68,10 @@ class Workload:
             batch size, and power cap.
         time_s, power_watts: real run time and real power of all units in this shape.
         predicted_time_s, predicted_watts: run time and power that the policy assumes.
-        cap_points: measured responses to power limits, by row of the job. An entry has power ratios below 1,
-            ascending, and time ratios. Both are relative to the same shape of the job without a limit. Jobs
-            without an entry respond as their shapes state, or by the oracle's model.
+        cap_points: measured responses to power limits, by row of the job. An entry has two arrays: power
+            ratios below 1, ascending, and the time ratio at each of them. Power and time are relative to the
+            same shape of the job without a limit. Jobs without an entry respond as their shapes state, or by
+            the oracle's model.
         users: names of the users.
         names: names of the jobs; empty if the jobs have no names.
         partitions, qos_names, reservations, license_names: names that the jobs request.
@@ -170,8 +171,8 @@ class Workload:
                 None if no job was held.
 
         Returns:
-            The queue, in which all shapes are marked as possible. Also, the row in this workload of the shape
-            of each alternative in the queue.
+            Two values. The first is the queue, in which all shapes are marked as possible. The second has,
+            for each alternative in the queue, the row of its shape in this workload.
         """
         counts = self.first[rows + 1] - self.first[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])

@@ -183,8 +183,8 @@ def _users(random: np.random.Generator, count: int, users: int, majority: float)
         random: source of the random numbers.
         count: number of jobs.
         users: number of users.
-        majority: probability of the first user. All further users are equally likely. With 0, all users are
-            equally likely.
+        majority: probability that a job belongs to the first user. All further users are equally likely. With
+            0, all users are equally likely.
     """
     if not majority or users == 1:
         return random.integers(0, users, count)
@@ -241,7 +241,7 @@ def _predicted(
 
 
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:
-    """Return the shapes of a model whose number of GPUs and batch size are fixed.
+    """Return the shapes of a model for jobs with a fixed number of GPUs and a fixed batch size.
 
     Shapes have the kind of nodes that the model requires, or any kind if it requires none.
     """
