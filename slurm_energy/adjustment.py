@@ -42,8 +42,8 @@ class KindProperties:
         unit: unit of the value; empty for a count.
         option: option of sbatch that sets the value at submission; an empty value means that the program
             requests the value while it runs.
-        hint: name under which programs report the value that they use; an empty value means that programs do
-            not report the value.
+        hint: name under which a program reports the value that it uses; an empty text if programs do not
+            report it.
         meaning: description of the value in words.
     """
 

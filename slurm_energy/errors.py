@@ -45,7 +45,7 @@ class EnergyError(Exception):
     def lines(self) -> tuple[str, ...]:
         """Lines that a command prints for this error.
 
-        Subclasses that collect several faults return one line each.
+        Subclasses that collect several faults return one line per fault.
         """
         return (str(self),)
 

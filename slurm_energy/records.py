@@ -288,7 +288,7 @@ _FIELD_NAMES: Final[dict[type[Any], frozenset[str]]] = {}
 
 
 def _to_object(item: EnergyRecord | ComponentEnergy | AppliedSetting | JobDevice) -> dict[str, Any]:
-    """Return a record, or a part of one, as a dict with its fields and its unknown keys.
+    """Return a record, or a part of a record, as a dict with all fields and unknown keys.
 
     `dataclasses.asdict` would copy every value. Copying takes most of the time of a conversion.
     """

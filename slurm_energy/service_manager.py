@@ -165,7 +165,7 @@ def set_log_level(level: str, components: Mapping[str, str] | None = None) -> No
         level: one of `LOG_LEVELS`.
         components: levels of packages and modules of `slurm_energy`, such as `agent.state`. The level of a
             package also applies to the modules below it. None means that all components have the same level.
-            Levels of components from an earlier call end.
+            Levels of components that an earlier call set are reset.
     """
     logging.getLogger().setLevel(level.upper())
     for name in [name for name in logging.root.manager.loggerDict if name.startswith(_PACKAGE)]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 def fair_quota(counts: Iterable[int], total: int) -> int:
     """Return the maximum number of items per user, so that all users together keep at most `total` items.
 
-    The result is the largest number with this property (max-min fairness). Users who have fewer items than
-    the result keep all of them.
+    Users who have fewer items than the result keep all of their items. The result is the largest number for
+    which the total is not exceeded (max-min fairness).
 
     Args:
         counts: number of items of each user.

@@ -29,7 +29,7 @@ class NodeFindings:
         clock_offset_s: the node's clock minus the controller's clock, in seconds; None means unknown.
         facts: facts about the node in the live report, see `protocol.node_states`; an empty value means not
             received yet.
-        counts: counts in the report.
+        counts: numbers in the live report by name, such as `running_jobs` and `failed_reports`.
         refusal: why senergyctld refuses the live reports of the node; an empty value means that the reports
             are accepted.
     """

@@ -69,7 +69,7 @@ def _role(findings: HostFindings) -> CheckResult:
 def _is_measured(findings: HostFindings) -> bool:
     """Return whether this host is or may be a compute node, or runs an agent.
 
-    If the result is True, the devices of the host are checked.
+    `diagnose` checks the devices only of such a host.
     """
     return findings.slurm.is_compute_node is not False or not isinstance(findings.agent, str)
 

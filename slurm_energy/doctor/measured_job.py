@@ -31,7 +31,9 @@ Records = Callable[[int], Sequence[Mapping[str, Any]]]
 
 
 def run_measured_job(nodes: Iterable[NodeFindings], records: Records) -> GroupCheck:
-    """Run a job on one idle node as the calling user. Return whether its record arrived and contains energy.
+    """Run a job on one idle node as the calling user.
+
+    Return whether the job's record arrived and contains energy.
 
     Args:
         nodes: nodes from which one idle node is chosen.

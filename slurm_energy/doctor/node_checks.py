@@ -1,4 +1,7 @@
-"""Checks of one node in `senergy doctor --cluster`. Pure functions of the findings of cluster and node."""
+"""Checks of one node in `senergy doctor --cluster`.
+
+All functions are pure. Their arguments are the findings on the cluster and on the node.
+"""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _plugin_faults(
 def _site_factor_faults(
     conf: Path, settings: Settings, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
-    """Yield the faults of the site factor plugin. It must have been built for exactly the installed Slurm."""
+    """Yield the faults of the site factor plugin, which must be built for exactly the installed Slurm."""
     include = conf.with_name(INCLUDE_NAME)
     if reason := stale_reason(include, ExactPlugin.SITE_FACTOR):
         yield FileFault(str(include), reason, _REBUILD[FileUse.SITE_FACTOR], FileUse.SITE_FACTOR)

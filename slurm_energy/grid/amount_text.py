@@ -52,7 +52,10 @@ def resource_text(resource: str, amount: float | None, unit: str) -> str:
 
 
 def percent_text(percent: float | None) -> str:
-    """Return the used percentage of a quota as text. Rounded down: 100 % means all. Empty if unknown."""
+    """Return the used percentage of a quota as text; empty if unknown.
+
+    The percentage is rounded down, so that 100 % means that the whole quota is used.
+    """
     return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"
 
 

@@ -31,8 +31,8 @@ def read_csv(
         name: name of the file, for errors.
         quantity: carbon intensity or price.
         currency: currency of a price.
-        max_age_s: maximum seconds for which a value holds; None means twice the usual distance of
-            two times.
+        max_age_s: maximum seconds for which a value holds; None means twice the median distance of successive
+            times.
 
     Raises:
         UsageError: the header, a time or a value is wrong. The message names file and line.

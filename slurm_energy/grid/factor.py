@@ -1,7 +1,4 @@
-"""A carbon intensity or price.
-
-A fallback applies at the times at which the series has no value.
-"""
+"""A carbon intensity or price over time, with a fallback for times at which its series has no value."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class Footprint:
         end_s: end of the time in which the energy was used, in Unix time.
         carbon: emissions of `facility_joules` in grams; None if no carbon intensity is configured.
         cost: cost of `facility_joules` in units of the currency; None if no price is configured.
-        embodied_grams: embodied emissions of the reserved hardware; None if not configured or not asked for.
+        embodied_grams: embodied emissions of the reserved hardware; None if they are not configured or not
+            requested.
         factors: the factors from which the figures were computed.
     """
 

@@ -60,7 +60,8 @@ class GridSeries:
         source: origin of the values.
         samples: samples in any order. If two samples have the same start, the later one in the sequence
             holds.
-        resolution_s: time step that the provider states. None means the usual distance of two samples.
+        resolution_s: time step that the provider states. None means the median distance of successive
+            samples.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class GridSeries:
                     yield begin, until, self._values[sample]
 
     def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
-        """Return integral and known time from the first sample to `time_s`.
+        """Return the integral from the first sample to `time_s`, and the seconds in which the value is known.
 
         `time_s` is in the sample `row` or after it.
         """
@@ -180,7 +181,8 @@ def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | N
 
     Args:
         points: ascending times with their values. If a value is None, the value is unknown from that time on.
-        max_age_s: maximum seconds for which a value holds; None means twice the usual distance of two times.
+        max_age_s: maximum seconds for which a value holds; None means twice the median distance of successive
+            times.
     """
     if max_age_s is None:
         max_age_s = _AGE_STEPS * usual_step_s([time_s for time_s, _ in points])

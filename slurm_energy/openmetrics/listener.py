@@ -166,7 +166,7 @@ class MetricsListener:
         return headers.get(b"accept", b"").decode("latin-1")
 
     async def _current(self) -> Sequence[MetricFamily]:
-        """Return the metrics, and collect them again if the last collection is more than `CACHE_S` old."""
+        """Return the metrics. They are collected again if the last collection is more than `CACHE_S` old."""
         async with self._lock:
             made_s, families = self._families
             if time.monotonic() - made_s >= CACHE_S:

@@ -61,7 +61,7 @@ class FileChange:
 
 
 def edit(file: SiteFile, hunks: tuple[Hunk, ...], reason: str, kind: str) -> FileChange:
-    """Return the change that applies hunks to a file."""
+    """Return the planned change of a file that replaces lines as the hunks state."""
     return FileChange(file, apply(file.text, hunks).encode(ENCODING), hunks, reason, kind)
 
 
@@ -77,7 +77,7 @@ def diff(before: bytes | None, after: bytes | None, path: Path) -> list[str]:
 
 
 def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()) -> None:
-    """Make a change: backup, journal entry, atomic replacement.
+    """Make a change: back up the file, record the change in the journal, and replace the file atomically.
 
     Args:
         change: change to make.

@@ -100,7 +100,7 @@ def _user_ids(process: Path) -> list[int]:
 def _is_slurms(uid: int) -> bool:
     """Return whether a user is trusted with the path of slurm.conf.
 
-    If the command line of this user's process names a slurm.conf, root may edit that file.
+    If a process of a trusted user names a slurm.conf in its command line, root may edit that file.
     """
     if uid in (0, os.geteuid()):
         return True

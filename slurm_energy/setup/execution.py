@@ -150,7 +150,7 @@ class SetupRun:
             raise UnavailableError(str(change.path), f"would have a syntax error: {fault}")
 
     def _due(self, change: FileChange) -> list[str]:
-        """Return the actions that Slurm needs after a change of its files."""
+        """Return the actions, such as a restart, that Slurm needs after a change of one of Slurm's files."""
         if change.kind == "script":  # slurmctld reads the changed script by itself
             return []
         due = [RESTART_SLURMCTLD] if self._site.is_controller and change.kind == "slurm.conf" else []

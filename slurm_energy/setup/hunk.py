@@ -99,7 +99,7 @@ def _revert_one(text: str, hunk: Hunk) -> str | None:
 
 
 def _revert_changed(text: str, hunk: Hunk) -> str | None:
-    """Remove the remaining lines of a hunk whose lines were changed; None if no line is left.
+    """Return the text without those lines of a hunk that the site has not changed; None if none is left.
 
     A block of several lines is removed only as a whole, because the site may have changed lines of the block.
     """

@@ -24,7 +24,7 @@ class FileReversal:
         entry: the change in the journal.
         file: the file as it is now.
         data: contents to write; None means to delete the file.
-        remark: why lines of setup or the file remain; empty if nothing remains.
+        remark: why the file, or lines that setup added to it, are kept; empty if nothing of setup is kept.
         keep: whether the file is left unchanged.
     """
 

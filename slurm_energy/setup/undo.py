@@ -183,7 +183,7 @@ class UndoRun:
     def _stop(self, entry: SetupEntry) -> None:
         """Stop and disable a unit that setup enabled.
 
-        On a node, restore the original settings of the hardware.
+        On a node, also restore the original settings of the hardware.
         """
         unit = entry.path
         name = unit.removesuffix(".service")

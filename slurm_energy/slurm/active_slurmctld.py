@@ -85,7 +85,8 @@ class ActiveSlurmctld:
     def _ping(self) -> str | None:
         """Return the first host that answers.
 
-        The first is active, because a backup resigns when a slurmctld before it in slurm.conf starts.
+        This host is the active one, because a backup resigns when a slurmctld that precedes it in slurm.conf
+        starts.
         """
         if self._clock_s() - self._pinged_s >= PING_INTERVAL_S:
             self._pinged_s = self._clock_s()
@@ -118,6 +119,9 @@ def first_up(output: str, hosts: Sequence[str]) -> str | None:
 
 
 def is_this_host(name: str) -> bool:
-    """Return whether a name in slurm.conf denotes this host, compared as slurmctld compares names."""
+    """Return whether a name in slurm.conf denotes this host.
+
+    Names are compared as slurmctld compares them.
+    """
     own = os.uname().nodename.lower()
     return name.lower() == own or name.lower().partition(".")[0] == own.partition(".")[0]

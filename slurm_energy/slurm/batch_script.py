@@ -31,7 +31,7 @@ _TIMES: Final = (
 class BatchScript:
     """The job that a batch script requests.
 
-    None in a field: the script does not set the value.
+    A field is None if the script does not set the value.
 
     Attributes:
         path: path of the script as the user gave it.
@@ -88,7 +88,9 @@ def read_script(
 
 
 def effective_options(path: str, content: bytes, extra: Sequence[str] = ()) -> dict[str, str | None]:
-    """Return the options with which sbatch would submit a script; value None: the option has no value.
+    """Return the options with which sbatch would submit a script, values by long name of the option.
+
+    A value of None means that the option has no value.
 
     Args:
         path: path of the script, for messages.
@@ -180,7 +182,7 @@ class _Lines:
             text: the line after #SBATCH.
 
         Returns:
-            True if the line starts another component of a heterogeneous job; it then has no options.
+            True if the line starts another component of a heterogeneous job. Such a line has no options.
         """
         try:
             option_words = words(text)
@@ -193,9 +195,9 @@ class _Lines:
 
 
 class _Request:
-    """The options of a job request. Maps each option name to its last value and to the place of that value.
+    """The options of a job request: by option name, the last value of the option and the place of this value.
 
-    The place is a text for messages.
+    The place (file and line, or command line) is text for messages.
     """
 
     def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:

@@ -146,7 +146,8 @@ def _included(folder: Path, name: str, *, strict: bool) -> list[Path]:
     """Return the files that an Include line names.
 
     Args:
-        folder: directory of the file with the Include line, to which a relative name refers.
+        folder: directory of the file that contains the Include line. A relative `name` refers to this
+            directory.
         name: path in the Include line; plugstack.conf may give a glob pattern.
         strict: if no file matches, return the path, so that the caller fails to read this file.
     """

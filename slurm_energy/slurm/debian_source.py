@@ -37,7 +37,7 @@ def source_package(run: Runner = run_command) -> tuple[str, str]:
 
 
 def source_lists(etc: Path = _APT) -> str:
-    """Return the Debian or Ubuntu archives of this host as sources of source packages for apt.
+    """Return an apt configuration for source packages from the Debian or Ubuntu archives of this host.
 
     The format is deb822.
 

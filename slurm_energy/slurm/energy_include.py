@@ -132,7 +132,7 @@ def plugin_state(
 
 
 def enable(state: PluginState) -> None:
-    """Name the plugin in slurm-energy.conf.
+    """Add the settings that name the plugin to slurm-energy.conf.
 
     Raises:
         UnavailableError: the plugin does not fit Slurm, or the file cannot be written.
@@ -146,7 +146,9 @@ def enable(state: PluginState) -> None:
 
 
 def disable(state: PluginState) -> None:
-    """Remove the plugin from slurm-energy.conf. The file is kept, because slurm.conf includes it.
+    """Remove the settings of the plugin from slurm-energy.conf.
+
+    The file itself is kept, because slurm.conf includes this file.
 
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.
@@ -155,7 +157,7 @@ def disable(state: PluginState) -> None:
 
 
 def suspend(state: PluginState) -> None:
-    """Remove a plugin that does not fit from slurm-energy.conf, and record the fault there.
+    """Remove the settings of a plugin from slurm-energy.conf, and write there why it does not fit Slurm.
 
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.

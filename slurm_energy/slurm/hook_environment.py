@@ -26,7 +26,7 @@ _MAX_GPUS = 1024
 class JobContext:
     """A job on this node, as the environment of a prolog or epilog describes it.
 
-    None in a field: this Slurm release does not set the value.
+    A field is None if this Slurm release does not set the value.
 
     Attributes:
         job_id: Slurm's job id. Each array task and each component of a heterogeneous job has a different id.

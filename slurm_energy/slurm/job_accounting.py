@@ -66,7 +66,9 @@ _ACCOUNTING_OFF = "accounting storage is disabled"
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One run of a job as Slurm's accounting shows it; None in a field: Slurm does not show the value (yet).
+    """One run of a job as Slurm's accounting shows it.
+
+    A field is None if Slurm does not show the value (yet).
 
     Attributes:
         job_id: Slurm's job id.
@@ -193,7 +195,7 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
 def overlaps(facts: JobFacts, start: float, end: float) -> bool:
     """Return whether a run may have overlapped the time from `start` to `end`, in Unix seconds.
 
-    The clocks may differ by 5 minutes.
+    The run is extended by 5 minutes at both ends for this comparison, because clocks may differ.
     """
     began = facts.start if facts.start is not None else facts.submit or 0.0
     return began - _CLOCK_SKEW_S < end and (facts.end is None or facts.end + _CLOCK_SKEW_S > start)

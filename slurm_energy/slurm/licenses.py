@@ -30,7 +30,7 @@ class LicensePool:
 
     Attributes:
         total: number of licenses in slurm.conf.
-        used: number of licenses that jobs have.
+        used: number of licenses that are allocated to jobs.
     """
 
     total: int
@@ -62,7 +62,7 @@ def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str,
 
     Args:
         text: list of licenses; `(null)` is an empty list.
-        ours: names of licenses.
+        ours: names of the licenses whose counts are returned.
 
     Returns:
         The other items, and the count by name of the given licenses; a count that is not valid is None.
@@ -83,7 +83,7 @@ def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str,
 
 
 def join_licenses(others: Sequence[str], counts: Mapping[str, int]) -> str:
-    """Return the list of licenses with the given items and counts."""
+    """Return a list of licenses in Slurm's notation: the items of `others`, then NAME:COUNT for `counts`."""
     return ",".join([*others, *(f"{name}:{count}" for name, count in counts.items())])
 
 

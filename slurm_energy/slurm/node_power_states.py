@@ -66,7 +66,7 @@ class NodePowerStatus:
 
     @property
     def is_busy(self) -> bool:
-        """Whether jobs have resources of the node."""
+        """Whether resources of the node are allocated to jobs."""
         return bool(self.words & _BUSY)
 
     @property

@@ -35,8 +35,8 @@ def default_output(release: Release) -> Path:
 def update_spank(prefix: Path | None, say: Say) -> None:
     """Select the SPANK plugins of the packages for the installed Slurm.
 
-    If the packages contain no plugins for the release series of this Slurm, the plugins are built. Without
-    packages there is nothing to select.
+    If the packages contain no plugins for the release series of this Slurm, the plugins are built. If
+    slurm-energy was not installed from packages, nothing is done.
 
     Args:
         prefix: prefix of Slurm; None means the prefix of srun on PATH.

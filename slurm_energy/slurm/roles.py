@@ -63,8 +63,8 @@ def _coordinated(output: str) -> dict[str, frozenset[str]]:
 def _names(text: str) -> Iterable[str]:
     """Return the user names in a comma-separated list.
 
-    A name with a comma would be split wrongly. Only users who may add coordinators could add a name with a
-    comma.
+    A name that contains a comma would be split wrongly. Only users who may add coordinators could add such a
+    name.
     """
     names = text.split(",")
     if len(text.encode()) >= _LIST_BYTES and text.endswith("+"):  # cut off: the last name is incomplete

@@ -158,7 +158,7 @@ def _explained(messages: Sequence[str]) -> UnavailableError | UsageError:
 
 
 def _local_time(match: re.Match[str]) -> str:
-    """Return local time for a time in Unix seconds that a message of sacct contains."""
+    """Return, as local time, a time that a message of sacct contains in Unix seconds."""
     return f"({datetime.fromtimestamp(int(match[1])).isoformat()})"
 
 

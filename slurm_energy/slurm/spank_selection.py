@@ -116,7 +116,7 @@ def _directory(parents: Iterable[Path], series: str, names: list[str]) -> Path |
 
 
 def _replace_link(link: Path, target: str) -> bool:
-    """Let a link point to `target`, in one atomic step.
+    """Make a link point to `target`, in one atomic step.
 
     Return whether the link pointed to another file before.
     """

@@ -42,7 +42,7 @@ class RequestedResources:
 
 
 def parse_tres(text: str | None) -> RequestedResources:
-    """Return the resources in a list of TRES; None is an empty list.
+    """Return the resources in a list of TRES. If `text` is None, the list is empty.
 
     Items that cannot be parsed are skipped.
     """

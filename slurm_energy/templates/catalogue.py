@@ -196,7 +196,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
 
 
 def _fault(name: str, table: Mapping[str, Any]) -> str:
-    """Return the fault in the table that declares the variable `name`. Empty if there is no fault."""
+    """Return the fault in the table that declares the variable `name`; empty if there is no fault."""
     if not _KEY.fullmatch(name):
         return "is not a valid key: write a-z, 0-9 and _"
     if unknown := sorted(set(table) - {"kind", "doc", "default", "option", "sweep"}):

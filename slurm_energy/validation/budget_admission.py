@@ -1,4 +1,4 @@
-"""Checks of the admission under power budgets against slurm.conf: license, job_submit module, backfill."""
+"""Checks that slurm.conf supports admission under power budgets: license, job_submit module, backfill."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def _license_total(text: str, name: str) -> int | None:
 
 
 def _highest(table: BudgetTable) -> float:
-    """Return the highest limit that the configuration states for a budget."""
+    """Return the highest limit in watts that the configuration states for a budget at any time."""
     values = [float(entry["watts"]) for entry in table.schedule]
     return max([table.watts or 0.0, table.fallback_watts or 0.0, *values])

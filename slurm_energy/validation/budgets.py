@@ -200,10 +200,7 @@ def _check_limit(
 
 
 def _check_calendar_times(context: CheckContext, section: str, limit: CalendarLimit) -> Iterator[Finding]:
-    """Yield warnings about the rows of a calendar.
-
-    There is one if no row applies yet, and one if no later row will change the limit.
-    """
+    """Yield a warning if no row of a calendar applies yet, or if the last row is already in force."""
     now = time.time()
     if limit.begin_unix_s > now:
         why = f"gives no limit before its first row, {_date(limit.begin_unix_s)}"
@@ -242,7 +239,7 @@ def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: Node
 
 
 def _check_coverage(context: CheckContext) -> Iterator[Finding]:
-    """Yield warnings for budgets without effect, because another constant limit is always lower."""
+    """Yield a warning for each budget that has no effect because another constant limit is always lower."""
     seen: dict[tuple[str, str], str] = {}
     whole = [table.watts for table in context.config.budgets if table.cluster and table.watts is not None]
     for position, table in enumerate(context.config.budgets):

@@ -88,7 +88,9 @@ def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterato
 
 
 class _TypeReader(TableReader):
-    """Reader of a node type's table. It names a key by the key's position in that table.
+    """Reader of the table of a node type.
+
+    In its findings, a key of `places` has the name that the key has in this table.
 
     Args:
         reader: reader of the file.

@@ -31,7 +31,7 @@ _MADE_BY_UNIT: Final = ControllerConfig().state_folder
 def check_controller(context: CheckContext) -> Iterator[Finding]:
     """Yield findings about the files of senergyctld.
 
-    Two files may have the same path, or a directory may not be usable.
+    There is a finding if two files have the same path, or if a directory cannot be used.
     """
     yield from _check_distinct(context)
     reason = not_a_controller(context)
@@ -207,9 +207,10 @@ def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) ->
 def _daemon_uids(context: CheckContext) -> frozenset[int]:
     """Return the uids under which senergyctld may run: the uids of SlurmUser and of the user `slurm`.
 
-    The result is empty if a daemon is about to start as a user other than root, because this process's uid is
-    trusted anyway. Root may run the check for the service (`senergyctld --check`). Nevertheless, a daemon
-    that runs as root rejects a directory of these users when it writes to the directory.
+    If a daemon is about to start as a user other than root, the result is empty, because this process's uid
+    is trusted anyway. For root, the uids are returned even at the start of a daemon, because root may run the
+    check for the service (`senergyctld --check`). Nevertheless, a daemon that runs as root rejects a
+    directory of these users when it writes to the directory.
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()

@@ -10,7 +10,7 @@ from slurm_energy.validation.check_context import CheckContext
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about a default limit outside the bounds, and about objectives that no policy uses."""
+    """Yield findings if the default slowdown limit is out of bounds, or an objective has no effect."""
     config = context.config
     low, high = config.accepted_bounds.slowdown_percent
     limit = config.tuning.slowdown_limit_percent

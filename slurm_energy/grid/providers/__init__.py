@@ -25,5 +25,5 @@ PROVIDERS: Final = {(provider.quantity, provider.name): provider for provider in
 
 
 def provider_of(quantity: GridQuantity, name: str) -> GridProvider | None:
-    """Return a provider; None if the name belongs to a local source, from which nothing is fetched."""
+    """Return the provider of a quantity by name; None for a local source, from which nothing is fetched."""
     return PROVIDERS.get((quantity, name))

@@ -70,9 +70,10 @@ class EntsoePrice(GridProvider):
         return _request(query, token, {"documentType": "A44", **zones})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response per kWh. Of several auctions, the first one counts.
+        """Return the samples of a response, as prices per kWh.
 
-        Of several products, the one with the shortest intervals counts.
+        Only the first of several auctions is used. If prices for a time are given for several products, the
+        price of the product with the shortest intervals is used.
         """
         document = read_document(body)
         if document is None:
@@ -164,7 +165,7 @@ def _step_s(series: XmlElement) -> float:
 def _steps(series: XmlElement, value_name: str, step_s: float) -> Iterator[tuple[float, float]]:
     """Yield the start and the value of each step of a series.
 
-    All steps have the length `step_s`, so that all types have equal times.
+    All steps have the length `step_s`, so that the series of all types of generation have the same times.
 
     Raises:
         ProviderResponseError: there are too many steps.

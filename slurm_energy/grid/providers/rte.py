@@ -54,7 +54,7 @@ class RteEco2mix(GridProvider):
         return FetchRequest(with_query(query.base_url + _PATH, parameters))
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response. Each sample holds for the usual time step of the response."""
+        """Return the samples of a response. Each sample holds for the median time step of the response."""
         rows = json_rows(json_object(body, self.name), "results", self.name)
         points = sorted(
             (time_of(row, "date_heure", self.name), value)

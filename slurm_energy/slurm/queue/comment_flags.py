@@ -14,7 +14,7 @@ _ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASC
 
 
 def is_only_flags(text: str) -> bool:
-    """Return whether an AdminComment has only the mark and energy flags, and no text of another tool."""
+    """Return whether an AdminComment contains no text except the mark `energy-flags:` and energy flags."""
     _, mark, after = text.partition(MARK)
     return text.startswith(MARK) and bool(mark) and all(map(_ITEM.fullmatch, after.split()))
 

@@ -94,7 +94,7 @@ def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
 
     The result is None if there is no such row.
 
-    squeue shows all records of an array under the array's job id.
+    This function selects the row, because squeue shows all records of an array under the array's job id.
     """
     array, _, task = name.partition("_")
     for row in rows:

@@ -1,4 +1,4 @@
-"""Look-up of one job in the queue. A user wrote the id of the job."""
+"""Look-up of one job in the queue by the job id that a user wrote."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class UpdateResult:
 
     Attributes:
         done: jobs that were changed.
-        gone: jobs that had already left the queue, or the state in which the change is possible. A job of
-            this kind is no error.
+        gone: jobs that had already left the queue, or the state in which the change is possible. These jobs
+            are not treated as errors.
         refused: by job, the reason why Slurm rejected the change.
         remaining: jobs that were not changed because the batch reached its maximum duration or was stopped,
             in the given order.
@@ -256,7 +256,7 @@ class JobUpdater:
                 means that nothing is removed.
 
         Raises:
-            UnavailableError: slurmctld did not receive the command, or it is unknown whether it did.
+            UnavailableError: slurmctld did not, or perhaps did not, receive the command.
         """
         why = _reason(session.ask(text), name)
         if why is not None and _AWAY.search(why):

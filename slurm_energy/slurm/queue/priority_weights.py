@@ -1,4 +1,4 @@
-"""Check whether the configuration of Slurm lets only site factors determine the order of the queue."""
+"""Check that site factors alone determine the order of the queue, by the configuration of Slurm."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negat
 
 
 class AllocatedJob(NamedTuple):
-    """A job that has been allocated nodes and has not left them.
+    """A job that has allocated nodes: a running, configuring, suspended or completing job.
 
     Attributes:
         job_id: Slurm's job id.

@@ -68,7 +68,7 @@ Row = dict[str, list[str]]
 
 
 class SqueueSource:
-    """A reader of the queue with squeue.
+    """A reader of the queue that runs squeue.
 
     squeue shows neither site factors nor whether an administrator set a priority. If all weights of
     priority/multifactor are 0, `_site_factors` derives both values from the priority and from the site
@@ -165,9 +165,9 @@ class SqueueSource:
         )
 
     def _held_cpus(self, now_s: float, row: Row) -> np.ndarray:
-        """Return CPUs of each job that takes whole nodes, 0 for other jobs.
+        """Return the CPUs of the nodes of each job that takes whole nodes, 0 for other jobs; shape (n,).
 
-        The result is the number of CPUs of the largest nodes in the job's partitions.
+        All nodes of a job are assumed to have as many CPUs as the largest node in the job's partitions.
 
         The sizes of the nodes are read with one command, at most every `_NODES_AGE_S` and only if any job
         takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
@@ -191,7 +191,7 @@ class SqueueSource:
         return np.where(whole, _ints(row["NumNodes"]) * sizes_of_jobs, 0)
 
     def _is_exclusive_shown(self, now_s: float) -> bool:
-        """Return whether the next squeue call requests the field that tells whether a job takes whole nodes.
+        """Return whether the next squeue call requests the field that shows whether a job takes whole nodes.
 
         Only some releases of Slurm have this field.
         """
@@ -336,9 +336,9 @@ def _task_count(text: str) -> int:
 
 
 def _gpus_and_memory(row: Row) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Return each job's GPUs on all nodes, their GRES type, and its MiB.
+    """Return, for each job, the number of GPUs on all nodes, their GRES type, and the memory in MiB.
 
-    An empty type means that it is not named; 0 MiB mean that the memory is unknown.
+    An empty type means that the job names no type. A memory of 0 means unknown.
 
     The numbers in the list of allocated TRES take precedence over the requested ones.
     """

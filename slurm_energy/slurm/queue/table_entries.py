@@ -142,9 +142,9 @@ def _flag_values(text: str) -> Mapping[str, str]:
 def _gpus_and_memory(
     tres: list[str], gres: list[str], nodes: list[int], processes: list[int]
 ) -> tuple[NDArray[np.int64], list[str], NDArray[np.int64]]:
-    """Return each job's GPUs on all nodes, their GRES type, and its MiB.
+    """Return, for each job, the number of GPUs on all nodes, their GRES type, and the memory in MiB.
 
-    An empty type means that it is not named; 0 MiB mean that the memory is unknown.
+    An empty type means that the job names no type. A memory of 0 means unknown.
 
     The numbers in Slurm's TRES list take precedence over the requests per job, node, socket and task.
 

@@ -139,8 +139,8 @@ class QueueTableSource:
 
         Args:
             snapshot: the snapshot without entries of its journal.
-            journal: result of `_journal`; if it is None or has another generation, the entries of the
-                snapshot do not change.
+            journal: result of `_journal`; if the journal is None or belongs to another generation, the
+                entries of the snapshot do not change.
         """
         since, heap = np.zeros(0, ENTRY), snapshot.heap
         if journal is not None and int(journal["generation"]) == snapshot.generation:
