@@ -50,8 +50,8 @@ def served_share(view: JobView) -> float:
 
     A task is ready if it runs or waits for a CPU.
 
-    If the job waits for one of its processes, the wait would take about this fraction of its present time on
-    a node without other work.
+    Without other work on the node, the time that one process of the job waits for another process would
+    shrink to about this fraction.
     """
     waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
     return busy / (busy + waiting) if waiting is not None and busy else 1.0

@@ -46,8 +46,9 @@ class PhaseTimes:
 def phase_times(rank: RankSteps, elapsed_s: float) -> PhaseTimes:
     """Return the times of a process by category.
 
-    A program may report only part of the phases. Compute time is the sum of forward, backward and optimizer;
-    without these phases, compute time is the time of the iterations that no other category accounts for.
+    A program may report only part of the phases. Compute time is the sum of forward, backward and optimizer.
+    If these phases are not reported, compute time is the part of the iterations that belongs to no other
+    category.
 
     Args:
         rank: steps of the process.

@@ -98,9 +98,9 @@ class TrainingAlternatives:
         """Return alternatives without a clock limit or accumulation.
 
         Args:
-            combinations: columns with one value for each alternative: workload profile, kind of device,
-                precision, samples per device and pass, number of devices, samples of the job, and power limit
-                in watts (infinity means no limit).
+            combinations: one tuple for each alternative: workload profile, kind of device, precision, samples
+                per device and pass, number of devices, samples of the job, and power limit in watts (infinity
+                means no limit).
         """
         rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}

@@ -79,7 +79,7 @@ class CudaTimer:
     def _start_ns(self, mark: Mark) -> int:
         """Return the time at which the GPU passed a mark.
 
-        The clocks of the GPU and the program are aligned by the fact that the GPU passes no mark before the
+        The clocks of the GPU and the program are aligned with this rule: the GPU passes no mark before the
         program submits the mark. The alignment is exact as soon as the GPU has waited for the program once.
         """
         if self._anchor is None:

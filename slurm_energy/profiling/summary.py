@@ -102,9 +102,9 @@ def summarise(lines: Iterable[dict[str, Any]]) -> list[SectionSummary]:
     """Return one summary per section, in the order in which the sections first appear.
 
     If executions of a section overlap in time on one node, the energy of the overlapping executions is
-    counted once, as the maximum over the measuring processes. The energies of executions that follow one
-    another are added up, and so are the energies of different nodes. If executions overlap only in part, the
-    result is a lower bound.
+    counted once: as the maximum of the energies that the processes measured. The energies of executions that
+    follow one another are added up, and so are the energies of different nodes. If executions overlap only in
+    part, the result is a lower bound.
 
     Args:
         lines: sections, as `read_lines` returns them.

@@ -3,9 +3,9 @@
 The number of processes is changed between epochs, and a change that does not make steps faster is undone.
 
 A program permits the trial with `watch(loader, max_workers=8)`. If the steps of an epoch wait for data, the
-next epoch gets the number of processes with which loading keeps up with the rest of the step. The change is
-kept if the steps of the new epoch take less time; otherwise the old number is restored for good. The
-functions of this module raise no error in the program.
+next epoch gets as many processes as are needed to load data as fast as the rest of a step. The change is kept
+if the steps of the new epoch take less time; otherwise the old number is restored for good. The functions of
+this module raise no error in the program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Symptoms of wasted energy in a measured period, for the hypotheses of a study. Pure.
+"""Symptoms of wasted energy in a measured period, for the hypotheses of a study. Pure functions.
 
 Source: thesis, section 6.3.2.
 """

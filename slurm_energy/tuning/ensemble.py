@@ -49,12 +49,12 @@ class Ensemble:
 
     Attributes:
         points: the J candidate points.
-        log_time: logarithm of the time ratios, [K, J].
-        log_power: logarithm of the power ratios, [K, J].
-        log_weights: logarithm of the prior weights, [K].
-        time_discrepancy: standard deviation of a job's `log_time` from the best sample, [J].
-        power_discrepancy: standard deviation of a job's `log_power` from the best sample, [J].
-        correlation: correlation of these deviations between the points, [J, J].
+        log_time: logarithm of the time ratios, shape (K, J).
+        log_power: logarithm of the power ratios, shape (K, J).
+        log_weights: logarithm of the samples' weights before measurements, shape (K,).
+        time_discrepancy: standard deviation of a job's `log_time` from the best sample, shape (J,).
+        power_discrepancy: standard deviation of a job's `log_power` from the best sample, shape (J,).
+        correlation: correlation of these deviations between the points, shape (J, J).
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class EnsemblePosterior:
 
     Attributes:
         points: the J candidate points.
-        weights: weight of each sample; the sum is 1, [K].
-        log_time: logarithm of the time ratios, [K, J].
-        log_power: logarithm of the power ratios, [K, J].
-        time_error: standard deviation of a job's `log_time` from each sample, [J].
+        weights: weight of each of the K samples, shape (K,). The sum is 1.
+        log_time: logarithm of the time ratios, shape (K, J).
+        log_power: logarithm of the power ratios, shape (K, J).
+        time_error: standard deviation of a job's `log_time` from each sample, shape (J,).
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class EnsemblePosterior:
         self._cost: tuple[str, Array] | None = None
 
     def cost(self, objective: Objective) -> Array:
-        """Return the cost of every sample at every point, [K, J].
+        """Return the cost of every sample at every point, shape (K, J).
 
         The cost is the objective relative to the untuned job.
         """
@@ -178,15 +178,15 @@ class EnsemblePosterior:
         return self._cost[1]
 
     def mean_cost(self, objective: Objective) -> Array:
-        """Return the expected cost at every point, [J]."""
+        """Return the expected cost at every point, shape (J,)."""
         return self._mean(self.cost(objective))
 
     def mean_log_time(self) -> Array:
-        """Return the expected logarithm of the time ratio at every point, [J]."""
+        """Return the expected logarithm of the time ratio at every point, shape (J,)."""
         return self._mean(self.log_time)
 
     def mean_log_power(self) -> Array:
-        """Return the expected logarithm of the power ratio at every point, [J]."""
+        """Return the expected logarithm of the power ratio at every point, shape (J,)."""
         return self._mean(self.log_power)
 
     def log_time_error(self, index: int) -> float:
@@ -196,14 +196,14 @@ class EnsemblePosterior:
         return float(np.sqrt(self.weights @ (column - mean) ** 2 + self.time_error[index] ** 2))
 
     def time_exceedance(self, time_ratio: float) -> Array:
-        """Return for every point the probability that the time ratio exceeds a value, [J]."""
+        """Return for every point the probability that the time ratio exceeds a value, shape (J,)."""
         # Each sample is widened by a job's deviation, here uniform with the same standard deviation.
         half = np.maximum(np.sqrt(3.0) * self.time_error, _MIN_TIME_ERROR).astype(np.float32)
         share = (self.log_time - np.float32(np.log(time_ratio))) / (2 * half) + np.float32(0.5)
         return self._mean(np.clip(share, 0.0, 1.0, out=share))
 
     def cost_exceedance(self, objective: Objective, cost: float) -> Array:
-        """Return for every point the probability that the cost exceeds a value, [J]."""
+        """Return for every point the probability that the cost exceeds a value, shape (J,)."""
         return self._mean((self.cost(objective) > cost).astype(np.float32))
 
     def expected_change(self, objective: Objective, cost: float) -> tuple[Array, Array]:
@@ -228,8 +228,8 @@ class _Deviation:
     """Deviation of a job from each sample, given the residuals of measurements.
 
     Attributes:
-        log_likelihood: logarithm of the likelihood of each sample up to a constant, [K].
-        error: standard deviation of the deviation, [J].
+        log_likelihood: logarithm of the likelihood of each sample up to a constant, shape (K,).
+        error: standard deviation of the deviation at each point, shape (J,).
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class _Deviation:
         self.error: Array = np.sqrt(np.maximum(left, 0.0))
 
     def mean(self, samples: npt.NDArray[np.intp]) -> Single:
-        """Return the expected deviation of each given sample at each of the J points, [len(samples), J]."""
+        """Return the expected deviation of each given sample at each point, shape (len(samples), J)."""
         return np.asarray(self._scaled[samples] @ self._cross)
 
 
@@ -260,7 +260,7 @@ def _normalised(log_weights: Array) -> Array:
 
 
 def _moments(weights: Array, samples: Single) -> tuple[Array, Array]:
-    """Return the weighted mean and standard deviation of every column, [J]."""
+    """Return the weighted mean and standard deviation of each of the J columns of `samples`."""
     single = weights.astype(np.float32)
     mean = single @ samples
     deviation = samples - mean

@@ -163,9 +163,9 @@ class RunBudget:
     def remaining_windows(self, window_s: float) -> float:
         """Return the expected number of measurement windows until the end of the job.
 
-        If the length of a job is unknown, the job is expected to run for the same time that it has already
-        run, and for 20 windows at least. If windows are long because the job has long steps, this minimum is
-        ten minutes instead.
+        If the length of a job is unknown, the job is expected to continue for as long as it has already run,
+        but at least for 20 windows. If windows are long because the job has long steps, this minimum is ten
+        minutes instead.
         """
         if self._expected_s is not None:
             return max(self._expected_s - self._elapsed_s, 0.0) / window_s

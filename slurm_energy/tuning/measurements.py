@@ -174,8 +174,8 @@ class ReferenceTrack:
     def is_old(self, windows: int, remaining_windows: float) -> bool:
         """Return whether the reference should be measured again although nothing points to a change.
 
-        The reason is that under a power limit, two phases of a job can have the same speed and power although
-        their untuned speeds differ.
+        A change can remain hidden: under a power limit, two phases of a job can have the same speed and power
+        although their untuned speeds differ.
 
         Args:
             windows: number of measurement windows since the last measurement of the reference.

@@ -108,7 +108,7 @@ class PhysicalPrior:
         return np.log(time, out=time), np.log(power, out=power)
 
     def _gpu_total_share(self, reference: Reference) -> Single:
-        """Return the GPUs' share of the job's power, [K, 1]."""
+        """Return the GPUs' share of the job's power for each sample, shape (K, 1)."""
         assert self._gpu is not None
         if reference.gpu_watts is None:
             possible = self._gpu.count * self._gpu.default_limit_watts / reference.watts
@@ -120,8 +120,8 @@ class PhysicalPrior:
         """Return time and power of a busy GPU relative to the untuned job.
 
         Returns:
-            Logarithms of time and power of every sample at the G distinct states of the GPU, [K, G], and the
-            index of the state at each candidate, [J].
+            Logarithms of time and power of every sample at the G distinct states of the GPU, shape (K, G)
+            each. Also the index of the state at each candidate, shape (J,).
         """
         samples = self._samples
         assert self._gpu is not None and samples.gpu is not None
@@ -140,8 +140,8 @@ class PhysicalPrior:
         """Return time and power of the host processors relative to the untuned job.
 
         Returns:
-            Time and power of every sample at the H distinct states of the host, [K, H], and the index of the
-            state at each candidate, [J].
+            Time and power of every sample at the H distinct states of the host, shape (K, H) each. Also the
+            index of the state at each candidate, shape (J,).
         """
         states, column = _distinct(
             [(item.cpu_max_mhz, item.boost, item.package_limit_watts) for item in candidates]
@@ -156,7 +156,7 @@ class PhysicalPrior:
         return np.reciprocal(clock), power, column
 
     def _host_clock(self, candidates: Sequence[OperatingPoint]) -> Single:
-        """Return the relative clock of the host processors, [K, J]."""
+        """Return the relative clock of the host processors for each sample and candidate, shape (K, J)."""
         if self._cpu is None:
             return np.ones((1, len(candidates)), dtype=np.float32)
         clock: Single = np.minimum(self._cpu_clock(candidates), np.float32(1.0))
@@ -168,7 +168,7 @@ class PhysicalPrior:
         return both
 
     def _cpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Single, Single]:
-        """Return the logarithms of time and power of a job without GPUs, [K, J]."""
+        """Return the logarithms of time and power of a job without GPUs, shape (K, J) each."""
         samples = self._samples
         assert self._cpu is not None and samples.cpu is not None
         log_time, log_power = samples.cpu.at_clock(np.minimum(self._cpu_clock(candidates), np.float32(1.0)))
@@ -294,7 +294,7 @@ def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
 
 
 def _keeps_limit(posterior: EnsemblePosterior, slowdown_limit: float) -> npt.NDArray[np.bool_]:
-    """Return whether each point is expected to keep a slowdown limit with a small risk, [J].
+    """Return whether each point is expected to keep a slowdown limit with a small risk, shape (J,).
 
     The probability that the job exceeds the limit by more than `MARGIN` is at most `_MAX_LIMIT_RISK`.
     """

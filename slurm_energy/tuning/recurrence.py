@@ -42,11 +42,11 @@ class RecurrenceOptions:
             hypothesis.
         max_violation: maximum probability of a violation that every run may have. A violation is a
             slowdown that exceeds the limit by more than `tolerance`.
-        violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
-            violations were expected in the runs so far than are permitted, a violation in the next run may be
-            more probable than `max_violation`. In this way more points can be explored. On random GPUs,
-            violations are about five times as frequent as expected, because some responses have a knee
-            between a measured limit and the next lower limit. The goal is 1 % of the runs.
+        violation_rate: permitted share of runs with a violation among all runs of a program. If the runs so
+            far were expected to have fewer violations than permitted, the probability in the next run may
+            exceed `max_violation`, so that more points can be explored. On random GPUs, violations are about
+            five times as frequent as expected, because some responses have a knee between a measured limit
+            and the next lower limit. The goal is 1 % of the runs.
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.

@@ -27,8 +27,8 @@ def summary(
         objective: objective of the job.
         phases: phases of the job. The longest phase is reported.
         source: signal from which the job's progress was measured; None means that no progress was measured.
-        static: point of a job whose progress cannot be measured, and the origin of this point; None means
-            that the point was found by a search.
+        static: for a job whose progress cannot be measured, the point and the origin of the point; None for a
+            point that a search found.
     """
     main = _main_phase(phases)
     reference = main.track.blocks[0] if main.ensemble is not None else None

@@ -1,8 +1,8 @@
 """Value of trials: the saving that a recurring job's later runs gain if the next run tries a point.
 
 A run at a point has many possible results. Each result changes the weights of the hypotheses and corrects the
-hypotheses. Another point may then be the best. The saving of a trial is the mean reduction of the expected
-cost of the best point, over the possible results (one-step lookahead, "knowledge gradient": Frazier, Powell,
+hypotheses. Another point may then be the best. The saving of a trial is the reduction of the expected cost of
+the best point, averaged over the possible results (one-step lookahead, "knowledge gradient": Frazier, Powell,
 Dayanik: A Knowledge-Gradient Policy for Sequential Information Collection, SIAM J. Control Optim. 47 (2008)
 2410).
 

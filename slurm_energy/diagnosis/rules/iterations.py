@@ -143,8 +143,8 @@ def _own_excess_s(view: JobView, rank: RankView) -> float:
     Delays by other work are left out.
 
     If other work on the node takes CPUs, an iteration takes longer without a cause in the job. The fraction
-    of the excess that is due to other work is known for the listed outliers and assumed to be the same for
-    all others.
+    of the excess that is due to other work is known for the listed outliers. All other outliers are assumed
+    to have the same fraction.
     """
     listed = math.fsum(outlier.duration_s - outlier.expected_s for outlier in rank.steps.outliers)
     limit = view.threshold("other_load")

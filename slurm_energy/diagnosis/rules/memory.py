@@ -86,8 +86,8 @@ def _grows(values: Sequence[float]) -> bool:
 def out_of_memory(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the job, or one of its steps, ended because its memory was exhausted.
 
-    Slurm reports this end if Linux reports it for the job's cgroup. Otherwise the signs are SIGKILL near the
-    limit, or a failure while the memory of the node or of a GPU grew up to its limit.
+    Slurm reports exhausted memory if Linux reports it for the job's cgroup. Otherwise the signs are SIGKILL
+    near the limit, or a failure while the memory of the node or of a GPU grew up to its limit.
     """
     context = view.context
     statuses = [s for s in (context.exit_status, context.step_exit_status) if s is not None]

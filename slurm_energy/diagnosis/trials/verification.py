@@ -103,8 +103,8 @@ class TrialDecision:
         verdict: whether the adjustments stay.
         reason: the result in one sentence.
         unit: unit of progress: `sample`, `step` or `run`.
-        time_ratio: time per unit with the adjustments, divided by the time per unit before; without delays by
-            other work if these are known; None if the runs are not comparable.
+        time_ratio: time per unit with the adjustments, divided by the time per unit before. Known delays by
+            other work are left out. None if the runs are not comparable.
         energy_ratio: energy per unit with the adjustments, divided by the energy per unit before; None if
             unknown.
         noise: relative standard error of the ratios.
@@ -276,7 +276,7 @@ def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> boo
     """Return whether runs did the same work.
 
     Runs did the same work if their progress is about equal. If no run reports progress, the active times of
-    all runs must be about equal, and idle time must follow the activity in each run.
+    all runs must be about equal, and each run must end with idle time after its activity.
     """
     amounts = [run.samples or run.steps for run in (*before, *after)]
     known = [amount for amount in amounts if amount]

@@ -61,8 +61,8 @@ class _Entry:
     def add(self, run: ObservedRun) -> None:
         """Add a run, and drop the oldest run if more than `RUNS_PER_KEY` are stored.
 
-        If several users share the key and more than `RUNS_PER_USER` runs of the run's user are stored, the
-        oldest run of this user is dropped.
+        If several users share the key, at most `RUNS_PER_USER` runs of each user are stored. If the user of
+        `run` exceeds this number, the oldest run of this user is dropped.
         """
         self.runs.append(run)
         if self.level > USER_LEVEL:

@@ -15,12 +15,11 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """Distribution of ratios of run values.
+    """Distribution of the ratios between successive runs of the same similarity key.
 
-    A ratio is a run's value divided by the value of the preceding run of the same key.
-
-    A value is the seconds or the watts of a run. The distribution is learned from the newest `_MAX_RATIOS`
-    ratios of all keys of one similarity level.
+    A ratio is the value of a run divided by the value of the preceding run. A value is the seconds or the
+    watts of a run. The distribution is learned from the newest `_MAX_RATIOS` ratios of all keys of one
+    similarity level.
 
     Attributes:
         factors: equally likely ratios in ascending order. Until `_MIN_RATIOS` ratios are recorded, a broad
@@ -40,9 +39,9 @@ class RunVariability:
     def add(self, before: float, after: float, user: str | None = None) -> None:
         """Record the ratio of the values of two successive runs. Values that are not above 0 are ignored.
 
-        The ratios of all users form one distribution. If a quarter of the maximum number of ratios belong to
-        one user, further ratios of this user are ignored, provided that the other users have at least
-        `_MIN_RATIOS`.
+        The ratios of all users form one distribution. At most a quarter of the maximum number of ratios may
+        belong to one user. Further ratios of this user are ignored, provided that the other users have at
+        least `_MIN_RATIOS`.
 
         Args:
             before: value of a run, in seconds, share of the time limit, or watts.

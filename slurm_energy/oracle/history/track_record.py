@@ -1,8 +1,8 @@
 """Records of a user's finished runs, weighted by the resources that they used.
 
 A user can make any number of short runs at no cost. Therefore the number of runs never matters: every value
-is weighted by GPU or CPU seconds, and a prediction deviates from its prior only as far as the resources used
-by the runs are comparable to the request of the job. Pure arithmetic.
+is weighted by GPU or CPU seconds. A prediction deviates far from its prior only if the runs used about as
+many resources as the job requests. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ class ResourceUse:
         """Return the resources that the runs used, divided by the request `need`, at least 0.
 
         The share is computed separately for time and for node, CPU, GPU and memory seconds. The smallest
-        share is returned. Therefore neither many simultaneous runs nor a short run on many nodes are evidence
-        for a large or long job, and runs that share a node are not evidence for a job that takes a whole
-        node. Unknown memory of runs counts as sufficient, because earlier releases did not store the memory
-        of runs. Runs with a shorter time limit than `need` count less, in proportion to their limit, because
-        a job with another time limit is probably another kind of job.
+        share is returned. Therefore many simultaneous runs, or a short run on many nodes, are no evidence for
+        a large or long job. Runs that share a node are no evidence for a job that takes a whole node. Unknown
+        memory of runs counts as sufficient, because earlier releases did not store the memory of runs. Runs
+        with a shorter time limit than `need` count less, in proportion to their limit, because a job with
+        another time limit is probably another kind of job.
         """
         if self.size_seconds <= 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""Classes of jobs: a tree of thresholds on size, run time and power of programs. Pure.
+"""Classes of jobs: a tree of thresholds on size, run time and power of programs. Pure functions.
 
 The thresholds are few and round, so that people can check the classes.
 

@@ -1,4 +1,4 @@
-"""Combinations of alternatives that are worth a simulation. Pure."""
+"""Combinations of alternatives that are worth a simulation. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Evaluation of alternatives by their forecasts: targets, limits, Pareto front and recommendation. Pure."""
+"""Evaluation of alternatives by their forecasts: targets, limits, Pareto front and recommendation.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

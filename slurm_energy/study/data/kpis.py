@@ -1,4 +1,4 @@
-"""KPI values of days from jobs and the energy of nodes. Pure.
+"""KPI values of days from jobs and the energy of nodes. Pure functions.
 
 The same function serves the baseline, the replay error of the model and the validation. An unknown value is
 NaN, never 0.

@@ -1,4 +1,4 @@
-"""Days of a period that do not show normal operation, each with the reason. Pure."""
+"""Days of a period that do not show normal operation, each with the reason. Pure functions."""
 
 from __future__ import annotations
 

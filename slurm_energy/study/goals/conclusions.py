@@ -1,4 +1,4 @@
-"""Conclusions: statements of an objective that the results of a study confirm or refute. Pure."""
+"""Conclusions: statements of an objective that the results of a study confirm or refute. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Calibration of the digital twin with a measured period: nodes, idle power, schedule and start delay.
 
-Pure.
+All functions are pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of a replay: measured and simulated KPIs of the same days. Pure."""
+"""Errors of a replay: measured and simulated KPIs of the same days. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random assignment of periods, partitions or users to an arm of a deployment: treated or control. Pure.
+"""Random assignment of periods, partitions or users to an arm of a deployment: treated or control.
+
+All functions are pure.
 
 The seed and the drawn arms are stored, so that the draw can be repeated and checked. Source of the designs:
 Bojinov, Simchi-Levi and Zhao, "Design and analysis of switchback experiments", Management Science 69 (2023);

@@ -1,4 +1,6 @@
-"""Changes of single keys in the text of a TOML file. All other lines stay as they are. Pure.
+"""Changes of single keys in the text of a TOML file. All other lines stay as they are.
+
+All functions are pure.
 
 Single statements of the text are edited, so that the site's comments, order and spelling remain. The result
 is parsed and compared with the intended values. A change that would alter any other value is refused.

@@ -1,4 +1,4 @@
-"""Means of KPIs over days with a weekly pattern, and their confidence intervals. Pure."""
+"""Means of KPIs over days with a weekly pattern, and their confidence intervals. Pure functions."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A change has three steps. The coordinator announces the new point and the time o
 stores both and confirms them with its next poll. Shortly before that time, the coordinator decides. If every
 agent has confirmed the change and is in contact, the change takes place. Otherwise the change is postponed.
 If an agent does not report the new point soon after the change, for example because the agent died, the other
-agents return to the previous point. Therefore the points of nodes differ for less than a second, and a node
-whose agent is absent keeps the same point as all others.
+agents return to the previous point. Therefore the points of nodes differ for less than a second. A node whose
+agent is absent keeps the same point as all other nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Progress tracker: it determines the speed of one job on one node.
-
-The speed comes from the most trusted signal of the job.
+"""Progress tracker: determines the speed of one job on one node from the job's most trusted signal.
 
 Signals in order of trust: units that the job reports; a verified period of its power; the activity of its
 GPUs times their clock; retired instructions that were validated against one of the first two signals.
