@@ -39,7 +39,7 @@ class PowerAdmission:
 def admit_in_order(
     job_watts: Floats, members: Floats, headroom: Floats, *, stops_at: Bools | None = None
 ) -> PowerAdmission:
-    """Admit the jobs one after the other, and return the result.
+    """Decide for one job after the other whether the job is admitted, and return the result.
 
     A job is admitted if no budget is exceeded by this job together with the jobs admitted before.
 
@@ -72,7 +72,7 @@ def offered_watts(headroom_watts: float, unused_watts: float, demand_watts: Sequ
     """Return the power that pending jobs may take at any time, and that is therefore kept free.
 
     Power that no running job needs is always offered, so that jobs start at once. Power that running jobs use
-    is offered only if a pending job fits.
+    is offered only if a pending job fits in the headroom.
 
     Args:
         headroom_watts: power that new jobs may add if the limits of running jobs are lowered.

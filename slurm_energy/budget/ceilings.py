@@ -39,7 +39,7 @@ class CeilingBudget:
 
 @dataclass(slots=True)
 class _NodeCeilings:
-    """Decisions that one node has received or confirmed.
+    """Decisions about the ceilings of one node that the node has received or confirmed.
 
     Attributes:
         index: position of the node in the list of names.
@@ -242,7 +242,7 @@ class CeilingCommitment:
         self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
-        """Count a node at nameplate from now on. The node has been told that no budget applies to it."""
+        """Count a node at nameplate power after a decision has told the node that no budget applies."""
         state = self._nodes.get(node)
         rows = [] if state is None else list(state.rows.values())
         if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):

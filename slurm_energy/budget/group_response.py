@@ -19,8 +19,8 @@ class GroupLimits:
 
     Attributes:
         max_watts: upper end of the range. It is the limit if no budget restricts the group.
-        needed_watts: expected power without a limit, within the range. Only a limit below this value
-            takes power from the job.
+        needed_watts: expected power without a limit, within the range. Only a limit below this value lowers
+            the power of the job.
         slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor if the job has no
             slowdown limit.
         floor_watts: lowest limit that a budget may set.

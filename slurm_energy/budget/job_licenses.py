@@ -79,12 +79,12 @@ def _count(watts: float) -> int:
 
 
 def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: float | None = None) -> int:
-    """Return the number of licenses of a job. It is limited to the power that the budget can free.
+    """Return the number of licenses of a job, limited to the power that the budget can free.
 
     A job that needs more power than the budget can ever free starts when no other job runs. The budget then
-    lowers the job's power limits. Two kinds of jobs keep the full number of licenses and start only where
-    they can draw this power: jobs with a slowdown limit, and jobs that would start with less than
-    `least_watts`.
+    lowers the job's power limits. Two kinds of jobs keep the full number of licenses and start only under a
+    budget that can provide this power: jobs with a slowdown limit, and jobs that would otherwise start with
+    less than `least_watts`.
 
     Args:
         watts: power that the job adds without a limit.

@@ -1,6 +1,6 @@
 """Limits of budgets: parsers of calendar files and signals, and the limit of a table `[[budgets]]`.
 
-Pure functions on text.
+The functions take text and do not read files.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ class ConstantLimit:
 class WeeklyLimit:
     """A limit by local weekday and time of day.
 
-    The last entry at or before a time on the local clock states the limit at this time. The change to summer
-    time skips an hour. An entry in this hour begins at the change. The change to winter time repeats an hour.
-    The limits of this hour are repeated too.
+    The limit at a time is stated by the last entry at or before this time on the local clock. The change to
+    summer time skips an hour. An entry within the skipped hour begins at the change. The change to winter
+    time repeats an hour. The limits of the repeated hour apply twice.
 
     Args:
         entries: entries of the schedule, at least one.
@@ -185,8 +185,8 @@ class SignalLimit:
 
     The signal is lost if its value is missing or older than `max_age_s`. The limit is then the lower of
     `fallback_watts` and the last value, so that the loss of the signal never raises the limit. A value with a
-    time in the future was read before the clock was set back. Its age is unknown. The signal is lost if this
-    time is more than `max_age_s` ahead.
+    time in the future was read before the clock was set back, so the age of the value is unknown. In this
+    case, the signal is lost if the time of the value is more than `max_age_s` ahead.
 
     Attributes:
         fallback_watts: limit while the signal is lost.

@@ -23,9 +23,9 @@ class MeasuredExcess:
     power no longer exceeds the ceilings.
 
     Attributes:
-        window_s: time in seconds for which an excess must last. Measured power is the mean of a past
-            interval. It therefore exceeds ceilings that have just been lowered, and does not include devices
-            that have just started.
+        window_s: time in seconds for which an excess must last. Shorter excesses are ignored, because
+            measured power is the mean of a past interval: it exceeds ceilings that have just been lowered,
+            and does not include devices that have just started.
     """
 
     def __init__(self) -> None:

@@ -74,12 +74,12 @@ class BudgetColumns:
 
 @dataclass(frozen=True, slots=True)
 class PowerShares:
-    """Result of a budget decision for n groups of devices and b budgets.
+    """Result of the distribution of b budgets among n groups of devices.
 
     Attributes:
         limit_watts: limit of each device of a group; NaN means that no limit is needed. Shape (n,).
-        binding: row of the budget that determines the group's limit; -1 means that no budget does. Shape
-            (n,).
+        binding: row of the budget that determines the group's limit, shape (n,). -1 means that no budget
+            determines the limit.
         keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).
         committed_watts: sum of all limits and the fixed power under each budget. A group that needs no limit
             counts with its expected power. Shape (b,).

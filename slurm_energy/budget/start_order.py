@@ -1,4 +1,4 @@
-"""Order of the starts of pending jobs under the headroom of budgets. Pure arithmetic.
+"""Order of the starts of pending jobs under the headroom of budgets.
 
 The jobs are considered in the order of their priority. The first job that does not fit waits. Later jobs may
 start earlier only if they do not delay this job. A later job delays the first waiting job unless the later

@@ -81,8 +81,8 @@ def price_levels(prices: Floats) -> Ints:
 def limits_at_prices(groups: PowerGroups, limits: GroupLimits) -> Floats:
     """Return the limit per device that each group keeps at each of `PRICES`, shape (n, number of prices).
 
-    At this limit, the job of the group has given up the power that yields less work per watt than the price.
-    The limit keeps the job's slowdown limit and the floor.
+    Above this limit, power would yield less work per watt than the price. The limit keeps the job's slowdown
+    limit and the floor.
 
     Args:
         groups: n groups of devices.

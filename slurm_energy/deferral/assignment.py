@@ -85,7 +85,7 @@ def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotF
 
 
 def _improved(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, slots: Ints) -> Ints:
-    """Move single jobs to better slots as long as that lowers the total score, in a few passes."""
+    """Move single jobs to better slots as long as the total score falls, in a few passes."""
     time_s = queue.time_s[table.rows]
     resources = [
         (int(queue.hardware[row]), float(queue.units[row]), float(queue.power_watts[row]))

@@ -102,8 +102,8 @@ def _offer_suspension(
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
     """Place jobs one after another, each in its best slot that has room.
 
-    For a job with an earlier plan, the planned slot stays reserved until the job is placed. No job therefore
-    loses its reserved room. A job keeps its planned slot if no other slot is better.
+    If an earlier plan contains a job, the slot in this plan stays reserved until the job is placed. No job
+    therefore loses its reserved room. The job keeps the slot if no other slot is better.
 
     Args:
         queue: the jobs.
@@ -150,8 +150,8 @@ def _reserve_planned(
 ) -> dict[int, tuple[int, int]]:
     """Reserve the resources of earlier plans that still fit.
 
-    Earlier plans need not leave room for future arrivals, because this was checked when the plans were made.
-    If it were checked again, all held jobs would be released together when the forecast of arrivals rises.
+    The room for future arrivals was checked when the earlier plans were made, and is not checked again. If it
+    were checked again, all held jobs would be released together when the forecast of arrivals rises.
 
     Returns:
         By job, the first reserved slot and the slot after the last reserved slot.

@@ -63,7 +63,7 @@ class SuspensionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SlotChoice:
-    """Minimum cost per watt of completing the work in time.
+    """Minimum cost, per watt of the job's power, of completing the remaining work in time.
 
     The cost depends on the slot and on the remaining slots of work.
 

@@ -39,7 +39,7 @@ class DeferralReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Free resources of the cluster over time, into which deferred jobs are planned.
+    """Free resources of the cluster over time, from which deferral policies plan the starts of jobs.
 
     Slot 0 begins at `start_s`, and all slots are `step_s` long. The last slot also describes all later times.
 

@@ -65,7 +65,7 @@ def place(
     options: PlacementOptions,
     now_s: float,
 ) -> PlacementDecision:
-    """Choose the cluster of a job. Add the job to the expected load of that cluster."""
+    """Choose a cluster for a job, and add the job to the expected load of this cluster."""
     waits = np.full(len(sites), np.inf)
     for at, load in enumerate(loads):
         if np.isfinite(request.run_s[at]):

@@ -49,8 +49,8 @@ def score(jobs: PlacementJobs, sites: Sequence[Site], now_s: float) -> Placement
     """Return the predicted quantities of jobs that are submitted at `now_s`.
 
     The transfer of the data begins at the submission and takes place while the job waits. The job therefore
-    starts after the longer of transfer and wait. The electricity that the network uses for the transfer
-    counts half at the home and half at the other cluster.
+    starts when both the transfer and the wait have ended. The electricity that the network uses for the
+    transfer counts half at the home and half at the other cluster.
     """
     n, m = jobs.run_s.shape
     figures = {name: np.full((n, m), np.nan) for name in PlacementScores.__slots__}

@@ -69,7 +69,7 @@ class DemandForecast:
         return rise
 
     def probability(self, known: Floats, nodes: Floats) -> Floats:
-        """Return the probability that more than the given numbers of nodes are needed until a bin ends.
+        """Return the probability that, before a bin ends, more than given numbers of nodes are needed.
 
         Args:
             known: change of the demand in each bin by known jobs, shape (h,).

@@ -12,7 +12,7 @@ from slurm_energy.power_saving.node_energy import NodeEnergy
 def clairvoyant_saving_joules(
     energy: NodeEnergy, times_s: Floats, busy_nodes: Floats, nodes: int, end_s: float
 ) -> float:
-    """Return the saving if nodes are off in each idle gap that is long enough.
+    """Return the saving in joules if nodes are off in each idle gap that is long enough to save energy.
 
     No job is delayed.
 

@@ -1,8 +1,9 @@
 """The rule of power saving: nodes to power down or up now, with reason and expected saving.
 
 The nodes of a pool are interchangeable. Idle nodes have ranks from 0: the node of rank k is used only when
-more than k additional nodes are needed. The forecast gives the probability of this event over time. This
-probability gives the expected idle gap of each rank, and the saving by powering the node down.
+more than k additional nodes are needed. The forecast states the probability of this event over time. From
+this probability, the module computes the expected idle gap of each rank, and the saving by powering the node
+down.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class InterventionState:
     def record_interruption(self, job_id: int, now_s: float) -> None:
         """Record that a job was preempted, and protect it from further preemption for some time.
 
-        Of all running jobs, a job that has just restarted would lose the least energy. Without protection the
-        same job would be selected again and again.
+        Preemption selects the jobs that waste the least energy. A job that has just restarted would waste the
+        least, so the same job would be selected again and again without protection.
         """
         times = self.interruptions[job_id] = self.interruptions.get(job_id, 0) + 1
         self.protected_until[job_id] = now_s + min(PROTECTED_S * 2.0 ** min(times - 1, 30), MAX_PROTECTED_S)

@@ -39,7 +39,7 @@ def kinds_of(gpu_kind: str, known: Collection[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BalancedSplit:
-    """Division of a job's work among GPU types. All types end at the same time.
+    """Division of a job's work among GPU types. The nodes of all types finish at the same time.
 
     Attributes:
         time_s: predicted run time in seconds.
@@ -94,7 +94,7 @@ class ComponentRows:
 
 
 def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str, float]]) -> ComponentRows:
-    """Return the rows to predict for offered shapes.
+    """Return the rows for which predictions are needed: for a mixed shape, one row per GPU type.
 
     Args:
         shapes: the GPU shapes that jobs offer.

@@ -299,8 +299,8 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
 def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
     """Return the indices of the ranked jobs that would start now if the queue were processed in order.
 
-    Jobs that wait for something other than resources take no free resources. A job that offers shapes is
-    included even if only a shape other than its current shape is startable.
+    Jobs that wait for something other than resources take no free resources. The result includes a job that
+    offers shapes even if it can start only in a shape other than its current shape.
     """
     back = blocked_rows(snapshot.queue)[snapshot.rows]
     back[list(shapes.offers)] = False

@@ -138,7 +138,7 @@ class QueuePredictor:
     ) -> QueuePredictions:
         """Return predictions for all jobs of a queue.
 
-        For some jobs, GPU shapes may be given. They are then predicted in these shapes.
+        If GPU shapes are given for some jobs, these jobs are predicted in the given shapes.
 
         Sources in order of precedence: (1) runs of the same program by the same user; (2) the training model,
         if the job names a neural network and a GPU type; (3) runs of the user's jobs in general and, only

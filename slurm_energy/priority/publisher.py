@@ -67,10 +67,10 @@ class NullPublisher:
 class TablePublisher:
     """Publisher of plugin mode. Every cycle it writes a table of all pending jobs, changed or not.
 
-    From a recent table, the plugin sees that senergyctld is running. slurmctld looks up all jobs in the table
-    once a minute, and a single job whenever one of its fields is set. A new job would therefore stay in the
-    middle of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so
-    that slurmctld looks the job up at once.
+    A recent table shows the plugin that senergyctld is running. slurmctld looks up all jobs in the table once
+    a minute, and a single job whenever one of its fields is set. A new job would therefore stay in the middle
+    of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so that
+    slurmctld looks the job up at once.
 
     Args:
         path: path of the file `priority.table`.
@@ -89,7 +89,7 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table and make slurmctld look up new jobs. Return a line on failures, or None.
+        """Write the table and make slurmctld look up new jobs. Return a line on failures; None without.
 
         A job submitted before the next table is written goes to the middle of the queue, or to its end.
         """
@@ -134,7 +134,7 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Set the changed site factors. Return a line on failures, or None.
+        """Set the changed site factors. Return a line that describes failures; None without failures.
 
         Changes for which the time does not suffice are made in the next cycles.
         """

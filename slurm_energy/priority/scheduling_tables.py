@@ -49,7 +49,7 @@ class ShapeProvider(Protocol):
     """Interface that determines the GPU shapes in which jobs could run."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return the table of the shapes in which jobs with several shapes could run.
+        """Return the table of the shapes in which the jobs could run, at least one shape per job.
 
         Args:
             queue: all jobs.
@@ -92,7 +92,7 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return, for each queue row, its leader, which is the row whose place it shares, shape (n,).
+    """Return the leader of each queue row: the row with which the queue row shares its place, shape (n,).
 
     Most rows are their own leaders.
 
@@ -150,7 +150,8 @@ def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePrediction
 def with_waiting_since(queue: QueueColumns, since_s: Mapping[int, float]) -> QueueColumns:
     """Return a queue in which deferred jobs became eligible at the given times.
 
-    Slurm moves the eligible time of a job with each hold, so that the job would lose all its age.
+    The given times replace the eligible times of Slurm. Slurm moves the eligible time of a job with each
+    hold. Without the replacement, the job would then lose all its age.
 
     Args:
         queue: all jobs.

@@ -54,7 +54,7 @@ def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: floa
 
 @dataclass(slots=True)
 class DecayedUsage:
-    """Energy and GPU seconds by association, updated from energy records as they arrive.
+    """Decayed energy and GPU seconds of each association. Energy records are added as they arrive.
 
     Attributes:
         half_life_s: seconds after which usage counts half.

@@ -1,4 +1,4 @@
-"""Selection of running jobs to preempt for a job with a deadline. Pure functions.
+"""Selection of running jobs to preempt for a job with a deadline.
 
 The selected jobs are those whose preemption wastes the least energy.
 """

@@ -42,10 +42,11 @@ def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) 
 
     The features of a job are: the constant 1; log(1 + wait / 60 s); the log of its shortest run time in
     minutes; the log of the run time of its thriftiest shape (the shape with the least energy) divided by the
-    run time of its fastest shape; the log of the same ratio of their energies; the fractions of the cluster
-    that the fastest and the thriftiest shape take; whether the fastest and the thriftiest shape fit in the
-    free units; and the time until its deadline divided by its shortest run time, at most 10, and 10 without a
-    deadline. Only possible shapes count. A job without a possible shape is a row of zeros.
+    run time of its fastest shape; the log of the ratio of the energies of these two shapes, in the same
+    order; the fractions of the cluster that the fastest and the thriftiest shape take; whether the fastest
+    and the thriftiest shape fit in the free units; and the time until its deadline divided by its shortest
+    run time, at most 10, and 10 without a deadline. Only possible shapes count. A job without a possible
+    shape is a row of zeros.
 
     Args:
         queue: the pending jobs.

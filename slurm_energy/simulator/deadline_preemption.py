@@ -26,7 +26,7 @@ class PreemptionSelection:
 
     Attributes:
         shape: row of the shape (way to run the job) in which the pending job starts.
-        victims: rows of the jobs to interrupt.
+        victims: rows of the jobs to interrupt, in the workload.
         lost_joules: energy that the interruptions waste.
     """
 
@@ -180,7 +180,7 @@ def select_preemption(
         jobs: workload with all jobs.
         runs: the running jobs.
         cluster: the nodes of the cluster.
-        job: row of the pending job.
+        job: row of the pending job in the workload.
         now_s: current time in seconds.
         rules: settings of preemption.
     """

@@ -298,7 +298,7 @@ class Simulation:
         self._released(run.allocation)
 
     def _suspend(self, run: RunningJob) -> None:
-        """End a run after a checkpoint, until deferral resumes the job."""
+        """End a run after a checkpoint. Deferral resumes the job later."""
         assert self._settings.deferral is not None
         self._runs.suspend(run, self._events.now_s, self._settings.deferral.options.restart_s)
         self._released(run.allocation)

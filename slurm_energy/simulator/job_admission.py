@@ -29,7 +29,7 @@ class JobAdmission:
         jobs: workload with all jobs.
         kinds: kinds of nodes.
         rules: rules by which the budget is kept.
-        columns: builder of the columns of jobs.
+        columns: builder of the columns that describe jobs to the functions for budgets.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class JobAdmission:
         """Return the power limit at which an admitted job starts, and the effect of this limit.
 
         Args:
-            job: row of the job.
-            shape: row of the shape in which the job starts.
+            job: row of the job in the workload.
+            shape: row of the shape in which the job starts, in the workload.
             left_watts: power that the job may add. It is at least the power with which the job was admitted.
         """
         limits, devices = self._columns.limits([job], [shape]), self._jobs.units[[shape]]

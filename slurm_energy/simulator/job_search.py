@@ -69,7 +69,7 @@ def first_job(
 ) -> tuple[int, int]:
     """Return the first pending job in the order of the policy, and its shape; (-1, -1) if there is none.
 
-    With `fitting`, only jobs are considered that fit in the free units now without delaying the reservation.
+    With `fitting`, the search ignores jobs that do not fit in the free units or would delay the reservation.
     """
     column = NODE_KEYS
     if policy.discipline == PACKING:

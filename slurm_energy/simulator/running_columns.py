@@ -50,8 +50,8 @@ def push(running: RunningColumns, end_s: float, expected_s: float, job: int, sha
         running: the running jobs.
         end_s: time in seconds at which the job ends.
         expected_s: time in seconds at which the job is expected to end.
-        job: row of the job.
-        shape: row of the job's shape.
+        job: row of the job in `JobColumns`.
+        shape: row of the job's shape in `JobColumns`.
     """
     size = running.tally[0]
     running.tally[0] += 1

@@ -137,7 +137,7 @@ class RunningJobs:
         """Start a job on an allocation. The job draws power only after `work` is called.
 
         Args:
-            job: row of the job.
+            job: row of the job in the workload.
             shape: row of the shape (way to run the job) in which the job starts.
             allocation: units that the job gets.
             now_s: current time in seconds.
@@ -175,8 +175,8 @@ class RunningJobs:
         """Return the seconds for which a job is expected to work if it starts now.
 
         Args:
-            job: row of the job.
-            shape: row of the shape in which the job starts.
+            job: row of the job in the workload.
+            shape: row of the shape in which the job starts, in the workload.
             point: power limit with which the job starts, and its effect.
         """
         whole_s = self._workload.limit_s(job, shape) * self._expected_ratio(job, point)

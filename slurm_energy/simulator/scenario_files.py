@@ -48,7 +48,9 @@ def text_of(path: Path) -> str:
 
 
 def with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
-    """Merge a scenario over the scenario that the key `extends` of this scenario names.
+    """Return the tables of a scenario file, merged with those of the scenario that its key `extends` names.
+
+    If both contain the same key, the value of the extending file applies.
 
     Args:
         text: text of the scenario file.

@@ -73,7 +73,9 @@ class SchedulingPass:
         self._size = jobs.sizes(cluster.total)
 
     def steps(self, pending: Iterable[int]) -> PassSteps:
-        """Yield the queue of the pending jobs, given by row; then start jobs under the ranking of the queue.
+        """Yield the queue of the pending jobs, then start jobs under the ranking of this queue.
+
+        `pending` has the rows of the pending jobs in the workload.
 
         The caller gets the ranking from the policy, or from a learning agent, and sends it to the generator.
         """
@@ -159,7 +161,7 @@ class SchedulingPass:
     def _may_start(self, candidate: Candidate) -> bool:
         """Return whether a job may start under the budget.
 
-        The budget must admit the job, and the limits in force must leave enough power for it.
+        The budget must admit the job, and the limits in force must leave enough power for the job.
 
         If the job is admitted but too little power is free, limits are lowered so that the job may start in a
         later pass.

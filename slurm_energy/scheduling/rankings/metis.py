@@ -129,7 +129,7 @@ class _Placement:
         """Return the shape and the planned start in seconds of a job; -1 if the job fits nowhere.
 
         Args:
-            row: row of the job.
+            row: row of the job in the queue.
             startable: the job's best shape that may start now; -1 if no shape may start now.
             unit_plans: plan of each kind of hardware.
         """

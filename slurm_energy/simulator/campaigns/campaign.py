@@ -150,7 +150,7 @@ class PreparedRun:
 
 
 def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> PreparedRun:
-    """Return the input of a simulation. The arguments have the same meaning as in `run`."""
+    """Return the input of the simulation that `run` would run with the same arguments."""
     work, loaded = workload_of(scenario, task.seed, predict)
     name, _, placement = task.policy.partition("@")
     ranking, deferral = split_policy(name)
@@ -314,7 +314,7 @@ def sweep(
     policy_file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[RunResult]]:
-    """Run the campaigns of all variants of a scenario. They share one pool of processes.
+    """Run the campaigns of all variants of a scenario. All campaigns share one pool of processes.
 
     Args:
         variants: the variants, as `sweeps.variants` returns them.

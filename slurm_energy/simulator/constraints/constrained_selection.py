@@ -94,7 +94,7 @@ class ConstrainedSelection:
 
         Args:
             jobs: for each shape, the row of its job.
-            shapes: rows of the shapes.
+            shapes: rows of the shapes in the workload.
         """
         timeline, usage, now_s = self._timeline(), self._usage(), self._events.now_s
         pairs = zip(jobs.tolist(), shapes.tolist(), strict=True)
@@ -114,8 +114,8 @@ class ConstrainedSelection:
         Return None if the job cannot start.
 
         Args:
-            job: row of the job.
-            shape: row of the shape.
+            job: row of the job in the workload.
+            shape: row of the shape in the workload.
             victims: rows of the running jobs that are interrupted for this job. The units of these jobs are
                 already free.
         """

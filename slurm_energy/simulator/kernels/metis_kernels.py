@@ -162,7 +162,7 @@ def _place(
         jobs: columns of all jobs and their shapes.
         state: state of the simulation.
         now_s: current time in seconds.
-        job: row of the job.
+        job: row of the job in `jobs`.
         is_aged: whether the job has waited longer than the bound on waiting.
         max_delay: largest allowed time until the end of the job, divided by the shortest possible time until
             this end.

@@ -186,8 +186,8 @@ class BudgetControl:
         gets the free power.
 
         Args:
-            job: row of the job.
-            shape: row of the shape in which the job starts.
+            job: row of the job in the workload.
+            shape: row of the shape in which the job starts, in the workload.
         """
         watts = self.added_watts([shape])[0]
         if not self._commitment.switches_off:

@@ -105,8 +105,8 @@ class BudgetOutlook:
         interrupting jobs where lower limits do not suffice.
 
         Args:
-            job: row of the job.
-            shape: row of the shape in which the job starts.
+            job: row of the job in the workload.
+            shape: row of the shape in which the job starts, in the workload.
             expected_s: seconds for which the job is expected to run.
             wake: time at which the job's nodes will be on, and the changes of power until that time. None if
                 these nodes are on.

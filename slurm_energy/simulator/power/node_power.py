@@ -24,7 +24,7 @@ _NEXT_STATE = {
 
 
 class NodePower:
-    """State machine of the nodes' power: shuts down idle nodes, boots nodes for jobs, and lets nodes fail.
+    """State machine of the nodes' power: shutdown of idle nodes, boot for jobs, and random failures.
 
     Args:
         cluster: the nodes of the cluster.
@@ -199,7 +199,7 @@ class NodePower:
         self._at(self._settled_s[node], then, node)
 
     def _settle(self, node: int, state: NodePowerState) -> None:
-        """Put a node into a power state that lasts until the next change, such as on or off."""
+        """Put a node into a lasting power state, such as on or off."""
         self._cluster.change(node, state)
         del self._settled_s[node]
         self._steps = None

@@ -60,7 +60,7 @@ class PowerColumns:
         Several shapes of one job would otherwise count as groups that run at the same time.
 
         Args:
-            jobs: rows of the jobs.
+            jobs: rows of the jobs in the workload.
             shapes: for each job, the row of its shape (way to run the job).
         """
         units = self._jobs.units[shapes] / self._units_per_node[self._jobs.hardware[shapes]]
@@ -77,7 +77,7 @@ class PowerColumns:
         """Return the characteristic power limits of jobs in the given shapes. These limits never change.
 
         Args:
-            jobs: rows of the jobs.
+            jobs: rows of the jobs in the workload.
             shapes: for each job, the row of its shape.
         """
         unknown = {shape: job for job, shape in zip(jobs, shapes, strict=True) if shape not in self._limits}

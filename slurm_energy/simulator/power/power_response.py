@@ -69,8 +69,8 @@ class PowerResponses:
         """Return the response of a job that was started in a shape.
 
         Args:
-            job: row of the job.
-            shape: row of the shape.
+            job: row of the job in the workload.
+            shape: row of the shape in the workload.
         """
         response = self._responses.get(shape)
         if response is None:

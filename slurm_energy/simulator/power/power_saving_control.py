@@ -94,7 +94,7 @@ class PowerSavingControl:
         self._events.add(next_s, EventKind.CONTROL, self._decide, None)
 
     def _changeable(self, pool: _SimulatedPool) -> PoolNodes | None:
-        """Return the nodes of a pool. Return None if none of them can be shut down or booted now."""
+        """Return the nodes of a pool. Return None if no node of the pool can be shut down or booted now."""
         members = slice(pool.start, pool.start + pool.kind.nodes)
         free = np.array(self._cluster.node_free[members]) == pool.kind.units
         states = np.array(self._cluster.state[members])

@@ -20,7 +20,7 @@ class RunSegments:
         self._rows: list[tuple[int, float, float, float]] = []
 
     def add(self, job: int, worked_s: float, end_s: float, watts: float) -> None:
-        """Record that a job, given by row, drew `watts` for `worked_s` seconds until `end_s`."""
+        """Record that the job of row `job` drew `watts` for `worked_s` seconds until `end_s`."""
         if worked_s > 0:
             self._rows.append((job, end_s - worked_s, end_s, watts))
 

@@ -315,7 +315,7 @@ def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
     Args:
         code: number of the policy.
         jobs: columns of all jobs and their shapes.
-        shape: row of the shape.
+        shape: row of the shape in `jobs`.
         left: fraction of the job's work that remains.
     """
     if code == LEAN:
