@@ -1,7 +1,4 @@
-"""Advice against a finding.
-
-The module also computes figures of a job that several modules of advice use.
-"""
+"""Advice against a finding, and figures of a job that several modules of advice use."""
 
 from __future__ import annotations
 

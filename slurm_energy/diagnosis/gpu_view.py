@@ -95,7 +95,7 @@ class GpuView:
 
 
 def active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, int] | None:
-    """Return the first interval in which a GPU was active, and the interval after the last active one.
+    """Return the indices of the first interval in which a GPU was active, and of the one after the last.
 
     Return None if the GPU was never active or its activity is unknown.
 

@@ -1,7 +1,4 @@
-"""Findings of a running job on one node, in compact form for live reports.
-
-The module also merges the findings of all nodes.
-"""
+"""Findings of a running job in compact form for live reports: on one node, and merged over all nodes."""
 
 from __future__ import annotations
 
@@ -77,9 +74,7 @@ def parse_live_findings(data: Any) -> tuple[LiveFinding, ...]:
 
 
 def merged(nodes: Iterable[Sequence[LiveFinding]]) -> tuple[LiveFinding, ...]:
-    """Merge the findings of a job on its nodes into findings of the job.
-
-    The most expensive finding comes first.
+    """Merge the findings of a job on its nodes into findings of the job, the most expensive first.
 
     Energy is summed. All other figures are those of the node on which the largest fraction of the time is
     affected.

@@ -1,4 +1,4 @@
-"""Means and medians of signals. The module also returns the values of a signal in a time window."""
+"""Means and medians of signals, and the values of a signal in a time window."""
 
 from __future__ import annotations
 

@@ -147,10 +147,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _numbers(values: Any) -> str:
-    """Return the TOML text of a list of numbers.
-
-    The list may be nested. Then each inner list has its own line.
-    """
+    """Return the TOML text of a list of numbers, or of a list of lists with one line per inner list."""
     if not isinstance(values[0], (int, float)):
         return "[\n" + "".join(f"    {_numbers(row)},\n" for row in values) + "]"
     return "[" + ", ".join(f"{value:.6g}" for value in values) + "]"
@@ -240,9 +237,7 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Return whether a value is plausible for `key`.
-
-    The key names a quantile of measured / predicted.
+    """Return whether a value is plausible for `key`, which names a quantile of measured / predicted.
 
     A low quantile must be at most 1 and a high one at least 1, so that a prediction lies in its own range.
     Neither quantile may be too far from 1, so that products stay finite.

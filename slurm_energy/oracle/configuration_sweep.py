@@ -146,8 +146,8 @@ def _best(
 ) -> dict[str, int]:
     """Return the index of the best alternative for each objective, by the name of the objective.
 
-    Time is selected by its predicted value, the other objectives by their expected value under uncertain
-    predictions. Alternatives that do not fit the memory are excluded, unless none fits.
+    The objective time is compared by predicted values. The other objectives are compared by expected values
+    under uncertain predictions. Alternatives that do not fit the memory are excluded, unless none fits.
     """
     selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
     probabilities = [probability for probability, _ in oracle.cases(alternatives)]

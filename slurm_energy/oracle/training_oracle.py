@@ -68,7 +68,7 @@ class TrainingAlternatives:
         return len(self.profile)
 
     def groups(self) -> list[NDArray[np.int64]]:
-        """Group the row indices by profile, kind of device and precision."""
+        """Return the indices of the alternatives, grouped by profile, kind of device and precision."""
         codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
@@ -218,7 +218,7 @@ class TrainingOracle:
         return flags
 
     def support(self, alternatives: TrainingAlternatives) -> Array:
-        """Return how close each batch size is to a measured one, shape (n,).
+        """Return how close each batch size is to a measured batch size, shape (n,).
 
         The values range from 0 (far) to 1 (measured).
         """

@@ -1,7 +1,4 @@
-"""Reader of the energy of the whole node from its energy counters.
-
-The counters are read if this process has permission.
-"""
+"""Reader of the energy of the whole node from its energy counters, if this process may read them."""
 
 from __future__ import annotations
 

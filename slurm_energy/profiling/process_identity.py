@@ -1,8 +1,7 @@
 """Identity of the measured process, and the directory of its output file.
 
-The identity consists of job, step, node, rank and process id.
-
-The identity is read from environment variables. The identity grants no rights.
+The identity consists of job, step, node, rank and process id. It is read from environment variables and
+grants no rights.
 """
 
 from __future__ import annotations

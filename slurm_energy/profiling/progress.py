@@ -53,9 +53,7 @@ def progress(n: float = 1, total: float | None = None) -> None:
 
 
 def track(iterable: Iterable[_Item], total: float | None = None) -> Iterator[_Item]:
-    """Return the items of an iterable.
-
-    After the work on each item, one unit of work is reported.
+    """Yield the items of an iterable, and report one unit of work after the work on each item.
 
     Example: `for batch in slurm_energy.track(loader): ...`
 

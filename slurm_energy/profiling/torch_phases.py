@@ -397,9 +397,8 @@ def report_loader(loader: Any) -> None:
 def moved(batch: Any, device: Any) -> Any:
     """Return a batch whose tensors are on a device.
 
-    A batch is a tensor, or a dict, list or tuple of tensors.
-
-    Tensors in pinned memory are copied asynchronously. Values other than tensors are not changed.
+    A batch is a tensor, or a dict, list or tuple of tensors. Tensors in pinned memory are copied
+    asynchronously. Values other than tensors are not changed.
     """
     if isinstance(batch, dict):
         items = {key: moved(value, device) for key, value in batch.items()}

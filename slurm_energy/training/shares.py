@@ -263,7 +263,7 @@ def _equal_finish(ranks: Sequence[int], costs: Sequence[RankCost], total: int) -
 
 
 def _capacity(cost: RankCost, deadline_s: float) -> int:
-    """Return the number of samples that a rank completes until a deadline."""
+    """Return the number of samples that a rank can complete by a deadline."""
     return max(0, math.floor((deadline_s - cost.fixed_s) / cost.sample_s * (1 + 1e-12)))
 
 
@@ -291,7 +291,7 @@ def _thrifty(
 def _filled(
     order: Sequence[int], costs: Sequence[RankCost], total: int, deadline_s: float
 ) -> list[int] | None:
-    """Return the samples of ranks that are filled in order up to a deadline. None if not all samples fit."""
+    """Fill ranks in `order` up to a deadline. Return the samples of each rank; None if samples remain."""
     samples, left = [0] * len(costs), total
     for rank in order:
         samples[rank] = min(left, _capacity(costs[rank], deadline_s))

@@ -194,10 +194,7 @@ def learned_run(
 
 
 def workload_class(tag: str | None) -> str | None:
-    """Return the class of a reference kernel.
-
-    The class follows from the job's tag. Other jobs have the class None.
-    """
+    """Return the class of the reference kernel that a job's tag names; None for other jobs."""
     name = (tag or "").removeprefix(CHARACTERISATION_TAG)
     return name if name != tag and name in WORKLOAD_CLASSES else None
 

@@ -1,6 +1,4 @@
-"""Log ratios of a recurring job's time or power.
-
-The ratios are conditioned on measurements with unknown scales.
+"""Log ratios of a recurring job's time or power, conditioned on measurements with unknown scales.
 
 A log ratio is the logarithm of the ratio to the untuned job. A scale is the unknown time or power of the
 untuned job in the unit of a measurement.
@@ -25,9 +23,7 @@ _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either s
 
 @dataclass(frozen=True, slots=True)
 class LogResponse:
-    """Distribution of log ratios at J points under each of K hypotheses.
-
-    A log ratio is that of the time or that of the power.
+    """Distribution of the log ratios of time, or of power, at J points under each of K hypotheses.
 
     A hypothesis states one log ratio for every point. A real job deviates from each hypothesis.
 

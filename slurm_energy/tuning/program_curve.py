@@ -29,9 +29,7 @@ _FULL_LIMIT_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Mean time and power of the reference, with the relative errors.
-
-    The values are for whole runs of one shape.
+    """Mean time and power of the reference for whole runs of one shape, with the relative errors.
 
     A shape is a number of nodes, GPUs and CPUs.
     """

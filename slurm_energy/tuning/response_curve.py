@@ -1,7 +1,4 @@
-"""Response curves: relative time and power of a workload at operating points.
-
-A curve is for one kind of hardware.
-"""
+"""Response curves: relative time and power of a workload at operating points of one kind of hardware."""
 
 from __future__ import annotations
 

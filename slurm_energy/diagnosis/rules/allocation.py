@@ -172,9 +172,9 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 
 
 def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
-    """Return the number of a job's CPUs that are in use.
+    """Return the number of a job's CPUs that are in use, from the use of each CPU.
 
-    The number follows from the use of each CPU. The result is None if the use of a CPU is unknown.
+    The result is None if the use of a CPU is unknown.
 
     A job without processes on the node has no cgroup whose CPU time could be read.
     """

@@ -1,8 +1,6 @@
-"""Overview on the page of a timeline.
+"""Overview on the page of a timeline: the time of processes by phase, in a fixed number of columns.
 
-The overview shows the time of processes by phase, in a fixed number of columns.
-
-The fixed number limits the size of the page.
+The fixed number of columns limits the size of the page.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def _values(
 class HeldOutPredictions:
     """Predictions of measurements.
 
-    Each measurement is predicted by a calibration that was fitted without it.
+    Each measurement is predicted by a calibration that was fitted without this measurement.
 
     Attributes:
         rows: the predicted measurements.

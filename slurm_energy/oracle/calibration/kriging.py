@@ -177,9 +177,7 @@ def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Arra
 
 
 def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, Array]:
-    """Return the Matern function (3/2) of all distances.
-
-    Return also its derivative by the logarithm of `length_scale`.
+    """Return the Matern function (3/2) of all distances, and its derivative by the log of `length_scale`.
 
     Source: Rasmussen and Williams, Eq. 4.17.
     """
@@ -190,8 +188,8 @@ def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, A
 def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
     """Return three noise variances of each of n measurements, shape (n,) each.
 
-    The three are the noise of every measurement, the noise caused by host waits, and a small constant for
-    numerical stability.
+    The variances are: the noise of every measurement, the noise caused by host waits, and a small constant
+    for numerical stability.
     """
     plain, of_host = np.exp(2 * sizes[4:6])
     return (

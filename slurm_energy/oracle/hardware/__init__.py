@@ -1,6 +1,4 @@
-"""Peak rates and limits of kinds of device.
-
-The values are read from files that state a source for each value.
+"""Peak rates and limits of kinds of device, read from files that state a source for each value.
 
 Nothing here is fitted or measured.
 """

@@ -17,7 +17,7 @@ class BusyTime:
 
     Only `MAX_INTERVALS` intervals are stored. Beyond this number, the shortest gap between two intervals
     counts as busy. A later run in a gap that counts as busy therefore adds too little time, never too much.
-    Therefore the sum never exceeds `depth` times the elapsed time.
+    The sum never exceeds `depth` times the elapsed time.
 
     Args:
         depth: maximum number of simultaneous runs that count.

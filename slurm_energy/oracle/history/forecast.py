@@ -159,7 +159,7 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Return a run's mean watts per unit under `caps`, and its new time divided by its old time.
+    """Return a run's mean watts per unit under `caps`, and its time under `caps` divided by its actual time.
 
     If the watts are unknown, the result is (None, 1.0).
     """

@@ -1,10 +1,11 @@
 """Lower bounds of predicted time and watts for whole queues. Cheap runs cannot reduce these bounds.
 
 A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
-Users cannot freely choose the time limit, because Slurm enforces it, or the resources that runs have used.
-Therefore the bounds are first computed from the time limit and from the fraction of the time limit that the
-user's runs usually take. Runs of the same program by this user then change the bounds. The change is
-proportional to the resources that these runs used, relative to the request of the job (`track_record`).
+Users cannot freely choose the time limit, because Slurm enforces this limit. Nor can users choose the
+resources that their runs have used. Therefore the bounds are first computed from the time limit and from the
+fraction of the time limit that the user's runs usually take. Runs of the same program by this user then
+change the bounds. The change is proportional to the resources that these runs used, relative to the request
+of the job (`track_record`).
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user.
 
     Attributes:
-        fraction_sum: sum over the runs. The summand of a run is its weight in `limit_sum`, multiplied by the
-            fraction of its time limit that the run used.
+        fraction_sum: sum over the runs of the run's weight in `limit_sum` times the fraction of the time
+            limit that the run used.
         overrun_size_seconds: sum of size times seconds over the runs whose time was predicted.
         overrun_sum: sum, over the runs, of size times seconds times ln(actual time / predicted time). The
             logarithm counts as 0 for a run that took less time than predicted. `overrun_sum` decays with half
@@ -254,7 +254,7 @@ class PartitionRecord:
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:
-    """Return ln(actual time / predicted time), or 0.
+    """Return ln(actual time / predicted time); 0 for a run without overrun.
 
     The result is 0 if the run took less time than predicted, or if its time was not predicted.
 

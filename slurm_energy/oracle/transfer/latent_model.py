@@ -69,9 +69,9 @@ class LatentModel:
         return np.log(seconds), np.log(watts), -np.log(clock)
 
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """Return the derivatives of the logarithms of time and power.
+        """Return the derivatives of the logarithms of time and power by each latent quantity.
 
-        The derivatives are keyed by the name of the latent quantity.
+        The keys are the names of the latent quantities.
 
         Args:
             latents: values of demand, supply and idle at which the derivatives are taken, shape (n,) each.

@@ -1,8 +1,6 @@
-"""Lookup tables for fast predictions.
+"""Lookup tables for fast predictions of many alternatives of one workload on one kind of device.
 
-A table predicts many alternatives of one workload on one kind of device.
-
-Pure functions.
+All functions are pure.
 """
 
 from __future__ import annotations

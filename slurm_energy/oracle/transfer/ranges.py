@@ -89,7 +89,9 @@ def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
 
 
 def student_95(free: float) -> float:
-    """Return the 95 % quantile of Student's t distribution with `free` degrees of freedom, at least 4.
+    """Return the 95 % quantile of Student's t distribution.
+
+    `free` is the number of degrees of freedom, which must be at least 4.
 
     Source: Abramowitz and Stegun, 26.7.5.
     """

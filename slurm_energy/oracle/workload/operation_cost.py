@@ -1,4 +1,4 @@
-"""The cost of one operation of a network. The module also adds up the costs in a pass.
+"""The cost of one operation of a network, and sums of the costs of all operations in a pass.
 
 Plain arithmetic without PyTorch.
 """

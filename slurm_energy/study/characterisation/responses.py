@@ -56,7 +56,7 @@ class ClassResponses:
             job_class: name of the class; a class without a curve stays untuned.
             objective: `energy`, `edp` or `ed2p`.
             slowdown_limit: permitted increase of the run time as a fraction of the untuned run time. None
-                means 5 % for `energy`, no limit for `edp` and `ed2p`.
+                means 5 % for `energy`, and no limit for `edp` and `ed2p`.
         """
         if slowdown_limit is None:
             slowdown_limit = DEFAULT_SLOWDOWN if objective == "energy" else float("inf")

@@ -1,7 +1,4 @@
-"""Days of a study in its time zone.
-
-The module also distributes amounts over intervals of time.
-"""
+"""Days of a study in its time zone, and the distribution of amounts over intervals of time."""
 
 from __future__ import annotations
 

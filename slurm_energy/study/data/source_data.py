@@ -1,7 +1,4 @@
-"""Data of a period for a step of a study.
-
-The data are read from sources, or from an interrupted run of the step.
-"""
+"""Data of a period for a step of a study, read from sources or from an interrupted run of the step."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ class EffectPeriods:
     def _bounded(self, waits_s: Floats) -> Floats:
         """Return waits with a lower bound, so that ratios of waits can be compared.
 
-        The bound is a quarter of the median wait of the baseline, and at least a minute. The exact length of
-        a shorter wait does not matter, but would dominate a ratio.
+        The bound is a quarter of the median wait of the baseline, and at least a minute. Without this bound,
+        short waits whose exact length does not matter would dominate a ratio.
         """
         own = waits_s[: self.data.first_day]
         own = own[np.isfinite(own)]

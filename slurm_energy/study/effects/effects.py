@@ -212,9 +212,7 @@ def difference_effect(
 
 
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the carry-over.
-
-    The carry-over is the effect of the change in the previous period on the present period.
+    """Return the carry-over: the effect that the change in the previous period has on the present period.
 
     The result is None if the carry-over cannot be determined. If the confidence interval of the carry-over
     does not contain 0, the washout is too short.
@@ -272,7 +270,7 @@ def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
 
 
 def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
-    """Return the regression's columns for factors other than the change. Return also the factors' names."""
+    """Return the regression's columns for factors other than the change, and the names of these factors."""
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []
     if not only_level and len(days := weekday_columns(series.weekday).T):

@@ -41,8 +41,8 @@ class PlaceboCheck:
     def passes(self) -> bool:
         """Whether the estimator rarely finds an effect in the baseline, where nothing was changed.
 
-        Trials overlap and are therefore correlated. The check also passes with one trial more than the
-        permitted share.
+        Trials overlap and are therefore correlated. For this reason, one false effect more than the permitted
+        share of trials is tolerated.
         """
         return self.false_effects <= MAX_FALSE_SHARE * self.trials + 1
 
@@ -73,7 +73,7 @@ def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIAL
 def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> PlaceboCheck | None:
     """Return the placebo check of the difference in differences; None with fewer than 8 periods.
 
-    The check uses the baseline.
+    The check uses only the baseline.
 
     Each trial imagines that the deployment started on another day of the baseline.
     """

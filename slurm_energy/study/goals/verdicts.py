@@ -98,9 +98,9 @@ class LimitResult:
 def estimate_effect(
     periods: EffectPeriods, kpi: str, account: str = "", seed: int = 0, level: float = LEVEL
 ) -> EffectEstimate | None:
-    """Return the effect on a KPI. The design of the deployment selects the estimator.
+    """Return the effect on a KPI; None with too few periods.
 
-    None means that there are too few periods.
+    The design of the deployment determines the estimator.
     """
     series = periods.series(kpi, account)
     if series.block is not None:

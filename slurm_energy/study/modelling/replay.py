@@ -65,7 +65,7 @@ class ReplayDeviation:
         return self.bound is not None and abs(self.error) > self.bound
 
     def to_json(self) -> dict[str, Any]:
-        """Return the error as a JSON object."""
+        """Return the deviation as a JSON object."""
         return asdict(self) | {"error": self.error, "exceeds": self.exceeds}
 
 

@@ -53,9 +53,7 @@ class ConfigurationStep:
 
 
 class SiteConfiguration:
-    """The site's configuration file, and a journal.
-
-    The journal lists the changes that a study has made to the file.
+    """The site's configuration file, and a journal of the changes that a study has made to the file.
 
     Args:
         path: energy.toml of the site.
@@ -72,9 +70,7 @@ class SiteConfiguration:
         return bool(self._journal.entries)
 
     def plan(self, changes: Sequence[KeyChange]) -> ConfigurationStep:
-        """Return the planned change of the file.
-
-        The planned file is the site's configuration with changed keys.
+        """Return the planned change of the file: the site's own configuration with changed keys.
 
         Args:
             changes: changes of keys; an empty value means that the site's own configuration is planned.

@@ -69,7 +69,7 @@ class GranularityTuner:
             self.choice = self._trials[0].split
 
     def next_trial(self) -> tuple[BatchSplit, int]:
-        """Return the split to measure next and the number of batches."""
+        """Return the split to measure next, and the number of batches to measure with this split."""
         return self._trials[self._position].split, self._batches
 
     def record(self, wall_s: float, cpu_s: float, task_s: float, tasks: int, batches: int) -> None:

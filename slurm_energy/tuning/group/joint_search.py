@@ -1,7 +1,4 @@
-"""Creation of the search for a job on several nodes.
-
-The search uses the operating points that all nodes can have.
-"""
+"""Creation of the search for a job on several nodes, over the operating points that all nodes can have."""
 
 from __future__ import annotations
 

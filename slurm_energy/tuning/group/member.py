@@ -1,7 +1,4 @@
-"""Member of a tuning group: the state of one node of a job.
-
-The module also computes when the node changes its operating point.
-"""
+"""Member of a tuning group: the state of one node of a job, and the times of its changes."""
 
 from __future__ import annotations
 

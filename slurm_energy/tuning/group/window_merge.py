@@ -1,7 +1,4 @@
-"""Merging of measurement windows.
-
-The nodes of a job had the same operating point in the merged windows.
-"""
+"""Merging of measurement windows of all nodes of a job at the same operating point."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ _TRUST: Final = tuple(ProgressSource)
 
 
 def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
-    """Return the measurement window of a whole job.
-
-    The result is merged from one measurement window of each of the job's nodes.
+    """Return the measurement window of a whole job, merged from one window of each of the job's nodes.
 
     The speed is that of the slowest node, because this node slows down all others. For the speed, only the
     nodes with the most trustworthy source of progress count. The reason is that often only one rank reports

@@ -39,9 +39,7 @@ class Progress:
 
 
 def relative_error_of_mean(values: Sequence[float], prior_variation: float = _PRIOR_VARIATION) -> float:
-    """Return the relative standard error of a mean.
-
-    The mean is that of a series of neighbouring measurements.
+    """Return the relative standard error of the mean of a series of neighbouring measurements.
 
     The variance combines the sample variance with a prior that has the weight of one measurement. Two equal
     measurements therefore do not count as exact. A positive correlation between neighbours increases the

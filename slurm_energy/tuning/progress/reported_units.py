@@ -39,7 +39,7 @@ _REPORT_LATENCY_S: Final = 1.2
 class ReportedUnits:
     """Reports of all processes of a job.
 
-    Each report is the total number of units since the process started.
+    A report is the total number of units of work that one process has completed since its start.
     """
 
     def __init__(self) -> None:
@@ -117,16 +117,14 @@ class ReportedUnits:
 
     @property
     def may_become_cycle(self) -> bool:
-        """Whether the first process has paused once or twice since its start and may soon pause again."""
+        """Whether the process that reported first has paused once or twice and may pause regularly."""
         reports = next(iter(self._reports.values()), None)
         if not reports or self.cycle is not None:
             return False
         return may_become_cycle(_steps(reports, -math.inf, math.inf, _CYCLE_REPORTS))
 
     def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the slowest process over a window.
-
-        The window may be shorter than a cycle of pauses.
+        """Return the rate of the slowest process over a window that may be shorter than a cycle of pauses.
 
         The rate is that of the median unit. If the process pauses regularly, the rate includes the mean
         length of pauses.

@@ -1,4 +1,4 @@
-"""Factors of a sweep and the values that they take.
+"""Factors of a sweep and their values.
 
 A factor is a knob, an environment variable or an sbatch option.
 """
@@ -69,7 +69,7 @@ class Factor:
 def option_of(name: str) -> str | None:
     """Return the sbatch option that a factor sets, without leading dashes.
 
-    None means the factor sets an environment variable.
+    The result is None if the factor sets an environment variable.
     """
     if name.startswith("sbatch."):
         return name.removeprefix("sbatch.")

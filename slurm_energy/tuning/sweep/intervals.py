@@ -1,7 +1,4 @@
-"""95 % confidence intervals of means, and of gains relative to the reference.
-
-The intervals are computed from repeated runs.
-"""
+"""95 % confidence intervals from repeated runs: of means, and of gains relative to the reference."""
 
 from __future__ import annotations
 
