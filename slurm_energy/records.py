@@ -204,7 +204,7 @@ class EnergyRecord:
         Raises:
             NewerSchemaError: the schema version is newer than this release reads.
             UsageError: the schema version or a key is missing; a type is wrong; a number is negative or not
-                finite; a list or text exceeds its limit.
+                finite; a list or text is longer than permitted.
         """
         return _record_from_json(cls, data)
 

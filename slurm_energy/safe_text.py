@@ -1,4 +1,7 @@
-"""Escaping of user-chosen text for terminals, tables and spreadsheets. Pure functions."""
+"""Escaping of user-chosen text for terminals, tables and spreadsheets.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

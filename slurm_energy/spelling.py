@@ -1,4 +1,7 @@
-"""Suggestions for misspelt words. Pure functions."""
+"""Suggestions for misspelt words.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

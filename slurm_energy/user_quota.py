@@ -1,4 +1,7 @@
-"""Division of a limit that all users share into equal maxima per user. Pure functions."""
+"""Division of a limit that all users share into equal maxima per user.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class StoredTrial(NamedTuple):
         key: row id of the trial; 0 means that the trial is not stored yet.
         cluster: Slurm's ClusterName.
         uid: owner of the program.
-        workload: identity of the program. It is the fingerprint of the batch script, else the value of
-            `--energy-model`.
+        workload: identity of the program. The identity is the fingerprint of the batch script or, if this is
+            unknown, the value of `--energy-model`.
         state: `PENDING`, a verdict of `diagnosis.trials.verification`, or `WITHDRAWN`.
         source: origin of the trial: `apply` or `auto`.
         created: Unix seconds.
@@ -190,7 +190,7 @@ def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
     """Store the values that are offered to a run, and return the stored values.
 
     A run keeps the values of its first request, so that all its processes get the same values. A later
-    request changes no values; it only adds the kinds of adjustment that it names to `requested`.
+    request changes no values. It only adds kinds of adjustment, those that the request names, to `requested`.
     """
     with transaction(connection):
         earlier = offered_run(connection, offered.run, offered.uid)

@@ -113,7 +113,7 @@ class Backend(abc.ABC):
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:
-        """Return the maximum length of a stored text in bytes; None if no text can reach it."""
+        """Return the maximum length of a stored text in bytes; None if every text is short enough."""
         return None
 
     @contextmanager

@@ -81,7 +81,7 @@ def save(connection: Connection, cluster: str, decisions: Iterable[Decision]) ->
 def since(connection: Connection, cluster: str, time: float) -> list[Decision]:
     """Return the decisions about jobs of `cluster` made at `time` (Unix seconds) or later, oldest first.
 
-    senergyctld loads them when it starts.
+    senergyctld calls this function when it starts.
     """
     columns = _decisions.c
     rows = connection.execute(

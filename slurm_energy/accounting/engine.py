@@ -183,8 +183,8 @@ def value_errors(connection: Connection) -> tuple[type[Exception], ...]:
 
     Other exceptions concern the whole database, for example a full disk.
 
-    The driver of SQLite raises `ProgrammingError` for values that it cannot bind. Servers raise it if a
-    permission or a table is missing.
+    `ProgrammingError` is among them for SQLite only. SQLite's driver raises this error for values that it
+    cannot bind, whereas servers raise the same error if a permission or a table is missing.
     """
     errors = (DataError, IntegrityError, OverflowError, ValueError)
     return (*errors, InterfaceError, ProgrammingError) if connection.dialect.name == "sqlite" else errors

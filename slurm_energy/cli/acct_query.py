@@ -176,7 +176,8 @@ def _running_records(
 
     Args:
         client: client of the controller.
-        records: final records. They replace unfinished records of the same job.
+        records: final records. An unfinished record is left out if there is a final record of the same run,
+            node and step.
         ids: job ids. If empty, or more than `_MAX_IDS`, all running jobs are requested.
     """
     parameters = {"job": ",".join(ids)} if 0 < len(ids) <= _MAX_IDS else {}

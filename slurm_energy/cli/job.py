@@ -199,7 +199,7 @@ def _explained(args: argparse.Namespace, job_id: str, error: NotFoundError) -> N
 def _still_running(args: argparse.Namespace, job_id: str) -> bool:
     """Print the energy that a job running on this node has used so far.
 
-    Return whether the node runs the job. If it does not, nothing is printed.
+    Return whether the node runs the job. If the node does not run the job, nothing is printed.
     """
     if not job_id.isdecimal():
         return False

@@ -117,8 +117,8 @@ def _run(argv: list[str]) -> int:
 def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Forward signals to the child process, including signals received before it was started.
 
-    A child does not inherit handlers, but it inherits masks and SIG_IGN: it ignores the signals that the
-    caller of this program ignores.
+    A child process inherits masks and SIG_IGN, but no handlers. The child therefore ignores the signals that
+    the caller of this program ignores.
     """
     early: list[int] = []
     children: list[subprocess.Popen[bytes]] = []

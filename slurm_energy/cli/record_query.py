@@ -1,4 +1,4 @@
-"""Selection of energy records, and the request for them.
+"""Selection of energy records by options, and the parameters of the request for these records.
 
 The options that select have the same names as the options of sacct.
 """

@@ -1,6 +1,7 @@
 """Generator of the command-line reference docs/reference/cli.md from the parsers.
 
-`python -m slurm_energy.cli.reference > docs/reference/cli.md` writes it; a test fails if it is out of date.
+`python -m slurm_energy.cli.reference > docs/reference/cli.md` writes the file. A test fails if the file is
+out of date.
 """
 
 from __future__ import annotations

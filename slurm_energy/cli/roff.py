@@ -1,4 +1,7 @@
-"""Elements of man pages in the macros of man(7), which groff and mandoc format. Pure functions."""
+"""Elements of man pages in the macros of man(7), which groff and mandoc format.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _measure(
 
 
 def _learned(args: argparse.Namespace) -> list[CurveProgram]:
-    """Return the programs with curves learned by senergyctld; none if it does not answer."""
+    """Return the programs with curves learned by senergyctld; none if senergyctld does not answer."""
     from slurm_energy.study.characterisation.curve_sources import curve_programs
 
     try:

@@ -1,4 +1,4 @@
-"""`senergy study deploy`: put the chosen alternative in force by stages, or revert it."""
+"""`senergy study deploy`: put the chosen alternative into force by stages, or take it back."""
 
 from __future__ import annotations
 

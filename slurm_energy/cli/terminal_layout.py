@@ -1,4 +1,6 @@
-"""Layout of text and tables for the width of a terminal. Pure functions.
+"""Layout of text and tables for the width of a terminal.
+
+All functions are pure.
 
 Output to pipes and files is never laid out, so that no script depends on the width of a terminal. On a
 terminal, the columns of a wide table become as narrow as their contents. If the table is still too wide, its

@@ -187,7 +187,10 @@ def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
 
 
 def _observed_end_s(sources: CollectedSources) -> float:
-    """Return the end of the last known interval of any signal. It may be after the last live report."""
+    """Return the end of the last known interval of any signal.
+
+    This end may be later than the last live report.
+    """
     ends_s = [series.end_s for node in sources.nodes for series in node.series]
     return min(max(ends_s, default=0.0), MAX_UNIX_S)
 

@@ -1,4 +1,6 @@
-"""Checks of all nodes for `senergy doctor --cluster`. Pure functions.
+"""Checks of all nodes for `senergy doctor --cluster`.
+
+All functions are pure.
 
 Nodes with equal results share one line of the report.
 """

@@ -1,4 +1,7 @@
-"""Checks of records and periods that a node has not delivered to the controller yet. Pure functions."""
+"""Checks of records and periods that a node has not delivered to the controller yet.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

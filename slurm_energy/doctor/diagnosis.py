@@ -49,7 +49,10 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
 
 
 def is_healthy(checks: Iterable[CheckResult]) -> bool:
-    """Return whether no check is degraded or failed. `senergy doctor` derives its exit code from this."""
+    """Return whether no check is degraded or failed.
+
+    The exit code of `senergy doctor` depends on this result.
+    """
     return not any(check.state in (CheckState.DEGRADED, CheckState.FAILED) for check in checks)
 
 

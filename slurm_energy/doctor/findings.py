@@ -114,8 +114,8 @@ class SlurmEnergyFindings:
         plugins: value of AcctGatherEnergyType; empty if not set.
         ours: whether acct_gather_energy/senergy is among `plugins`.
         stale: why slurm-energy.conf no longer names a plugin that was once enabled; empty otherwise.
-        from_include: whether it is slurm-energy.conf that names the plugin; meaningful only if `ours` is
-            True.
+        from_include: whether slurm-energy.conf, and not slurm.conf itself, names the plugin; meaningful only
+            if `ours` is True.
         contain: whether PrologFlags has Contain or X11, so that Slurm records the energy of a job in its
             extern step.
         gathers: whether JobAcctGatherType is set. Otherwise Slurm records no energy for any Slurm step.

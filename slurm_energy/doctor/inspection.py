@@ -305,7 +305,7 @@ def _display_vendors(system: Path) -> set[str]:
 
 
 def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
-    """Return the configuration, the reason why it cannot be read, and its errors and warnings.
+    """Return the configuration, the reason why its file cannot be read, and the file's errors and warnings.
 
     If the configuration has errors, the defaults are returned instead, because no daemon uses a file with
     errors.

@@ -1,6 +1,6 @@
 """Checks of those parts of slurm.conf, plugstack.conf and job_submit.lua that concern slurm-energy.
 
-Pure functions.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
 def _hooks(slurm: SlurmFileFindings) -> list[CheckResult]:
     """Check whether and when jobs are announced to the agent.
 
-    The Prolog and Epilog, or energy_hooks.so, announce them.
+    Jobs are announced by the Prolog and Epilog programs, or by energy_hooks.so.
     """
     checks = []
     programs = (("Prolog", slurm.prolog), ("Epilog", slurm.epilog))

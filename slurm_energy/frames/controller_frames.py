@@ -111,8 +111,8 @@ def jobs(
         accounts: names of Slurm accounts; None means any.
         partitions: names of partitions; None means any.
         nodes: names of nodes. A job is returned if it ran on at least one of these nodes. None means any.
-        start: return only jobs that ran after this time. It is a text as for `senergy acct` (`now-7days`),
-            Unix seconds, or a datetime. None means no limit.
+        start: return only jobs that ran after this time. The time is a text as for `senergy acct`
+            (`now-7days`), Unix seconds, or a datetime. None means no limit.
         end: return only jobs that ran before this time, in one of the forms of `start`. None means no limit.
         duplicates: also return earlier runs of requeued jobs.
         controller: client of the senergyctld to query; None means the configured controller.

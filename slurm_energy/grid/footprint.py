@@ -1,4 +1,6 @@
-"""Emissions and cost of energy, with the facts that a reader needs to judge them. Pure functions.
+"""Emissions and cost of energy, with the facts that a reader needs to judge them.
+
+All functions are pure.
 
 The embodied share M is that of the Software Carbon Intensity, SCI = (E x I) + M (source document on
 profiling, section 7.2).

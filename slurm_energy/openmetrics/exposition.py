@@ -1,6 +1,6 @@
 """Metric families as text, in the OpenMetrics format or the older format of Prometheus.
 
-The package prometheus-client (extra `metrics`) is needed. It is imported when the first text is made.
+The package prometheus-client (extra `metrics`) is needed, and is imported when the first text is made.
 """
 
 from __future__ import annotations

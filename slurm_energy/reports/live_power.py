@@ -1,4 +1,7 @@
-"""Text lines of `senergy top`, made from the agent's response to the message `status`. Pure functions."""
+"""Text lines of `senergy top`, made from the agent's response to the message `status`.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

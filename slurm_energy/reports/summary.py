@@ -2,8 +2,9 @@
 
 The totals are the rows of `senergy experiment`.
 
-Pure arithmetic without text output. Figures have the names and definitions of the simulator's summaries, so
-that a live and a simulated run can be compared. Energy is the energy of jobs, without idle nodes.
+The module only computes; it creates no text. Figures have the names and definitions of the simulator's
+summaries, so that a live and a simulated run can be compared. Energy is the energy of jobs, without idle
+nodes.
 """
 
 from __future__ import annotations

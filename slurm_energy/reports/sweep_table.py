@@ -76,8 +76,8 @@ def csv_text(result: SweepResult) -> str:
 def _point_texts(result: SweepResult) -> list[str]:
     """Return the settings of each sweep point as text.
 
-    Variables and sbatch options are left out if they are the same at all points, or always equal another
-    variable or option.
+    A variable or sbatch option is left out if its value is the same at all points, or always equals the value
+    of another variable or option.
     """
     columns = list(zip(*(point.point.settings for point in result.points), strict=True))
     values = [tuple(value for _, value in column) for column in columns]

@@ -1,4 +1,7 @@
-"""Times in the notations that sacct reads and writes. Pure functions: the current time is an argument."""
+"""Times in the notations that sacct reads and writes.
+
+All functions are pure: the current time is an argument.
+"""
 
 from __future__ import annotations
 

@@ -128,9 +128,9 @@ def smoothed(values: Sequence[float], width: float) -> array[float]:
 def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
     """Return the sum of the traces of several nodes on one time axis. All GPUs are summed as `gpu`.
 
-    The axis runs from the first start to the last end and has at most `points` intervals. Each new interval
-    holds the time-weighted mean of the known watts in it. A node without known values in an interval
-    contributes nothing to it.
+    The axis runs from the first start to the last end and has at most `points` intervals. Each interval of
+    the axis has the time-weighted mean of the known watts in this interval. A node without known values in an
+    interval contributes nothing to the interval.
     """
     start = min(trace.start for trace in traces)
     end = max(trace.start + trace.duration_s for trace in traces)

@@ -1,7 +1,7 @@
 """Energy and power of jobs and steps, summed over their nodes. All reports are made from these sums.
 
-Pure arithmetic on records and Slurm's accounting data, without text output. A value that is unknown in all
-records is None. A sum is marked partial if some of its terms are unknown.
+The module only computes with records and Slurm's accounting data; it creates no text. A value that is unknown
+in all records is None. A sum is marked partial if some of its terms are unknown.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ class JobUsage:
     def unknown_components(self) -> tuple[str, ...]:
         """Component types missing from the total of some node, because the node cannot measure them.
 
-        Each node has processors, memory and other parts (boards, fans, power supply). A meter of the whole
-        node covers all of them.
+        Each node has processors, memory and other parts (boards, fans, power supply). If a meter measures the
+        whole node, no component of the node is missing.
         """
         missing = {
             component

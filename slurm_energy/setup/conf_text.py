@@ -1,4 +1,6 @@
-"""Lines of slurm.conf with their positions in the text. Pure functions.
+"""Lines of slurm.conf with their positions in the text.
+
+All functions are pure.
 
 Lines are joined and cleaned as Slurm's parser does it.
 

@@ -21,7 +21,7 @@ def detected_values(
 
     Args:
         site: the Slurm cluster of this host.
-        given: values that the administrator chose; they take precedence.
+        given: values that the administrator chose; these values take precedence over detected ones.
         is_node: whether to describe the hardware of this host at the head of the file.
     """
     values = slurm_values(site)

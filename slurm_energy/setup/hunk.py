@@ -1,4 +1,7 @@
-"""Changes of a text that can be reverted even after other parts of the text have changed. Pure functions."""
+"""Changes of a text that can be reverted even after other parts of the text have changed.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

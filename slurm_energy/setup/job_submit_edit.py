@@ -1,6 +1,6 @@
 """Edit of job_submit.lua: a guarded block that calls slurm-energy after the site's own functions.
 
-Pure functions.
+All functions are pure.
 """
 
 from __future__ import annotations

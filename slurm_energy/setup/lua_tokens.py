@@ -1,4 +1,6 @@
-"""Scanner of Lua source text. Yields tokens with their positions, and skips comments. Pure functions.
+"""Scanner of Lua source text. Yields tokens with their positions, and skips comments.
+
+All functions are pure.
 
 The scanner supports Lua 5.1 to 5.4 as far as necessary to find the end of a script: names, keywords, strings
 and symbols.

@@ -1,4 +1,7 @@
-"""Edit of plugstack.conf: one line that includes the lines of slurm-energy. Pure functions."""
+"""Edit of plugstack.conf: one line that includes the lines of slurm-energy.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

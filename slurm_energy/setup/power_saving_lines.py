@@ -1,4 +1,7 @@
-"""Lines of slurm.conf that power saving needs. Setup prints them, and the administrator adds them."""
+"""Lines of slurm.conf that power saving needs.
+
+Setup prints these lines, and the administrator adds them to slurm.conf.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Edits of slurm.conf that add items to the value of a key. Pure functions."""
+"""Edits of slurm.conf that add items to the value of a key.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ _UNUSUAL: Final = "#\\\"' \t\r\n\v\f"
 
 
 def add_items(text: str, key: str, items: Sequence[str], reason: str) -> Hunk:
-    """Return the change that adds items to the value of a key. It edits the last line that sets the key.
+    """Return the change that adds items to the value of a key.
+
+    The change edits the last line that sets the key.
 
     The replaced line is kept as a comment. If no line sets the key, a new line is added.
 

@@ -49,8 +49,8 @@ class UndoRun:
     def reversals(self, *kinds: str) -> Iterator[FileReversal]:
         """Yield the reversals of the changes to files of the given kinds. The last change comes first.
 
-        Each reversal is planned only when the caller requests it, because a file may have been changed
-        several times.
+        Each reversal is planned only when the iterator reaches it, because an earlier reversal may have
+        changed the same file.
         """
         entries = [one for one in self._journal.entries if one.action == "file"]
         for entry in reversed(entries):
@@ -170,7 +170,7 @@ class UndoRun:
     def _reconfigure(self) -> None:
         """Make the nodes read the restored files.
 
-        Otherwise a slurmd could keep PrologFlags=Alloc although slurmctld no longer has it.
+        Otherwise a slurmd could still use PrologFlags=Alloc although slurmctld no longer uses this flag.
         """
         try:
             failed = self._run(["scontrol", "reconfigure"]).status != 0

@@ -21,7 +21,7 @@ _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
     """Return the changes that create or extend the unit of a daemon.
 
-    A unit that a package installed is not changed; values that differ from its settings are written to a
+    A unit that a package installed is not changed. Values that differ from those in the unit are written to a
     drop-in. A unit in /etc/systemd/system that the site wrote is not changed either.
 
     Args:

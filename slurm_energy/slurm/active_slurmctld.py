@@ -33,7 +33,8 @@ _PING: Final = re.compile(r"Slurmctld\([^)]*\) at (\S+) is (UP|DOWN)")
 class ActiveSlurmctld:
     """Observer of the active slurmctld.
 
-    A call may block for a short time, because it reads files. At most once a minute it also runs a command.
+    A call of `host` may block for a short time, because it reads files. At most once a minute, the call also
+    runs a command.
 
     Args:
         run: function that runs Slurm's commands.

@@ -28,7 +28,8 @@ def squeue_command(options: Sequence[str], fields: Sequence[str], delimiter: str
     """Return a squeue command that prints `delimiter` after each field.
 
     The format is passed in the environment, which other users cannot read. Users can read the command line.
-    If the delimiter were there, they could put it into the name of a job while squeue runs.
+    If the delimiter were in the command line, a user could put the delimiter into a job name while squeue
+    runs.
 
     Args:
         options: options other than the format.

@@ -75,13 +75,13 @@ class PluginState:
     Attributes:
         kind: which plugin of slurm-energy.
         plugin: path at which the plugin is or would be installed.
-        fault: why Slurm could not load the plugin; empty if Slurm can load it.
+        fault: why Slurm could not load the plugin; empty if Slurm could load the plugin.
         conf: path of slurm.conf.
         include: path of slurm-energy.conf.
         enabled: whether slurm-energy.conf names the plugin.
         suspended: why slurm-energy.conf no longer names the plugin; empty if the plugin was not suspended.
         included: whether slurm.conf includes slurm-energy.conf.
-        needed: whether a daemon of this host loads the plugin if slurm.conf names it.
+        needed: whether a daemon of this host would load the plugin if slurm.conf named the plugin.
     """
 
     kind: ExactPlugin
@@ -102,7 +102,7 @@ def plugin_state(
 
     Args:
         slurm: the Slurm installation of this host.
-        conf: path of slurm.conf; None means where Slurm expects it.
+        conf: path of slurm.conf; None means the path at which Slurm expects the file.
         kind: which plugin of slurm-energy.
 
     Raises:

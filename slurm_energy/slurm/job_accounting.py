@@ -1,8 +1,8 @@
 """Facts about jobs from Slurm's accounting, read with one query for many jobs.
 
-If slurmdbd runs, the facts are read with sacct. Otherwise they are read with squeue, which shows finished
-jobs for MinJobAge seconds. All releases from 22.05 on have the fields used here. This module reads no energy
-values and stores nothing.
+If slurmdbd runs, the facts are read with sacct. Otherwise the facts are read with squeue, which shows
+finished jobs only for MinJobAge seconds. All releases from 22.05 on have the fields used here. This module
+reads no energy values and stores nothing.
 """
 
 from __future__ import annotations

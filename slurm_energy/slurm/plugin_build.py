@@ -102,7 +102,7 @@ def build(
 
     Args:
         output: directory for the plugin; None means plugins/.
-        source: source tree of Slurm, configured or not; None means to download it with apt.
+        source: source tree of Slurm, configured or not; None means that the source is downloaded with apt.
         cache: directory for downloaded sources; None means build/ next to plugins/.
         say: function that receives a line of text before each step that takes time.
         slurm: installation to build for; None means the installation of this host.
@@ -145,8 +145,8 @@ def build(
 def ensure_built(say: Say = lambda text: None) -> Path:
     """Return the path of the plugin in plugins/.
 
-    The plugin is built first if it is older than its sources, or was built for a release other than that of
-    slurmctld.
+    The plugin is built first if there is none, if it is older than its sources, or if it was built for a
+    release other than that of slurmctld.
 
     Args:
         say: function that receives a line of text before each step that takes time.

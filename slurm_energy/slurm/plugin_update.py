@@ -3,7 +3,7 @@
 The update runs after each installation or upgrade of Slurm or slurm-energy.
 
 The package slurm-energy-plugins runs the update whenever Slurm's plugins or headers change, and at boot.
-Nothing is downloaded. If a plugin cannot be built, it is taken out of use, so that Slurm starts without the
+Nothing is downloaded. A plugin that cannot be built is taken out of use, so that Slurm starts without the
 plugin.
 """
 
@@ -76,7 +76,7 @@ def update_exact(
 
     Args:
         slurm: the Slurm installation of this host.
-        conf: path of slurm.conf; None means where Slurm expects it.
+        conf: path of slurm.conf; None means the path at which Slurm expects the file.
         source: source tree of Slurm; None means to search a source tree in `SOURCE_DIRECTORIES`.
         say: function that receives a line of text before each step that takes time.
     """

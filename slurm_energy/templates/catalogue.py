@@ -5,7 +5,7 @@ and one table per variable. A table has `kind`, `doc` and, unless the user must 
 key `uses` lists variables that several batch templates share. The file `base/variables.toml` declares shared
 variables. If the head has a table for a shared variable, its entries override those of the shared
 declaration. A line is omitted if the variable that it uses is empty. The site's own templates are in one
-directory. They replace shipped templates of the same name.
+directory. A template of the site replaces the shipped template of the same name.
 """
 
 from __future__ import annotations

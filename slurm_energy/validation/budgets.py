@@ -215,10 +215,7 @@ def _date(unix_s: float) -> str:
 
 
 def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: NodesOfSlurm) -> float | None:
-    """Return the minimum power of the nodes under a budget, if the configuration states it.
-
-    None means unknown.
-    """
+    """Return the minimum power in watts of all nodes under a budget; None if it is not configured."""
     key, value = table.scope
     if not table.scopes or key not in ("cluster", "partition", "nodes"):
         return None

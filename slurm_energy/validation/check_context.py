@@ -51,7 +51,7 @@ class CheckContext:
     def error(
         self, section: str, key: str, why: str, todo: str = "", *, unavailable: bool = False
     ) -> Finding:
-        """Return a finding of severity `ERROR`. It prevents the start of daemons.
+        """Return a finding of severity `ERROR`. Such a finding prevents the start of daemons.
 
         Args:
             section: section of the configuration.

@@ -79,12 +79,12 @@ class CheckedConfig:
 
     @property
     def errors(self) -> list[Finding]:
-        """Findings of severity `ERROR`. They prevent the start of daemons."""
+        """Findings of severity `ERROR`. These findings prevent the start of daemons."""
         return errors(self.findings)
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings of severity `WARNING`. They do not prevent the start of daemons."""
+        """Findings of severity `WARNING`. These findings do not prevent the start of daemons."""
         return warnings(self.findings)
 
 

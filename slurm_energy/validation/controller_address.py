@@ -76,7 +76,7 @@ def own_url(config: Config, host: Host) -> str | None:
 
 
 def not_a_controller(context: CheckContext) -> str:
-    """Return the reason why this host is not a controller; an empty value means that it is a controller."""
+    """Return the reason why this host is not a controller; an empty text if this host is a controller."""
     if context.role is DaemonRole.CONTROLLER:
         return ""
     hosts = [parse_url(url)[0] for url in context.config.cluster.controller_url]

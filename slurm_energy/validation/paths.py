@@ -1,4 +1,7 @@
-"""Checks of the files and directories in the configuration, made on the hosts that use them."""
+"""Checks of files and directories in the configuration.
+
+The checks are made on the hosts that use these files and directories.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,10 @@ def check_node(context: CheckContext) -> Iterator[Finding]:
 def _as_readable(
     context: CheckContext, section: str, key: str, findings: Iterator[Finding]
 ) -> Iterator[Finding]:
-    """Yield the findings of a check. If the check raises an OSError, yield a finding that it was skipped."""
+    """Yield the findings of a check.
+
+    If the check raises an OSError, yield a finding that the check was skipped.
+    """
     try:
         yield from findings
     except OSError as error:

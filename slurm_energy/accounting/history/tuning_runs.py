@@ -1,8 +1,8 @@
 """Runs from which response curves of programs are learned, and jobs whose runs are not learned yet.
 
-A run is learned once: the transaction that stores it also marks its job. A crash therefore neither loses nor
-repeats a run. The attributes `body` and `bodies` are JSON text that this module does not interpret; see
-`tuning.learned_run`.
+A run is learned once: the transaction that stores the run also marks the job of the run as learned. A crash
+therefore neither loses nor repeats a run. The attributes `body` and `bodies` are JSON text that this module
+does not interpret; see `tuning.learned_run`.
 """
 
 from __future__ import annotations

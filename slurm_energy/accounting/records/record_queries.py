@@ -75,8 +75,7 @@ def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) ->
     """Raise an error if a selected job has records, but the caller may see none of them.
 
     Raises:
-        ForbiddenError: the caller may see no record of a selected job. The message names the first job of
-            this kind.
+        ForbiddenError: the caller may see no record of a selected job. The message names the first such job.
     """
     if selection.visible is None:
         return

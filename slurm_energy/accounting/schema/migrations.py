@@ -59,7 +59,7 @@ def _step_8(connection: Connection) -> None:
 
 
 def _step_9(connection: Connection) -> None:
-    """Add tables for the sums of `senergy report`, and columns for the job facts by which it groups."""
+    """Add tables for the sums of `senergy report`, and columns for job facts by which the report groups."""
     add_columns(connection, *_ADDED_COLUMNS[9])
     create_tables(connection, *usage_tables.CREATED_BY_STEP_9)
     # Jobs from before this step are grouped like jobs whose facts have changed.

@@ -1,7 +1,7 @@
 """The energy and GPUs that users and Slurm accounts have consumed, one entry per record.
 
-Entries are read in the order in which the records arrived. The priority engine uses them to compute usage.
-Decay and fair-share comparison are in `priority/`.
+Entries are read in the order in which the records arrived. The priority engine computes usage from these
+entries. Decay and fair-share comparison are in `priority/`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ENTSO-E Transparency Platform: day-ahead prices, and carbon intensity from generation by type.
 
-Requests need a token. ENTSO-E publishes no carbon intensity. This module computes it from the actual
-generation by type (document A75) and life-cycle emissions of each type. Exchange with other zones is not
-included. Source of the emissions: IPCC, Fifth Assessment Report, Working Group III (2014), Annex III, Table
-A.III.2, median values.
+Requests need a token. ENTSO-E publishes no carbon intensity. This module computes the carbon intensity from
+the actual generation by type (document A75) and the life-cycle emissions of each type. Exchange with other
+zones is not included. Source of the emissions: IPCC, Fifth Assessment Report, Working Group III (2014), Annex
+III, Table A.III.2, median values.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _time(text: str) -> float:
 
 
 def _parse(body: bytes) -> XmlElement:
-    """Parse XML into elements. DTDs, and with them all entities, are refused.
+    """Parse XML into elements. A document with a DTD is refused, so that no entities are expanded.
 
     Raises:
         ProviderResponseError: the text is malformed or too large.

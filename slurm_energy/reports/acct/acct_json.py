@@ -1,8 +1,8 @@
 """Document of `senergy acct --json` and `--yaml`: the document of `sacct --json`, with energy added.
 
 Where sacct cannot write the document (no slurmdbd, or no data parser installed), the document is built from
-rows. It then has the shape of Slurm 24.11: `meta`, `errors`, `warnings`, `jobs`, and numbers as `{"set",
-"infinite", "number"}`.
+rows. Such a document has the shape of Slurm 24.11: `meta`, `errors`, `warnings`, `jobs`, and numbers as
+`{"set", "infinite", "number"}`.
 """
 
 from __future__ import annotations

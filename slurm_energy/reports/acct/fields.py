@@ -33,8 +33,8 @@ class Style:
         units: decimal prefixes and units of the numbers.
         time_format: format of times, as in `SLURM_TIME_FORMAT`.
         now: current time, for relative times; None if not needed.
-        unknown: text that stands for an unknown value. The text is empty in output for programs. It is not
-            used where a column does not apply to a row.
+        unknown: text that stands for an unknown value. The text is empty in output for programs. Where a
+            column does not apply to a row, `unknown` is not used.
     """
 
     units: DisplayUnits = DisplayUnits()

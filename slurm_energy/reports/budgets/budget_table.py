@@ -1,4 +1,7 @@
-"""Text output of `senergy budget show`, `plan`, `set` and `explain`, from responses. Pure functions."""
+"""Text output of `senergy budget show`, `plan`, `set` and `explain`, from responses.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text lines of `senergy top --cluster`, made from the response to `GET /v1/budget`. Pure functions."""
+"""Text lines of `senergy top --cluster`, made from the response to `GET /v1/budget`.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text output of `senergy budget history`: power over time and the audit trail. Pure functions."""
+"""Text output of `senergy budget history`: power over time and the audit trail.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

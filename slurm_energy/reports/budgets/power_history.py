@@ -1,4 +1,7 @@
-"""Power under a budget over time, in regular intervals, from samples of senergyctld. Pure functions."""
+"""Power under a budget over time, in regular intervals, from samples of senergyctld.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text lines of `senergy top --findings`, made from the response to `GET /v1/findings`. Pure functions."""
+"""Text lines of `senergy top --findings`, made from the response to `GET /v1/findings`.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

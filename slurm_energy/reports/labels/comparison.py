@@ -1,6 +1,6 @@
 """Comparison of jobs that did the same work under different energy policies.
 
-Pure grouping and arithmetic for the comparison page.
+The module only groups jobs and computes figures for the comparison page. It creates no text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PolicyVariant:
     jobs: tuple[JobUsage, ...]
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
-        """Return the mean of a value over the runs for which it is known; None if it is unknown for all runs.
+        """Return the mean of a figure over the runs for which it is known; None if it is known for no run.
 
         Args:
             figure: function that returns the value of one run, or None.

@@ -139,7 +139,7 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 
     Args:
         low: minimum cap that the GPUs accept.
-        limit: current power limit; the candidates are below it.
+        limit: current power limit; all candidates are below this limit.
         bounds: minimum and maximum cap that the site allows.
     """
     first = math.ceil(max(low, bounds[0]) / _CAP_STEP_WATTS) * _CAP_STEP_WATTS

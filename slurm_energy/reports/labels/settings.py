@@ -94,8 +94,8 @@ def short_settings(records: Iterable[EnergyRecord]) -> str:
 
     Example: `gov=powersave freq=800-2100MHz gpu.cap=300W`.
 
-    Values that differ between devices are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the time
-    window and the enable bit of a limit) are left out.
+    If a setting has different values on several devices, the values are separated by `|`:
+    `gpu.cap=250W|300W`. Auxiliary settings (the time window and the enable bit of a limit) are left out.
     """
     values: dict[str, dict[str, None]] = {}
     for merged in merge_settings(records):

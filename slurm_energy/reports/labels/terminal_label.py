@@ -148,7 +148,7 @@ _TEXTS = (
 
 
 def policy_text(job: JobUsage) -> str:
-    """Return the job's energy policy and whether the user requested it or it is the default.
+    """Return the job's energy policy, and whether the policy was requested by the user or is the default.
 
     The text also states if none or only some of the policy's settings were applied.
     """

@@ -103,7 +103,7 @@ def _draw_front(result: SweepResult, area: Any) -> None:
 
 
 def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], float]) -> None:
-    """Label the best points with their settings and the metrics by which they are best."""
+    """Label each point that is best by a metric with its settings and with the names of these metrics."""
     metrics: dict[int, list[str]] = {}
     for metric, index in result.best.items():
         metrics.setdefault(index, []).append(_SHORT_NAMES[metric])

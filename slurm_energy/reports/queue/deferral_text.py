@@ -1,4 +1,7 @@
-"""Text about deferred jobs for `senergy prio`, `senergy job` and `senergy status`. Pure functions."""
+"""Text about deferred jobs for `senergy prio`, `senergy job` and `senergy status`.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _PER_MEGAWATT_HOUR = 1000.0
 
 
 def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
-    """Return why a pending job is deferred, as lines of `senergy prio JOBID`; empty if it is not deferred.
+    """Return why a pending job is deferred, as lines of `senergy prio JOBID`; empty for other jobs.
 
     Args:
         job: entry of the job in the response to `GET /v1/priority`.

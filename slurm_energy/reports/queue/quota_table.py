@@ -1,4 +1,7 @@
-"""Text output of `senergy quota`, from responses of the controller. Pure functions."""
+"""Text output of `senergy quota`, from responses of the controller.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

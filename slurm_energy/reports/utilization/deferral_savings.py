@@ -104,7 +104,8 @@ def plain_amount(value: float, digits: int) -> str:
 
     The text has `digits` significant digits, but at most `_MAX_DECIMALS` decimals.
 
-    The integer part is complete. An amount that rounds to zero is `0`: it is a rounding error of the sums.
+    The integer part is complete. An amount that rounds to zero is written as `0`, because such an amount is a
+    rounding error of the sums.
     """
     exponent = math.floor(math.log10(abs(value))) if value else 0
     text = f"{value:z.{min(max(digits - 1 - exponent, 0), _MAX_DECIMALS)}f}"

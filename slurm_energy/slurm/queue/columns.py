@@ -41,7 +41,7 @@ class QueueColumns:
             which a running job reaches its time limit.
         time_limit_s: seconds; NaN means no limit.
         nodes, cpus, gpus: numbers on all nodes together, requested by a pending job or allocated to a running
-            one. If a job requests a range, they are the minimum.
+            one. If a job requests a range, the minimum is given.
         held_cpus: number of all CPUs of the nodes that a pending job takes whole (`--exclusive`, or the
             partition's `OverSubscribe=EXCLUSIVE` or `ExclusiveUser`); 0 means that the job shares nodes, or
             that the number is unknown.

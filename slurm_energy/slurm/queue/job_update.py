@@ -247,7 +247,7 @@ class JobUpdater:
         return UpdateResult(tuple(done), tuple(gone), refused)
 
     def _answer(self, session: _Session, text: str, name: str) -> str | None:
-        """Run a scontrol command and return the reason why it failed; None means that it succeeded.
+        """Run a scontrol command. Return the reason why the command failed; None means that it succeeded.
 
         Args:
             session: the scontrol process that executes the command.
@@ -265,7 +265,7 @@ class JobUpdater:
 
 
 def _reason(lines: Sequence[str], name: str) -> str | None:
-    """Return the reason why a scontrol command failed; None means that it succeeded.
+    """Return the reason why a scontrol command failed; None means that the command succeeded.
 
     For an array, the reply has a line for each group of tasks, such as `6_1: Job has already finished` and
     `6_2-5: No error`. Lines with `No error` are missing from 23.02 on, and if all tasks succeeded. Tasks that

@@ -155,8 +155,9 @@ class QueueTableSource:
 def _contents(path: Path, max_bytes: int) -> bytes:
     """Return the contents of a regular file that only root or the owner of its directory can write.
 
-    The plugin overwrites a file that it has replaced, starting with the header. If the header changes during
-    the read, the contents are therefore mixed, and the file is read again.
+    After the plugin has replaced a file, it overwrites the old file, which this function may still be
+    reading. The overwriting begins with the header. If the header changes during the read, the contents are
+    therefore mixed, and the file is read again.
 
     Raises:
         UnavailableError: the file cannot be read, is too long, is not trusted, or changed during each read.
