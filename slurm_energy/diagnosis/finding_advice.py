@@ -37,7 +37,7 @@ class FindingAdvice:
 
     @property
     def change_set(self) -> ChangeSet:
-        """The typed changes, with their expected gain."""
+        """The changes as typed values, with their expected gain."""
         return ChangeSet(self.kind.value, self.changes, self.seconds_gain, self.joules_gain, self.source)
 
     def to_json(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class GpuView:
 
 
 def active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, int] | None:
-    """Return the indices of the first interval in which a GPU was active, and of the one after the last.
+    """Return the index of the first interval with GPU activity, and the last such index plus 1.
 
     Return None if the GPU was never active or its activity is unknown.
 

@@ -107,8 +107,8 @@ def kernel_seconds(minutes: float, jobs: int) -> int:
 
     The run time is that of a kernel at full speed.
 
-    The last job can start only if its time limit ends within the given time. Its whole time limit is
-    therefore reserved after the expected end of all earlier jobs.
+    The last job can start only if its time limit ends within the given time. The whole time limit of the last
+    job is therefore reserved after the expected end of all earlier jobs.
 
     Raises:
         UsageError: the jobs would be too short to be measured.

@@ -31,7 +31,7 @@ class SweepCluster:
 
     Attributes:
         submit: function that submits the run of a point under a job name and returns the job id.
-        find: function that returns a mapping from job name to job ids for the caller's jobs.
+        find: function that returns the job ids of the caller's jobs with given names, by job name.
         states: function that returns the states of jobs. Jobs that Slurm does not know are missing.
         records: function that returns the energy records of jobs.
     """

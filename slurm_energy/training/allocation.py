@@ -1,7 +1,4 @@
-"""Ranks and nodes of a training program, read from its environment.
-
-The module also checks the allocation.
-"""
+"""Ranks and nodes of a training program, read from its environment, and checks of the allocation."""
 
 from __future__ import annotations
 

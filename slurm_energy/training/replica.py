@@ -68,7 +68,7 @@ class BalancedModel(torch.nn.Module):
     def join(self, group: Any) -> None:
         """Sum gradients over a process group from now on.
 
-        None means that this rank computes alone or pauses.
+        If `group` is None, this rank computes alone or pauses.
         """
         self.exchange = None
         self._replica.clear()

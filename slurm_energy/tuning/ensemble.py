@@ -210,8 +210,8 @@ class EnsemblePosterior:
         """Return the expected gain and the expected loss at every point, relative to a given cost.
 
         The gain of a sample is `cost` minus the cost of the sample, or 0 if this difference is negative. The
-        loss is the opposite difference, or 0. The gain of a sample that exceeds the slowdown limit is 0. The
-        results are means over the samples, shape (J,) each.
+        loss is the cost of the sample minus `cost`, or 0 if this difference is negative. The gain of a sample
+        that exceeds the slowdown limit is 0. The results are means over the samples, shape (J,) each.
         """
         change = np.float32(cost) - self.cost(objective)
         gain = np.maximum(change, 0.0)

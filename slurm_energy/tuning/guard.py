@@ -115,7 +115,7 @@ class DevicePowerGuard:
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
-        """Return the largest change of a device's power since the first window, as a logarithm."""
+        """Return the largest change of a device's power since the first window, as a log ratio."""
         watts = (window.gpu_watts, window.package_watts)
         if self._first is None:
             self._first = watts

@@ -196,7 +196,10 @@ def _peak_use(view: JobView) -> tuple[float | None, float | None]:
 
 
 def _holds_memory(view: JobView) -> bool:
-    """Return whether the job uses so much memory that it needs all CPUs with which Slurm allocates memory."""
+    """Return whether the job uses a large share of its memory limit.
+
+    The job may then need unused CPUs for the memory that is allocated with each CPU.
+    """
     used, limit = view.mean("memory_used_bytes"), view.mean("memory_limit_bytes")
     share = None if used is None or not limit else 100 * used / limit
     return share is not None and share >= _OTHER_RESOURCE_SHARE

@@ -90,9 +90,8 @@ def scale_grid(grid: Grid, factor: float) -> Grid:
 def spread_by(grid: Grid, factors: Sequence[float]) -> Grid:
     """Multiply a distribution by a random factor.
 
-    If `grid` is the distribution of X, the result is the distribution of X times the factor.
-
-    Each of `factors` is equally likely.
+    If `grid` is the distribution of X, the result is the distribution of X times the factor. The random
+    factor is any of `factors` with equal probability.
     """
     return mix((value * factor, 1.0, False) for value in grid for factor in factors)
 

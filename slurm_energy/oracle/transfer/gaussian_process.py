@@ -180,7 +180,7 @@ class Posterior:
             name: latent quantity, one of `LATENTS`.
 
         Returns:
-            Shape (number of observed values, n).
+            R, of shape (number of observed values, n).
         """
         root: Array = (
             self._inverse_root @ latent_observation_covariance(latents, self.at, name)[:, self.observed].T

@@ -19,7 +19,7 @@ _BAR_SHARE, _ROW, _MAX_ERROR = 0.6, 26, 0.5
 def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (720, 240)) -> str:
     """Draw a KPI by weekday as SVG.
 
-    The chart shows the mean of each weekday, the mean over the week, and its confidence interval.
+    The chart shows the mean of each weekday, and the mean over the week with its confidence interval.
 
     Args:
         kpi: name of the KPI.
