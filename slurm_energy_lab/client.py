@@ -48,8 +48,8 @@ def run_kernel(
             means the signals of the model.
 
     Returns:
-        `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
-        `energy_joules` by component.
+        `seconds` (run time on the emulated device), `size`, `flops`, `bytes`, `start` and `end` (Unix
+        seconds), and `energy_joules` by component.
 
     Raises:
         UnavailableError: the emulator does not respond.
@@ -114,8 +114,9 @@ def set_fault(
 ) -> None:
     """Make open, read and write of an emulated file fail with an error such as `EIO`.
 
-    An error name of None ends the fault. A path that ends in `/` covers everything below it. A GPU whose
-    device file returns `EIO` is lost. With `text`, reading the file succeeds and shows this text.
+    An error name of None ends the fault. A path that ends in `/` stands for all files below this directory.
+    NVML reports a GPU as lost if the GPU's device file returns `EIO`. With `text`, reading the file succeeds
+    and returns this text.
     """
     ask(socket_path, {"op": "fault", "path": path, "errno": errno_name, "text": text})
 

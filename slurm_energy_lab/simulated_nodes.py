@@ -36,7 +36,7 @@ class SimulatedWorkload:
         gpus: GPUs per node.
         job_s: mean duration of the jobs in seconds.
         job_nodes: nodes per job.
-        trace_points: intervals of a power trace; 0 means that records have no traces.
+        trace_points: number of intervals in a power trace; 0 means that records have no traces.
     """
 
     cluster: str = "cluster"

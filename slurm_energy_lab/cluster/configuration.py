@@ -190,7 +190,7 @@ def render(
 
 
 def _slurm_plugins(spec: LabSpec) -> Path | None:
-    """Return the directory of Slurm's own plugins. Return None if the lab adds no plugin to them."""
+    """Return the directory of Slurm's own plugins; None if the lab adds no plugins of its own."""
     if spec.priority != "plugin" and not spec.slurm_energy:
         return None
     return installation.find().plugin_directory(run=None)

@@ -29,7 +29,7 @@ class NodeSpec:
         name: host name and Slurm's node name.
         profile: name or path of the hardware profile.
         overrides: values by dotted key that replace values of the profile.
-        speed: factor by which the share of real CPU time of the node's programs is multiplied.
+        speed: factor on the share of real CPU time that the programs of the node get.
     """
 
     name: str

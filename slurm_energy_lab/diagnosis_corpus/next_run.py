@@ -100,7 +100,8 @@ def next_run(
 def _set_limits(adjusted: JobShape, values: Mapping[str, int]) -> None:
     """Set the limits of all GPUs.
 
-    The clock of a GPU at its power limit is assumed to be proportional to the square root of its power.
+    If a GPU is at its power limit, its clock is assumed to be proportional to the square root of the
+    difference between the limit and the idle power.
     """
     loop, old = training_loop(adjusted), min(adjusted.gpu_clock.values(), default=1.0)
     clock = old

@@ -107,7 +107,7 @@ class EmulatorRequestHandler:
         return _kernel_answer(result, unix_s)
 
     def progress_units(self, run_id: int) -> float:
-        """Return the progress that a running compute kernel can report now, in its own units."""
+        """Return the progress that a running compute kernel can report now, in the kernel's units."""
         with self._realtime_model.now() as model:
             report = model.progress_report(run_id)
         return report[0] if report else 0.0

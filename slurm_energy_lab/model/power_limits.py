@@ -73,7 +73,7 @@ class RunningAverageLimit:
         self.limit_watts, self.window_s, self.enabled = limit_watts, window_s, enabled
 
     def in_force(self) -> bool:
-        """Return whether the power must not exceed the limit now.
+        """Return whether the limit currently bounds the power.
 
         Call `update_average` first.
         """

@@ -162,7 +162,7 @@ class Constraint:
     Attributes:
         name: `long_term` or `short_term`.
         limit_watts: limit after power-on.
-        window_s: time window of the limit's running average after power-on, in seconds.
+        window_s: time window in seconds that the limit's running average has after power-on.
         max_watts: value of `constraint_N_max_power_uw` in watts.
         enabled: whether the limit is in force after power-on.
     """

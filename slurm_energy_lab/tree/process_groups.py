@@ -126,7 +126,7 @@ class ProcessGroups:
     def _origin(self, tid: int) -> TaskOrigin | None:
         """Return the parent process and the start time of a task; None if the task does not exist.
 
-        The parent of a thread is the process of the thread.
+        For a thread, the process to which the thread belongs counts as the parent.
         """
         try:
             fields = (self._proc / str(tid) / "stat").read_bytes().rpartition(b")")[2].split()

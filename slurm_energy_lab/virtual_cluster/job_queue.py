@@ -63,7 +63,7 @@ def start_jobs(
 def _reservation(
     job: ClusterJob, free: Sequence[str], running: Iterable[JobRelease], now_s: float
 ) -> tuple[float, int]:
-    """Return when enough nodes for a job are free, and how many nodes are spare at that time."""
+    """Return the time at which enough nodes for a job are free, and the number of nodes left over then."""
     count = len(free)
     for release in running:
         if partition_of(release.nodes[0]) == job.partition:

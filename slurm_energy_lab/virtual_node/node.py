@@ -176,7 +176,11 @@ class VirtualNode:
         self.manager.step("start", job_id, "batch", pid=pid)
 
     def begin(self, job_id: int, cpus: int | None = None, **flags: str) -> None:
-        """Begin a job. `cpus` is the number of CPUs allocated to the job, by default all CPUs of the node."""
+        """Begin a job.
+
+        `cpus` is the number of CPUs allocated to the job, by default all CPUs of the node. `flags` are the
+        values of the job's `--energy-*` flags, by the rest of the flag's name.
+        """
         self.refresh_files()
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
@@ -216,7 +220,8 @@ class VirtualNode:
     ) -> int:
         """Start a compute kernel that takes `seconds` at full speed, and return its run id.
 
-        With `job_id` None, the compute kernel belongs to no job.
+        With `job_id` None, the compute kernel belongs to no job. `where` contains further attributes of the
+        `KernelRequest`, such as `cpus` and `gpus`.
         """
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
         with self.model.modify() as model:
@@ -228,7 +233,7 @@ class VirtualNode:
         return run_id
 
     def run(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> KernelResult:
-        """Run a compute kernel until it ends."""
+        """Run a compute kernel until it ends. The arguments are those of `submit`."""
         run_id = self.submit(kernel, device, seconds, job_id, **where)
         while (result := self._model().result(run_id)) is None:
             self.wait(self._interval_s)
