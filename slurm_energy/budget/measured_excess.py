@@ -1,4 +1,4 @@
-"""Correction of budgets whose measured power exceeds the power that the ceilings permit."""
+"""Correction of budgets under which the measured power exceeds the power that the ceilings permit."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ArrivalHistory:
 
 
 class ArrivalDemand(NamedTuple):
-    """Number of units that jobs arriving from now on will hold.
+    """Expected number of units that future arrivals will hold.
 
     Attributes:
         mean, deviation: mean and standard deviation of the number of units at the end of each time slot, each
@@ -71,7 +71,7 @@ class ArrivalDemand(NamedTuple):
 def arrival_demand(
     history: ArrivalHistory, now_s: float, step_s: float, slots: int, kinds: int
 ) -> ArrivalDemand:
-    """Return the number of units that jobs arriving from now on will hold.
+    """Return the expected number of units that future arrivals will hold.
 
     Urgent jobs are counted from their arrival. A deferrable job is counted only after a quarter of its slack
     has passed since its arrival.

@@ -107,7 +107,7 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
 
     Args:
         queue: the jobs.
-        table: the deferrable jobs and the starts.
+        table: the deferrable jobs and the candidate starts.
         score: score of each job at each start, shape (d, s). Lower is better; infinity means that the start
             is not allowed.
         fit: free resources. The resources of placed jobs are subtracted.
@@ -220,7 +220,7 @@ def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: Signal
 
     Args:
         queue: the pending jobs.
-        table: the deferrable jobs and the starts.
+        table: the deferrable jobs and the candidate starts.
         slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room. It may then
             start at once.
         signal: the signal that was minimised.

@@ -73,16 +73,17 @@ class DeferralOptions:
 
     Attributes:
         slot_s: length of a slot in seconds. Planned starts are multiples of this length.
-        best_share: a fraction from 0 to 1. The possible starts within the job's slack are ordered by cost. A
-            job starts at once if a start now belongs to this fraction with the lowest costs.
+        best_share: fraction of the possible starts that count as cheap, 0 to 1. The possible starts within
+            the job's slack are ordered by cost. A job starts at once if a start now is one of the cheap
+            starts.
         uncertainty_weight: number of standard deviations of the forecast that are added to the cost of later
             starts, so that an uncertain advantage does not defer a job.
         min_saving: minimum expected saving for which a job is deferred, as a fraction of the cost of starting
             at once.
         solver_limit_s: time limit of the solver of `cedla` in seconds.
-        soft: whether `cedla` may exceed the latest start of jobs, at a penalty, if the capacity does not
-            suffice. If False, jobs without room are rejected (`DeferralPlan.rejected`). In either case a
-            planned start is never later than `latest_start_s`, because jobs without room may start at once.
+        soft: whether `cedla` accepts jobs for which the capacity does not suffice before their latest start.
+            If False, `DeferralPlan.rejected` marks these jobs. In either case these jobs may start at once,
+            so no planned start is later than `latest_start_s`.
         suspend: whether running checkpointable jobs may be suspended in expensive slots.
         restart_s: time that a checkpoint and a restart take together.
         max_suspensions: maximum number of suspensions of one job.
@@ -93,8 +94,8 @@ class DeferralOptions:
         start_margin_s: time between the latest planned start and the latest start, in which a job can wait
             for resources, because held jobs reserve no resources. This value applies while few arrivals are
             known. Later each job has its own margin, at most twice this value; see `deferral.start_margin`.
-        margin_weight: number of standard deviations by which the demand of arrivals may exceed its mean
-            without exceeding a job's own margin.
+        margin_weight: number of standard deviations. A job's own margin is long enough while the demand of
+            arrivals exceeds its mean by at most this number of standard deviations.
         weights: further weights by name, for a site's own policies.
     """
 

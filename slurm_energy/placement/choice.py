@@ -41,8 +41,8 @@ class PlacementOptions:
     Attributes:
         weights: weights by name of the `TERMS`. A term without a weight has no effect. Without any weight,
             jobs stay at home.
-        max_delay_s: maximum delay of a job's end in seconds, relative to its end at home. A job with a longer
-            delay does not move.
+        max_delay_s: maximum time in seconds by which a job may end later at another cluster than at home. A
+            job that would end even later stays at home.
         min_saving: minimum saving for which a job leaves its home, as a fraction of its score at home.
         confidence: minimum saving for which a job leaves its home, in standard deviations of the difference
             between the scores of the home and of the other cluster.

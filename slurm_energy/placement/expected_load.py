@@ -52,9 +52,9 @@ class ExpectedLoad:
         return start_s
 
     def add(self, units: float, start_s: float, run_s: float) -> None:
-        """Take units for `run_s` seconds from `start_s` on.
+        """Subtract `units` from the free units for `run_s` seconds from `start_s` on.
 
-        Free units become negative if too many are taken.
+        The number of free units becomes negative if too many units are subtracted.
         """
         if run_s <= 0:
             return

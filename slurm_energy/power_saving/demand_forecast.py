@@ -38,9 +38,9 @@ def horizons(points_s: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class DemandForecast:
-    """Forecast of the additional demand for nodes, as s weighted scenarios over time bins.
+    """Forecast of the additional demand for nodes: s scenarios with weights, each over the same time bins.
 
-    A scenario, here called course, is one possible development of the demand. Demand is counted in nodes; a
+    A scenario, also called a course, is one possible development of the demand. Demand is counted in nodes; a
     job on half of a node counts 0.5.
 
     Attributes:

@@ -55,7 +55,7 @@ class NodeEnergy:
         return max(self.shutdown_s, self.cycle_joules / self.saved_watts)
 
     def saving_joules(self, gap_s: float) -> float:
-        """Return the energy saved by powering a node down while it is idle.
+        """Return the energy in joules saved by powering a node down for an idle gap of `gap_s` seconds.
 
         The node boots again when a job needs it.
         """

@@ -89,7 +89,7 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table and make slurmctld look up new jobs. Return a line on failures; None without.
+        """Write the table and make slurmctld look up new jobs. Return a line on failures, else None.
 
         A job submitted before the next table is written goes to the middle of the queue, or to its end.
         """

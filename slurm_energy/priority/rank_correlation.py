@@ -18,7 +18,7 @@ class RankCorrelation:
         jobs: number of jobs, n.
         kendall_tau: 1 for equal orders, -1 for reversed orders, about 0 for unrelated orders; NaN for fewer
             than two jobs.
-        moved_jobs: minimum number of jobs to move to turn one order into the other.
+        moved_jobs: minimum number of jobs that must be moved to turn one order into the other.
     """
 
     jobs: int

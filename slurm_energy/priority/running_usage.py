@@ -45,7 +45,7 @@ class UnrecordedRuns:
     """Runs of running jobs, and runs of ended jobs until their energy record arrives.
 
     Without the ended jobs, the usage of a user would drop at the end of each job and rise again when the
-    record arrives some seconds later. In between, the user would seem entitled to more than the user's share.
+    record arrives some seconds later. Between these times, the user's next jobs would rank too high.
     """
 
     _runs: dict[int, UnrecordedRun] = field(default_factory=dict)

@@ -85,8 +85,8 @@ def stable_order(old: Ints) -> Ints:
     The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks. The size
     of a block is the fraction `ORDER_TOLERANCE` of the place at which the block begins. Within a block, jobs
     stay in the order of their current factors. The purpose is to save requests to slurmctld, because each
-    move of a job costs a request. Jobs deep in a long queue would move constantly, because jobs age and
-    because scores depend on medians over the queue.
+    move of a job costs a request. Under the policy's exact order, jobs deep in a long queue would move
+    constantly, because jobs age and because scores depend on medians over the queue.
 
     Args:
         old: current factors of the jobs in the policy's order, shape (n,); 0 means that the job has no

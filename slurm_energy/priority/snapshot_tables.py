@@ -17,7 +17,7 @@ from slurm_energy.slurm.fair_share import FairShare
 def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
     """Return a dict of usage and shares for every account and association.
 
-    An account comes before its users.
+    In the list, an account comes before the users in the account.
 
     As in sshare, the total of an account includes the accounts below it.
     """

@@ -78,11 +78,11 @@ class DecayedUsage:
         return WINDOW_HALF_LIVES * self.half_life_s
 
     def without_records(self) -> DecayedUsage:
-        """Return an empty usage with the same half-life, for which all records will be read again."""
+        """Return a table with the same half-life and without any usage. All records will be read again."""
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
-        """Return the row ids of records with unconfirmed owners, at most `MAX_IDS`.
+        """Return the database rows of records whose owner is not confirmed yet, at most `MAX_IDS`.
 
         Successive calls return different rows in rotation.
         """

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class SignalName(StrEnum):
-    """Name of a signal, including its unit: the name of the column in `SignalColumns`."""
+    """Name of a signal, which includes its unit. It is also the name of the column in `SignalColumns`."""
 
     PRICE = "price_per_kwh"
     CARBON = "carbon_g_per_kwh"

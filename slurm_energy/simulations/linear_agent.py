@@ -14,9 +14,7 @@ from slurm_energy.simulations.observation import CLUSTER_FEATURES, JOB_FEATURES,
 
 @dataclass(frozen=True, slots=True)
 class LinearAgent:
-    """Agent that computes the priority and the thrift of each job.
-
-    The agent uses features of the job and of the cluster.
+    """Agent that computes priority and thrift of each job from features of the job and of the cluster.
 
     Priority and thrift are logistic functions of weighted sums of the features. Thrift, from 0 to 1, states
     how much the agent prefers low energy to a short run time.

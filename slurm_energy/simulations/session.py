@@ -1,4 +1,4 @@
-"""Simulation that stops at each scheduling pass, for agents and for inspection."""
+"""Simulation that stops at each scheduling pass, for learning agents and for inspection by a user."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _work_done_s(jobs: JobColumns, state: SimulationColumns, job: int) -> float:
 def interrupt_job(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
 ) -> None:
-    """Interrupt a running job in favour of another job. Work up to its last checkpoint is kept."""
+    """Interrupt a running job in favour of another job. Work up to the last checkpoint is kept."""
     lost_joules, saved = loss(policy, jobs, state, now_s, job)
     state.last_s[1] = max(state.last_s[1], state.accounts.real[job, STOP_S])
     withdraw(state.running, job)
@@ -159,7 +159,7 @@ def interrupt_job(
 
 @compiled
 def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> None:
-    """Account for the run of a job that releases its units now."""
+    """Add the run of a job that releases its units now to the accounts."""
     real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
     units, run_s = jobs.need[shape, UNITS], now_s - real[job, BEGIN_S]
     state.free[jobs.need[shape, KIND]] += units

@@ -23,7 +23,7 @@ class SignalCosts:
 
     Attributes:
         jobs: cost or emissions of each job's energy, shape (n,). NaN if the signal is unknown for a part of
-            the run.
+            the job's run time.
         cluster: cost or emissions of all energy, including idle nodes; NaN if unknown.
     """
 

@@ -64,7 +64,7 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
 
 @dataclass(slots=True)
 class _Selection:
-    """Rows that are still selected, and the number of jobs that each setting removed or clipped."""
+    """Rows that are selected so far, and the number of jobs that each setting removed or clipped."""
 
     rows: WorkloadRows
     counts: dict[str, int] = field(default_factory=dict)

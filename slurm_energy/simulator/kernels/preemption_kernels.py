@@ -79,7 +79,10 @@ def _preempt(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, no
 def _interruptible(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float
 ) -> tuple[Ints, Floats]:
-    """Return the running jobs without a deadline in the order of rows, with their losses in joules."""
+    """Return the running jobs without a deadline, and the joules that each interruption would waste.
+
+    The jobs are in the order of their rows in the workload.
+    """
     count, size = state.running.tally[0], 0
     others, rows = np.empty(count, np.int64), np.empty(count, np.int64)
     for index in range(count):
@@ -100,7 +103,8 @@ def _victims(
 ) -> tuple[bool, Ints]:
     """Select the jobs to interrupt.
 
-    Return whether these interruptions free enough units, and the jobs as indices of `others`.
+    Return two values: whether the interruptions free enough units, and the selected jobs as indices of
+    `others`.
 
     The selection is the same as by `scheduling.preemption.victims`.
     """
@@ -143,7 +147,10 @@ def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
 
 @compiled
 def _total(lost: Floats, selected: Ints) -> float:
-    """Return the joules that the selected jobs lose. The sum is correctly rounded except in rare cases."""
+    """Return the joules that the interruption of the selected jobs wastes.
+
+    The sum is correctly rounded except in rare cases.
+    """
     total, error = 0.0, 0.0
     for index in selected:
         value = lost[index]

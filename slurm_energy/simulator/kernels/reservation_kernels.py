@@ -76,7 +76,10 @@ def start_with_reservations(
 def ranked_jobs(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the pending jobs in the order of the policy, their shapes, and whether they are aged."""
+    """Return the pending jobs in the order of the policy, their shapes, and whether each job is aged.
+
+    An aged job has waited longer than the bound on waiting.
+    """
     count, size = state.pending.tally[0], 0
     tiers, scores = np.empty(count), np.empty(count)
     found, shapes, ids = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
@@ -140,7 +143,10 @@ def _take(
 
 @compiled_with_memory
 def _split(times: Floats, free: Ints, size: int, time_s: float) -> tuple[int, int]:
-    """Split a step so that one begins at `time_s`. Return the number of steps and the index of this step."""
+    """Split the step at `time_s`, unless a step begins at this time.
+
+    Return the number of steps, and the index of the step that begins at `time_s`.
+    """
     index = int(np.searchsorted(times[:size], time_s))
     if index < size and times[index] == time_s:
         return size, index

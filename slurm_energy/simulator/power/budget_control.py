@@ -164,7 +164,7 @@ class BudgetControl:
     def make_room(self, watts: float) -> bool:
         """Return whether the limits in force leave enough free power for a job to start.
 
-        If they do not, lower the limits of running jobs.
+        If the limits do not leave enough power, lower the limits of running jobs.
 
         Args:
             watts: power that the start of the job adds.
@@ -243,7 +243,7 @@ class BudgetControl:
             self._events.add(due_s, EventKind.CONTROL, self._cycle, due_s)
 
     def _cycle(self, due_s: float | None) -> None:
-        """Apply the lower limits that are due, then distribute the budget again and change limits.
+        """Apply the reduced power limits that are due, then distribute the budget again and change limits.
 
         Args:
             due_s: time in seconds for which the cycle was requested. None means that the cycle prepares for a
@@ -347,9 +347,9 @@ class BudgetControl:
             self._continue_run(self._runs.change_limit(run, point, self._events.now_s))
 
     def _apply_due(self) -> None:
-        """Apply the lower limits that are due.
+        """Apply the reduced power limits that are due.
 
-        Jobs that have ended, or that already have a lower limit, are skipped.
+        Jobs that have ended, or whose limit is already lower, are skipped.
         """
         now_s = self._events.now_s
         due = [points for time_s, points in self._pending if time_s <= now_s]

@@ -159,7 +159,7 @@ class NodePower:
             self._plan_failure(node)
 
     def wake(self, allocation: Allocation) -> float:
-        """Boot the nodes of an allocation that are off. Return the time at which all its nodes are on."""
+        """Boot the nodes of an allocation that are off. Return the time at which all the nodes are on."""
         for node, _ in allocation:
             self._free_since.pop(node, None)
             if self._cluster.state[node] == NodePowerState.OFF:

@@ -40,9 +40,7 @@ _ACTIVITY_OF_STATE: Final = np.array(
 
 
 class PowerSavingControl:
-    """Periodic decisions about nodes.
-
-    Idle nodes are shut down, and nodes are booted ahead of demand.
+    """Control loop that periodically shuts idle nodes down and boots nodes ahead of demand.
 
     The forecast learns from the jobs that have arrived since the start of the simulation. Each kind of nodes
     is a pool.

@@ -86,7 +86,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
-    """Return whether the total `name` is informative enough to get a column in the table."""
+    """Return whether the total `name` gets a column. Some totals need a mean above 0."""
     return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
 
 

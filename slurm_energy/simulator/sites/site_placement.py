@@ -1,8 +1,8 @@
 """Decisions of a placement policy for all jobs of a scenario with several sites.
 
 Jobs are placed one by one at their submission, by `placement.assignment`, as `senergy where` does. The
-expected load of a site includes the jobs that were placed at this site before, with their predicted run
-times.
+expected load of a site includes the jobs that have already been placed at this site. Each of these jobs is
+assumed to run for its predicted run time.
 """
 
 from __future__ import annotations

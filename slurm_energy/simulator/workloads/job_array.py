@@ -1,4 +1,4 @@
-"""Campaign of simulations as a Slurm job array: submission, waiting, and cancellation.
+"""Slurm job array that runs a campaign of simulations: submission, wait for the end, and cancellation.
 
 The array is cancelled if this process is interrupted. The array's tasks write their results to files, which
 this module does not read.
