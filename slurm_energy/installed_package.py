@@ -21,7 +21,7 @@ _PACKAGE_OF_EXTRA: Final = {
     "metrics": "slurm-energy",
     "trace": "",
 }
-"""Package with the requirements of an extra; empty: no package.
+"""Package with the requirements of an extra; empty if no package has them.
 
 All other extras need slurm-energy-analysis.
 """

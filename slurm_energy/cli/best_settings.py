@@ -29,11 +29,11 @@ _FLAGS = {
     "cpu_max_mhz": ("--energy-cpu-freq", "cpu_freq_mhz"),
     "gpu_power_profile": ("--energy-power-profile", None),
 }
-"""Flag and bounds of each knob of an operating point that a job can set by a flag."""
+"""Flag and bounds of each knob of an operating point, for knobs that a job can set by a flag."""
 _HARMFUL_EDP = 1.05
-"""Factor of the energy-delay product from which a cap counts as harmful."""
+"""A cap counts as harmful if it multiplies the energy-delay product by this factor or more."""
 NAMEPLATE = "nameplate"
-"""Source of a prediction that knows nothing of the job's time but its limit."""
+"""Source of a prediction for which nothing is known about the run time except the time limit."""
 UNKNOWN = "no run of this program at other settings is known, and the training model does not know it"
 UNKNOWN_TODO = "name the program (--energy-model) and the GPUs (--gpus=KIND:N), or run it with policy edp"
 

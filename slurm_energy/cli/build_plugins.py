@@ -45,7 +45,7 @@ USAGE = """\
 %(prog)s [OPTION ...]
        %(prog)s {--enable|--disable|--check|--update|--remove}
                              [OPTION ...]"""
-"""argparse of Python 3.11 does not break the line of the actions, which is longer than 80 columns."""
+"""Usage text. argparse of Python 3.11 would not break the line of the actions, which is too long."""
 _BOTH = ("energy", "site-factor")
 
 

@@ -214,7 +214,7 @@ def _check_search_options(args: argparse.Namespace, method: str) -> None:
 
 
 def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
-    """Return the part of the predictions for `hardware` that comes from calibrations of other kinds of GPU.
+    """Return the knowledge about GPUs of the kind `hardware` that calibrations of other kinds provide.
 
     Raises:
         UsageError: a --prior file is for the same kind of GPU, or contains no information on other kinds.

@@ -16,7 +16,7 @@ FILE, DIRECTORY = "file", "directory"
 _TIMEOUT_S: Final = 1
 _MAX_WORDS: Final = 2000
 _SAFE_WORDS: Final = "LC_ALL=C grep -x '[A-Za-z0-9_][A-Za-z0-9_.@:+/-]*'"
-"""Other words are left out: bash expands the candidates, so `$(command)` in a name would be executed."""
+"""Filter that omits all other words, because bash would execute a `$(command)` in a candidate."""
 _TIMES: Final = ("today", "now-1hour", "now-1day", "now-7days", "now-30days", "noon", "midnight")
 
 

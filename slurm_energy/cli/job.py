@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slurm_energy.reports.usage import JobUsage
 
 _MARGIN, _MIN_MARGIN_S = 0.02, 5.0
-"""Time shown before and after the jobs: a fraction of their time, and seconds."""
+"""Time shown before and after the jobs: a fraction of their total time, at least some seconds."""
 
 HELP = "energy label of a job, or a comparison of several jobs"
 

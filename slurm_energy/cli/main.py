@@ -67,7 +67,7 @@ def _without_color(arguments: list[str]) -> list[str]:
 
 
 def overview(columns: int, stream: TextIO | None = None) -> str:
-    """Return the help page of `senergy` for a width in columns and for the colours of a stream."""
+    """Return the help page of `senergy`, laid out for a width in columns, with colours for `stream`."""
     commands = listing()
     width = max(map(len, commands)) + 2
     rows = "\n".join(f"  {name:<{width}}{text}" for name, text in commands.items())

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:
-    """Return the site's calibrations. The site's hardware files are registered as well."""
+    """Return the site's calibrations. As a side effect, register the site's hardware files."""
     from slurm_energy.oracle.site_files import use_site
 
     settings = connection.configuration(args).oracle

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BY = ("account", "user", "policy", "partition")
 _PIECE_S = 12 * 3600
-"""Time whose records are read at once: those of a month with a million jobs would need gigabytes."""
+"""Length of the pieces in which records are read. A month with a million jobs would need gigabytes."""
 _CONDITIONS = ("start=", "end=", "interval=", "accounts=", "users=", "clusters=", "all_clusters")
 
 

@@ -106,7 +106,10 @@ def refused_lines(refused: Mapping[str, int]) -> list[str]:
 
 
 def _machine(args: argparse.Namespace, content: bytes) -> dict[str, int]:
-    """Return the number of cores and the threads per core of the machine, under the names in presets."""
+    """Return the number of cores and of threads per core of the machine.
+
+    The keys are the names in presets.
+    """
     from slurm_energy.slurm.batch_script import effective_options
     from slurm_energy.slurm.node_topology import parse_topology, read_topology
 

@@ -23,7 +23,7 @@ from slurm_energy.errors import EnergyError
 from slurm_energy.profiling.timeline_build import InputReport, TimelineBuilder, TimelineSources
 
 LARGE_TRACE_EVENTS: Final = 5_000_000
-"""Events above which browsers need minutes and gigabytes to open a trace."""
+"""Number of events above which browsers need minutes and gigabytes to open a trace."""
 _MAX_NOTES: Final = 20
 _COMPRESSION: Final = 1
 _MEGABYTE: Final = 1 << 20

@@ -61,9 +61,9 @@ examples:
 See docs/clusters.md.
 """
 _PREDICTION_TIMEOUT_S: Final = 4.0
-"""For this cluster, without whose senergyctld there is no choice either."""
+"""Time limit of the prediction for this cluster. Without this prediction, no cluster can be chosen."""
 _OTHERS_TIMEOUT_S: Final = 1.0
-"""For all other clusters together: their predictions are optional."""
+"""Time limit of the predictions for all other clusters together. These predictions are optional."""
 _CHOICE_TIMEOUT_S: Final = 5.0
 _MAX_RESPONSE_BYTES: Final = 4 << 20
 _SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s?(?:([kKMGTP])(i?)B?|B)", re.ASCII)

@@ -21,7 +21,7 @@ class NodeFindings:
             answer.
         is_expected: whether Slurm expects the node to be up.
         is_busy: whether Slurm runs jobs on the node.
-        partition: a partition with the node, preferably the default one.
+        partition: a partition that contains the node, preferably the default partition.
         slurmd: release of the node's slurmd; an empty value means unknown.
         age_s: seconds since the last live report; None means that there is no live report.
         cluster: cluster name in the live report if this name differs from that of the controller's cluster;

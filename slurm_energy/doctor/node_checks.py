@@ -45,7 +45,7 @@ class NodeResult:
 
 
 NodeCheckFunction = Callable[[ClusterFindings, NodeFindings], NodeResult | None]
-"""Function that returns the result of a check of one node; None: the check does not apply to the node."""
+"""Function that returns the result of a check of one node; None if the check does not apply."""
 
 
 def _agent(cluster: ClusterFindings, node: NodeFindings) -> NodeResult | None:

@@ -72,7 +72,7 @@ def iso_time(time_s: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Return the Unix time of an ISO 8601 text, or of a number of seconds. A text without zone is in UTC.
+    """Return the Unix time that a text states in ISO 8601 or as seconds. ISO 8601 without a time zone is UTC.
 
     Raises:
         ValueError: the text is neither of the two.

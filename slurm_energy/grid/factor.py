@@ -11,7 +11,7 @@ from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.quantities import JOULES_PER_KWH
 
 EnergyPart = tuple[float, float, float | None]
-"""Energy used between two times: start and end (Unix time in seconds), and joules; None: unknown energy."""
+"""Energy used between two times: start, end (Unix seconds) and joules, which are None if unknown."""
 
 _HOUR_S: Final = 3600.0
 
@@ -133,7 +133,7 @@ class GridFactor:
         return ", ".join(parts)
 
     def thinned(self, max_samples: int) -> GridFactor:
-        """Return the factor with at most about `max_samples` samples, as means."""
+        """Return a copy of the factor with at most about `max_samples` samples, each of which is a mean."""
         return GridFactor(None if self.series is None else self.series.thinned(max_samples), self.fallback)
 
     def to_json(self) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class GridFactors:
         )
 
     def thinned(self, max_samples: int = MAX_SAMPLES) -> GridFactors:
-        """Return the factors with at most about `max_samples` samples per series, as means."""
+        """Return a copy of the factors with at most about `max_samples` samples per series, each a mean."""
         carbon = None if self.carbon is None else self.carbon.thinned(max_samples)
         price = None if self.price is None else self.price.thinned(max_samples)
         return replace(self, carbon=carbon, price=price)

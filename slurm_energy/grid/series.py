@@ -19,7 +19,7 @@ _AGE_STEPS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesSource:
-    """Origin of a series, which every figure computed from it states.
+    """Origin of a series. Every figure that is computed from the series states this origin.
 
     Attributes:
         provider: provider such as `entsoe`, or `constant`, `csv`, `yearly`.
@@ -91,7 +91,7 @@ class GridSeries:
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """The samples by start. Overlaps are removed."""
+        """The samples in the order of their starts, without overlaps."""
         return list(zip(self._starts, self._ends, self._values, strict=True))
 
     @property

@@ -1,6 +1,6 @@
 """Units of carbon intensities and prices.
 
-The module has the accepted spellings, and the factors to the internal units.
+The module contains the accepted spellings of units, and the factors that convert values to internal units.
 
 Inside the project a carbon intensity is in grams of CO2 equivalents per kWh, and a price in units of the
 currency per kWh.

@@ -100,7 +100,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Return a number of any size as text of at most 10 characters; empty for None.
+    """Return a number, which may have any size, as text of at most 10 characters; empty for None.
 
     Numbers around 1 have four decimals. Very small and very large numbers are in scientific notation, not
     with a decimal prefix, because the whole column has one unit.

@@ -74,7 +74,10 @@ def _option(words: list[str], name: str) -> str:
 
 
 def _processes(name: str, root: Path) -> Iterator[Path]:
-    """Yield the directories in /proc of those processes of a program that belong to root or to user slurm."""
+    """Yield the /proc directories of a program's processes.
+
+    Only processes of root and of the user `slurm` are included.
+    """
     for folder in sorted(root.glob("proc/[0-9]*")):
         with contextlib.suppress(OSError):
             # A user can choose the name, arguments and environment of a process, even of a set-uid program.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 _LONG_NUMBER = re.compile(r"[0-9]{16}")
-"""ClusterShell cannot fold ranges of such numbers."""
+"""A number that is too long for ClusterShell to fold ranges."""
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _OPERATORS = "@*!&^"
 """Characters that ClusterShell reads as set operators, wildcards or node groups. Slurm has none of these."""

@@ -17,7 +17,7 @@ Overflow = Literal["cut", "widen", "date", "cut_date", "hash"]
 CUT: Final = "cut"
 """Text that is longer than the column ends in `+`."""
 WIDEN: Final = "widen"
-"""Numbers and durations are never cut; the row becomes wider."""
+"""Text, such as a number or duration, is never cut. Text longer than the column widens the row."""
 DATE: Final = "date"
 """Times that are longer than the column are printed as `date_overflow` describes."""
 

@@ -46,7 +46,7 @@ LEARNING_BATCH: Final = 20
 MAX_RECORD_BYTES: Final = 262_144
 """Maximum length of a record that is read for learning. A job with a longer record is not learned."""
 MAX_NODES: Final = 16
-"""Number of records of a job whose bodies are read. All nodes of a tuned job have the same settings."""
+"""Maximum number of record bodies read per job. A few suffice, because all nodes have equal settings."""
 
 _STORED: Final = select(
     *_runs.c["owner", "hardware", "workload", "fingerprint", "model", "end", "body"],

@@ -27,8 +27,8 @@ _UNFINISHED: Final = text("NOT finished")  # as in the condition of the index
 SETTLED_AFTER_S = 10.0
 """Delay after the end of a job, in seconds, after which the job's facts count as final.
 
-slurmdbd may receive the end of a short job before the job's start and array task. Until it has received them,
-it shows the job with the name `allocation`.
+slurmdbd may receive the end of a short job before the job's start and array task. Until slurmdbd has received
+all three, it shows the job with the name `allocation`.
 """
 
 

@@ -24,7 +24,7 @@ MAX_WATTS: Final[Mapping[str, float]] = {
 }
 """Default maximum power in watts by component.
 
-They are more than twice the power of the largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW).
+The values are more than twice the power of the largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW).
 """
 CHARGE_DELAY_S: Final = 60.0
 """Seconds before the start of a job whose energy may still be charged to the job, because a sensor is slow.
@@ -32,7 +32,7 @@ CHARGE_DELAY_S: Final = 60.0
 MAX_ELAPSED_S: Final = 5 * 366 * 86400.0
 """Maximum duration of a record in seconds; a longer duration is due to a wrong clock."""
 MAX_PERIOD_S: Final = 366 * 86400.0
-"""Maximum duration of a period in seconds; it bounds the energy of one row."""
+"""Maximum duration of a period in seconds. This maximum limits the energy of one row."""
 CLOCK_TOLERANCE_S: Final = 600.0
 MAX_CLOCK_LEAD_S: Final = 86400.0
 """Maximum seconds by which the end of a record may be ahead of the controller's clock. Records that end later

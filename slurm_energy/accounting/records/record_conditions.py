@@ -21,7 +21,10 @@ _ID_REUSED_AFTER_S: Final = 3600.0
 
 
 def selected(selection: RecordSelection) -> ColumnElement[bool]:
-    """Return the SQL condition for a selection of records, on the table of records with the alias `r`."""
+    """Return the SQL condition for a selection of records.
+
+    It refers to the table of records by the alias `r`.
+    """
     parts: list[ColumnElement[bool]] = [true()]
     if selection.visible is not None:
         parts.append(is_visible(selection.visible))
@@ -101,9 +104,9 @@ def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[
 def _ids_of_jobs(selectors: Sequence[JobSelector]) -> Select[int]:
     """Return an SQL query for the row ids of jobs.
 
-    The query is a UNION. With one condition with OR and subqueries, PostgreSQL would read all rows that
-    fulfil the other conditions. The UNION is a derived table, because MariaDB evaluates only derived tables
-    once.
+    The query is a UNION. If it were a single condition with OR and subqueries, PostgreSQL would read all rows
+    that fulfil the other conditions. The UNION is a derived table, because MariaDB evaluates only derived
+    tables once.
     """
     derived = union_all(*_queries_of_jobs(selectors)).subquery("of_jobs")
     return select(derived.c.id)

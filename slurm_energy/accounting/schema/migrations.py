@@ -90,7 +90,7 @@ def _step_13(connection: Connection) -> None:
 
 
 def _step_14(connection: Connection) -> None:
-    """Add a table for the energy of each hour of a day, and columns for the time of suspensions of runs."""
+    """Add a table for the energy of each hour of a day, and columns for suspended time."""
     _count_hours(connection)
     add_columns(connection, *_ADDED_COLUMNS[14])
     jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs

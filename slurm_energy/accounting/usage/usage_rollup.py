@@ -61,7 +61,7 @@ from slurm_energy.accounting.usage.sum_changes import HOUR_S, SumChanges, Sums
 MAX_RUN_S: Final = 400 * 86400
 """Maximum length in seconds of a run whose CPU time is counted. A longer run has a wrong time."""
 UNKNOWN_KEPT_S: Final = 8 * 86400.0
-"""Seconds for which jobs without facts stay noted. Slurm is queried about them for a shorter time."""
+"""Seconds for which jobs without facts stay noted. Queries to Slurm about these jobs end earlier."""
 _UNENDED_STATES: Final = ("RUNNING", "SUSPENDED")
 _MAX_READ_S: Final = 10
 """Seconds that may pass between Slurm's measurement of an elapsed time and the time of its arrival."""

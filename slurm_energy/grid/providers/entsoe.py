@@ -51,7 +51,7 @@ STORAGE: Final = "B10"
 """Pumped storage, which is not a source of energy and is left out."""
 
 MAX_UNKNOWN_SHARE: Final = 0.1
-"""Maximum share of generation of types without a figure; the mean of the others counts for it."""
+"""Maximum share of generation by types without an emission factor. They get the mean of other types."""
 
 
 class EntsoePrice(GridProvider):

@@ -34,7 +34,7 @@ DEFAULT_COLUMNS: Final = (
 """Default columns by importance; as many are shown as fit into the width of the terminal."""
 BRIEF_FORMAT: Final = "JobID,State,ExitCode,ConsumedEnergy"
 BRIEF_FORMAT_OF_RECORDS: Final = "JobID,State,ConsumedEnergy"
-"""Energy records have no exit code."""
+"""Columns of --brief for rows from energy records, which have no exit code."""
 LONG_FORMAT: Final = (
     "JobID,JobName%20,User,Account,Partition,Policy,Settings,State,NNodes,NodeList,Submit,Start,End,Elapsed,"
     "ConsumedEnergy,CPUEnergy,DRAMEnergy,GPUEnergy,OtherEnergy,GPUShare,AvePower,PeakPower,EDP,ED2P,"

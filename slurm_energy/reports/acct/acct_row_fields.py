@@ -13,7 +13,7 @@ from slurm_energy.reports.table import Column
 from slurm_energy.tuning.sweep.metrics import energy_delay_sum
 
 EDS_FACTOR: Final = 2.0
-"""Performance loss ratio k of the column EDS, one of the two in power-capping, Table 1."""
+"""Performance loss ratio k of the column EDS. Source: power-capping, Table 1, which has two values."""
 _BASELINE: Final = ("Saved", "SavedEnergy", "SavedEnergyRaw", "EDS", "UntunedRuns")
 _FOOTPRINT: Final = (
     *("CO2e", "CO2eRaw", "CO2eIT", "CO2eITRaw", "Cost", "CostIT", "FacilityEnergy", "FacilityEnergyRaw"),

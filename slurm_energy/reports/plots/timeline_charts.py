@@ -31,9 +31,9 @@ PHASE_COLORS: Final = {
 _WIDTH, _LEFT, _RIGHT = 1040, 150, 14
 _ROW, _GAP, _TOP, _BOTTOM = 15, 5, 20, 28
 _LEVELS: Final = 15
-"""Shares are drawn in steps of 1/15, so that neighbouring columns of equal height are one rectangle."""
+"""Number of steps for drawn shares. Rounding to 1/15 merges neighbouring columns into one rectangle."""
 MAX_ROWS_CHARACTERS: Final = 3_500_000
-"""Maximum length of the drawing of all rows; if it is longer, it is drawn with fewer columns."""
+"""Maximum length of the SVG text of all rows. A longer drawing is made again with fewer columns."""
 _SIGNAL_SIZE: Final = (400, 150)
 _SIGNAL_COLUMNS: Final = 120
 _MAX_LINES: Final = 8

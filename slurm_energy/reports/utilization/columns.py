@@ -287,7 +287,10 @@ def used_width(highest: float, percent: PercentMode) -> int:
 
 
 def header_of(column: ReportColumn, units: ReportUnits, currency: str) -> str:
-    """Return the header of a column, with the unit, unless the column only shows percentages."""
+    """Return the header of a column.
+
+    The unit is part of the header unless the column shows only percentages.
+    """
     if column.tres is None or column.source in (Source.USED, Source.SHARE, Source.PART):
         return f"{column.header}(%)" if column.source == Source.SHARE else column.header
     if units.percent is PercentMode.ONLY or column.tres.is_time:

@@ -112,7 +112,8 @@ class ReportUnits:
     def parse(cls, text: str) -> ReportUnits:
         """Return the units of a value of -t: a time format of sreport, a unit of energy, or both.
 
-        The time format alone also sets the unit of energy: `Seconds` J, `Hours` Wh, the others kWh.
+        A time format without a unit of energy also sets that unit: `Seconds` sets J, `Hours` Wh, and the
+        others kWh.
 
         Raises:
             UsageError: a word is neither a time format nor a unit of energy, or two words set the same unit.
@@ -160,7 +161,7 @@ def scaled_text(value: int, divisor: int, decimals: int) -> str:
 
 
 def exact_energy(microjoules: int, unit: EnergyUnit) -> str:
-    """Return an energy for programs, without trailing zeros; exact in J, kJ and MJ."""
+    """Return an energy as text for programs, without trailing zeros. The text is exact in J, kJ and MJ."""
     text = scaled_text(microjoules, unit.microjoules, _EXACT_DECIMALS[unit])
     return text.rstrip("0").rstrip(".")
 

@@ -60,7 +60,7 @@ _WHOLE_NODES: Final = {
     _SHARING: frozenset({"NO", "USER", "MCS", "TOPO"}),
     _EXCLUSIVE: frozenset({"NODE", "USER", "MCS", "TOPO"}),
 }
-"""Values, by field, of jobs on whose nodes no job of another user runs."""
+"""By field, the values that mean that no job of another user runs on the nodes of a job."""
 _NODES_AGE_S: Final = 600.0
 _LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
