@@ -1,7 +1,7 @@
 """Cache of files that every lab needs and that take seconds to make: an empty database, the NVML stub.
 
-The cache is in the user's cache directory, `$XDG_CACHE_HOME/senergy-lab` or `~/.cache/senergy-lab`. It may be
-deleted at any time.
+The cache is in the user's cache directory, `$XDG_CACHE_HOME/senergy-lab` or `~/.cache/senergy-lab`. The cache
+may be deleted at any time.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def run_budget_step(
 
 
 def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: float, over_s: float) -> str:
-    """Return one line with the result of this last part of the demonstration.
+    """Return one line with the result of the budget part of the demonstration.
 
     Args:
         before: state of the budget before the limit was lowered.

@@ -282,7 +282,7 @@ def _senergyd(plan: DaemonPlan, name: str, command: Sequence[str]) -> StartupSte
 def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
     """Return the startup step of the slurmd of a node. slurmd writes a log file in addition to its output.
 
-    HWLOC_COMPONENTS prevents hwloc from reading the CPUID of the real processor.
+    The step sets HWLOC_COMPONENTS, so that hwloc does not read the CPUID of the real processor.
     """
     return StartupStep(
         f"{name} slurmd",

@@ -144,7 +144,7 @@ def _interpolate(epp: int) -> float:
 def _rounded_to_table(cpufreq: CpufreqProfile, request: FrequencyRequest, khz: float) -> int:
     """Return a frequency in kHz rounded as the driver does.
 
-    Drivers with a frequency table use the next lower entry. The first entry enables turbo.
+    Drivers with a frequency table round down to an entry of the table. The first entry enables turbo.
     """
     table = cpufreq.available_khz
     if not table:

@@ -140,10 +140,10 @@ class GpuModel:
 
 
 def _table_clock(table: tuple[int, ...], locked_range: tuple[int, int] | None) -> int:
-    """Return the maximum clock of a descending clock table that is within a locked range.
+    """Return the maximum clock within a locked range.
 
-    A `locked_range` of None means that clocks are not locked. If no clock of the table is within the range,
-    return the minimum clock.
+    `table` lists the clocks in descending order. A `locked_range` of None means that clocks are not locked.
+    If no clock of the table is within the range, return the minimum clock.
     """
     if locked_range is None:
         return table[0]

@@ -37,8 +37,9 @@ def default_size(
 ) -> float:
     """Return the problem size that takes `full_speed_s` seconds on the whole idle device at full speed.
 
-    Full speed is the maximum frequency for the number of cores without a power limit. The device is all CPU
-    packages of the node, or one GPU. For a looped kernel, a size below 1 shortens the kernel's only cycle.
+    At full speed there is no power limit, and all cores run at the maximum frequency for their number. The
+    device is all CPU packages of the node, or one GPU. For a looped kernel, a size below 1 shortens the
+    kernel's only cycle.
 
     Raises:
         UsageError: the kernel or device is unknown, the run time is not positive, or the profile has no such

@@ -81,9 +81,9 @@ def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None =
     Args:
         name_or_path: a name in `profile_names()`, the name of a random profile (see `draw_profile`), or a
             path that ends in `.toml`.
-        overrides: values by dotted key, for example `{"cpufreq.driver": "acpi-cpufreq"}`. An overridden
-            driver also sets its default governor and energy performance preference, unless these are
-            overridden too.
+        overrides: values by dotted key, for example `{"cpufreq.driver": "acpi-cpufreq"}`. If the driver is
+            overridden, the governor and the energy performance preference are the defaults of the new driver,
+            unless they are overridden too.
 
     Raises:
         ConfigError: the name is unknown, the file is unreadable, or a key is unknown, missing or invalid.

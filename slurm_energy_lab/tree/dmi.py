@@ -22,7 +22,7 @@ _EXTENDED, _LARGEST_MB = 0x7FFF, 0x7FFE
 
 
 def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
-    """Add the entry point and the table to a file tree."""
+    """Add the files with the SMBIOS entry point and the table of DIMMs to a file tree."""
     modules = [_module(memory, number) for number in range(memory.dimms)]
     table = b"".join([*modules, _structure(_END_OF_TABLE, len(modules), b"")])
     tree.add(f"{FOLDER}/DMI", File(table, 0o400, size=len(table)))

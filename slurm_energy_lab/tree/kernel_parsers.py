@@ -66,7 +66,7 @@ def scanned_integer(data: bytes) -> int:
 def boolean(data: bytes) -> bool:
     """Parse a Boolean as `kstrtobool` does.
 
-    The first letters of yes, no, true, false, 1, 0, on or off decide.
+    As in Linux, only the first character counts (y, t, 1; n, f, 0), or the first two for `on` and `off`.
 
     Raises:
         OSError: EINVAL for any other text.

@@ -163,10 +163,10 @@ class ProcessGroups:
         return numbers
 
     def _shares_namespace(self, tid: int, caller: int, ids: list[int], depth: int) -> bool:
-        """Return whether a task is in the namespace of `caller` or in one of its descendants.
+        """Return whether a task is in the PID namespace of `caller` or in a descendant of this namespace.
 
-        A descendant namespace is recognised by its depth alone. This is enough, because the nodes of a lab
-        are sibling namespaces, and each task of a node has an ancestor in the node's namespace.
+        A descendant namespace is recognised by its depth alone. The depth is sufficient, because the nodes of
+        a lab are sibling namespaces, and each task of a node has an ancestor in the node's namespace.
         """
         if len(ids) == depth:
             return self._namespace(tid) == self._namespace(caller)

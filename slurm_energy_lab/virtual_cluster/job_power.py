@@ -39,7 +39,7 @@ def job_power(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> Pend
     Args:
         profile: hardware of the nodes.
         job: the pending job.
-        known: power and response curve of the program that the controller knows.
+        known: the program's power and response curve, as the controller knows them.
     """
     groups, idle = pending_groups(profile, job, known)
     economic = economic_power(groups, idle)
@@ -63,7 +63,7 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
     Args:
         profile: hardware of the nodes.
         job: the pending job.
-        known: power and response curve of the program that the controller knows.
+        known: the program's power and response curve, as the controller knows them.
     """
     cpu, gpu = profile.cpu, profile.gpu if job.partition == "gpu" else None
     count = np.array([cpu.packages, gpu.count] if gpu else [cpu.packages], np.int64) * job.nodes
