@@ -267,7 +267,10 @@ def set_override(connection: Connection, cluster: str, override: LimitOverride, 
 
 
 def clear_override(connection: Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
-    """Delete a live limit and store the change. Return False if the budget had no live limit."""
+    """Delete a live limit and store the change in the audit trail.
+
+    Return False if there was no live limit.
+    """
     columns = _overrides.c
     with transaction(connection):
         deleted = connection.execute(

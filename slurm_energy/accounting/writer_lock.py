@@ -102,7 +102,7 @@ def lock_connection(connection: Connection, name: str) -> None:
 
 
 def adopt_owner(path: Path) -> None:
-    """Give a file that root created to the owner of its directory.
+    """Change the owner of a file that root created to the owner of the file's directory.
 
     The owner of the directory is the user who runs senergyctld.
 

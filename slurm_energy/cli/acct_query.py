@@ -195,7 +195,7 @@ def _identity(item: AccountedRecord) -> tuple[str, str, int, int, str | None]:
 def _with_derived_values(
     rows: list[AcctRow], columns: Sequence[Column[AcctRow]], client: ControllerClient
 ) -> list[AcctRow]:
-    """Return the rows with the derived values that the columns need beyond energy."""
+    """Return the rows with the values derived from energy, such as emissions, that the columns need."""
     if acct_row_fields.needs_baseline(columns):
         rows = with_untuned_runs(rows, client)
     return with_footprints(rows, client) if acct_row_fields.needs_footprint(columns) else rows

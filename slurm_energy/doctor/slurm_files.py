@@ -97,7 +97,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
 
 
 def _policy_file(arguments: Iterable[str]) -> tuple[str, str]:
-    """Return the policy file that energy.so uses or expects, and why energy.so uses none.
+    """Return the policy file that energy.so uses or expects, and the reason if energy.so uses no policy file.
 
     Args:
         arguments: arguments of energy.so in plugstack.conf.

@@ -1,4 +1,7 @@
-"""Texts of emissions and money for people: one fixed number of digits per column, unknown values empty."""
+"""Texts of emissions and money for readers.
+
+Numbers are rounded to a few digits. The text of an unknown value is empty.
+"""
 
 from __future__ import annotations
 

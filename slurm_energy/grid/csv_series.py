@@ -1,4 +1,7 @@
-"""Series of carbon intensity or price in CSV: columns time and value. The second header names the unit."""
+"""Series of carbon intensity or price in CSV.
+
+A file has a column of times and a column of values. The header of the second column names the unit.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _CARBON_UNITS: Final = {
 
 
 def carbon_unit_factor(unit: str) -> float:
-    """Return the factor from a unit of carbon intensity to grams per kWh.
+    """Return the factor that converts a carbon intensity in the given unit to grams per kWh.
 
     Args:
         unit: unit such as `g/kWh`, `gCO2eq/kWh`, `kg/MWh` or `lb/MWh`; `_per_` may replace the slash.
@@ -57,7 +57,7 @@ def carbon_unit_factor(unit: str) -> float:
 
 
 def price_unit_factor(unit: str, currency: str) -> float:
-    """Return the factor from a unit of price to the price per kWh.
+    """Return the factor that converts a price in the given unit to the price per kWh.
 
     Args:
         unit: unit such as `EUR/kWh`, `EUR/MWh` or `ct/kWh`; `_per_` may replace the slash.

@@ -207,7 +207,10 @@ def _thinned(values: Floats) -> Floats:
 
 
 def _schedule(policy: str, outcome: SimulationResult, count: int) -> str:
-    """Draw the first `count` jobs as bars in the order of their start. The colour shows the user."""
+    """Draw the first `count` jobs as bars in the order of their start.
+
+    The colour of a bar shows the job's user.
+    """
     accounts, work = outcome.accounts, outcome.workload
     started = np.flatnonzero(~np.isnan(accounts.start_s))
     order = started[np.argsort(accounts.start_s[started], kind="stable")][:count].tolist()

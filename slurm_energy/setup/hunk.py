@@ -58,7 +58,7 @@ def from_document(document: dict[str, Any]) -> Hunk:
 
 
 def apply(text: str, hunks: Iterable[Hunk]) -> str:
-    """Return the text after the replacements. All offsets refer to the given text.
+    """Return the text with the replacements of all hunks. The offsets of all hunks refer to the given text.
 
     Insertions at the same offset keep the order of `hunks`.
     """

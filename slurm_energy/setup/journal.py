@@ -107,7 +107,7 @@ class SetupJournal:
         return max((entry.number for entry in self.entries), default=0) + 1
 
     def record(self, entry: SetupEntry) -> None:
-        """Add or replace the entry with this number, and force the journal to disk."""
+        """Add an entry, or replace the entry with the same number, and force the journal to disk."""
         others = [one for one in self.entries if one.number != entry.number]
         self.entries = sorted([*others, entry], key=lambda one: one.number)
         self._save()

@@ -20,7 +20,7 @@ NO_VALUES: Final = frozenset(("", "(null)", "N/A", "None", "NONE"))
 
 
 def new_delimiter() -> str:
-    """Return a random delimiter. No job name chosen before this call can contain it."""
+    """Return a random delimiter. No job name that was chosen before this call can contain this delimiter."""
     return f"<{secrets.token_hex(8)}>"
 
 
@@ -102,7 +102,7 @@ class FixedWidth:
         return Command(argv, encoding=BYTE_PER_CHARACTER)
 
     def rows(self, output: str, what: str) -> Iterator[list[str]]:
-        """Split the output of a command that `command` returned into rows.
+        """Split output into rows. The output is that of a command that the method `command` returned.
 
         Each row is a list with the text of each field.
 

@@ -109,7 +109,7 @@ def read_deferred_runs(
 
 
 def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
-    """Return the runs that rows of a query describe. The rows have one node record and one decision each."""
+    """Return the runs that rows of a query describe. Each row has one node record and one decision."""
     by_run: dict[tuple[int, int], dict[int, Any]] = {}
     eligible_s: dict[int, float] = {}
     for row in rows:

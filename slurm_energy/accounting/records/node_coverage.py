@@ -11,7 +11,7 @@ from slurm_energy.accounting.usage.usage_queries import WindowUsage
 def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:
     """Return, by cluster, the node-seconds in which nodes were off, and the microjoules used meanwhile.
 
-    The energy is None if the energy of any of these times is unknown.
+    The second number is None if the energy in any of these node-seconds is unknown.
     """
     time, energy = SUM_COLUMNS.index("node_seconds"), SUM_COLUMNS.index("total_uj")
     result: dict[str, tuple[int, int | None]] = {}

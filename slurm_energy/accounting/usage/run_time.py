@@ -1,7 +1,7 @@
 """CPU and GPU time of a job's run, by hour and between any two times.
 
 Slurm's accounting states for how long a run was suspended, but not when. Therefore the time in which the run
-was active counts as evenly distributed over the run. Its sum over the whole run is exact.
+was active counts as evenly distributed over the run. The sum of the active time over the whole run is exact.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def checked(samples: Iterable[Sample], provider: GridProvider) -> list[Sample]:
 
 
 def step_ends(points: Sequence[tuple[float, float]], step_s: float) -> list[Sample]:
-    """Return samples that each hold for `step_s`. The times and values may be in any order."""
+    """Return samples that each hold for `step_s`. The points, pairs of time and value, may have any order."""
     return [(time_s, time_s + step_s, value) for time_s, value in points]
 
 

@@ -196,7 +196,7 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
 
 
 def _nearest(cells: Mapping[str, str], usages: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the records nearest in time to a row of sacct; None if all exceed the tolerated clock skew."""
+    """Return the records nearest in time to a row of sacct; None if all are beyond the clock skew."""
     start, end = seconds_of(cells, "Start"), seconds_of(cells, "End")
     if start is None:
         start = seconds_of(cells, "Submit") or 0.0

@@ -55,7 +55,7 @@ class ComparedWork:
 
     @property
     def baseline(self) -> PolicyVariant:
-        """The first variant, with which the others are compared. An untuned variant comes first."""
+        """The first variant, with which the others are compared: the untuned variant if there is one."""
         return self.variants[0]
 
 
