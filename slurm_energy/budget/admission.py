@@ -46,7 +46,7 @@ def admit_in_order(
     Args:
         job_watts: power that must be free for each job, in the order of starts, shape (m,). It is the power
             that the start of the job adds above idle, plus the power that the job must leave to running jobs.
-        members: fraction of each job's power that counts under each budget, 0 to 1, shape (b, m).
+        members: fraction of each job's power that counts towards each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
         stops_at: for each job, whether all later jobs must wait if this job does not fit, shape (m,). None
             means False for all jobs.

@@ -2,9 +2,9 @@
 
 A ceiling is the maximum power limit that the controller allows a device.
 
-A ceiling is lowered at once, but counts at its old value until the node confirms the new value. A ceiling is
-raised only within power that is confirmed as free. Therefore the sum of the ceilings in the hardware never
-exceeds a budget, whatever the order of polls, lost messages and restarts.
+A ceiling is lowered at once. In the sum of the ceilings, its old value is used until the node confirms the
+new value. A ceiling is raised only within power that is confirmed as free. Therefore the sum of the ceilings
+in the hardware never exceeds a budget, whatever the order of polls, lost messages and restarts.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class _NodeCeilings:
 class CeilingCommitment:
     """Confirmed and granted ceilings of all devices. Each device has a row in the columns.
 
-    Call `report` for each poll, `grant` for each decision of the controller, then store `unsaved`, and only
-    then call `decision` for the nodes that fetch their ceilings. After a restart, the stored state is an
-    upper bound of the ceilings that nodes may have received.
+    Call `report` for each poll, and `grant` for each decision of the controller. After `grant`, store the
+    result of `unsaved`, and only then call `decision` for the nodes that fetch their ceilings. After a
+    restart, the stored state is an upper bound of the ceilings that nodes may have received.
 
     Args:
         deadband_watts, deadband_ratio: minimum change of a ceiling, absolute and relative. Smaller
@@ -109,7 +109,7 @@ class CeilingCommitment:
 
     @property
     def reserved_watts(self) -> Floats:
-        """Power of each device that counts under the budgets, by row.
+        """Power by which each device counts towards its budgets, by row.
 
         This power is the larger of the held and the granted ceiling.
         """
@@ -129,7 +129,7 @@ class CeilingCommitment:
     def register(self, node: str, nameplate_watts: Mapping[str, float]) -> None:
         """Add a node or new devices of a node.
 
-        New devices count at nameplate until the node confirms lower ceilings.
+        New devices count with their nameplate power until the node confirms lower ceilings.
 
         Args:
             node: Slurm's name of the node.
@@ -217,7 +217,7 @@ class CeilingCommitment:
             target_watts: target of each ceiling, by row.
             budgets: all budgets in force.
             now_s: time on a monotonic clock.
-            lowest_watts: minimum power at which each device counts, by row, even if its ceiling is lower. A
+            lowest_watts: minimum power by which each device counts, by row, even if its ceiling is lower. A
                 device may draw more power than its ceiling, or a job may start with a limit above the
                 ceiling. None means that only ceilings count.
         """
@@ -242,7 +242,7 @@ class CeilingCommitment:
         self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
-        """Count a node at nameplate power after a decision has told the node that no budget applies."""
+        """Count a node with its nameplate power after a decision has told the node that no budget applies."""
         state = self._nodes.get(node)
         rows = [] if state is None else list(state.rows.values())
         if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):
@@ -282,7 +282,8 @@ class CeilingCommitment:
         """Continue from stored states. Call this method once, before the first poll.
 
         Returns:
-            Nodes whose stored state is damaged. They count as unknown, like nodes that have never reported.
+            Nodes whose stored state is damaged. The ceilings of these nodes count as unknown, like those of
+            nodes that have never reported.
         """
         damaged = []
         for name, data in states.items():
@@ -294,7 +295,7 @@ class CeilingCommitment:
         return damaged
 
     def _add_row(self, node: int, nameplate_watts: float) -> int:
-        """Add a device, which counts at nameplate, and return its row."""
+        """Add a device, which counts with its nameplate power, and return its row."""
         row = self._count
         if row == len(self._node_of_row):
             self._node_of_row = np.append(self._node_of_row, np.zeros(row, np.int64))
@@ -362,7 +363,7 @@ def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget])
 
     Args:
         raises: requested increase of each ceiling, by row.
-        base: power of each device that counts under the budgets without the raise, by row.
+        base: power by which each device counts towards its budgets without the raise, by row.
         budgets: budgets that the ceilings must keep.
     """
     part = np.ones(len(raises))

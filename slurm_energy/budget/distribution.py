@@ -42,7 +42,7 @@ def distribute(
         groups: n groups of devices.
         budgets: b budgets.
         policy: policy that orders the reductions of power.
-        limits: characteristic limits of the groups; None means that they are computed.
+        limits: characteristic limits of the groups; None means that the function computes these limits.
     """
     limits = limits or group_limits(groups)
     order = lowering_order(groups, limits, policy)

@@ -140,7 +140,10 @@ def _limit_at_time(groups: PowerGroups, allowed: Floats) -> Floats:
 
 
 def _sum_by_job(job_id: Ints, values: Floats) -> Floats:
-    """Return for each group the sum of the values of its job's groups. A group without a job counts alone."""
+    """Return for each group the sum of the values of its job's groups.
+
+    If a group has no job, the sum is the group's own value.
+    """
     jobs, row = np.unique(job_id, return_inverse=True)
     if len(jobs) == 0:
         return np.zeros(0)

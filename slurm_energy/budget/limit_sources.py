@@ -213,7 +213,8 @@ class SignalLimit:
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
         """Return no change, because future values are unknown.
 
-        A loss of the signal is no step, because the next value is expected to arrive in time.
+        The fall of the limit when the signal is lost is not included, because the next value is expected to
+        arrive in time.
         """
         return ()
 

@@ -2,7 +2,7 @@
 
 The nodes are found by contradictions in the nodes' polls.
 
-A distrusted node counts at its nameplate power, because neither its power nor its ceilings are certain.
+A distrusted node counts with its nameplate power, because neither its power nor its ceilings are certain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns of a budget decision: groups of devices that share a power limit, and the budgets above them."""
+"""Columns of a budget decision: groups of devices with a common power limit, and budgets over the groups."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PowerGroups:
         draw_watts: expected power of one device without a limit, as an upper quantile.
         floor_watts: minimum limit per device that a budget may set while the job runs; at least `min_watts`.
         level_watts: possible limits per device in ascending order, shape (n, k).
-        time_ratio: time per unit of work at each of these limits, divided by the time without a limit. It is
-            at least 1 and does not increase; shape (n, k).
+        time_ratio: time per unit of work at each of these limits, divided by the time without a limit. The
+            ratios are at least 1 and do not increase from one limit to the next; shape (n, k).
         power_ratio: power of the device at each of these limits, relative to `draw_watts`, shape (n, k).
         slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN means no slowdown limit.
         weight: number of nodes of the job, which is the weight of the job's slowdown; 0 for devices

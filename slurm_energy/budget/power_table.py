@@ -105,7 +105,7 @@ class PartitionPower:
     gpu_model: str = ""
 
     def job_watts(self, nodes: int, cpus: int, gpus: int, gpu_kind: str = "", *, exclusive: bool) -> float:
-        """Return the maximum power that a job can add.
+        """Return the maximum power in watts that a job can add above idle.
 
         Args:
             nodes: number of nodes; the minimum number if the job requests none.
@@ -134,7 +134,8 @@ def partition_powers(
 ) -> dict[str, PartitionPower]:
     """Return the power of each partition. The key `ANY_PARTITION` applies to all other partitions.
 
-    A node that has not reported counts as the largest reported node of its partition, or else of the cluster.
+    A node that has not reported is assumed to equal the largest reported node of its partition, or of the
+    cluster if no node of the partition has reported.
 
     Args:
         nodes: nodes of the cluster.

@@ -1,9 +1,9 @@
 """Lowest power limit that each device keeps in practice.
 
-A device may not reach the whole range of limits that its driver states. At its minimum frequency and under
-full load, a package or GPU may draw more than a low limit. The stated range of packages often has no lower
-bound at all. A ceiling that a device exceeds does not bound the device's power. The power of a
-device that exceeds its ceiling is the device's lowest reachable limit.
+A device may not reach the whole range of limits that its driver states. Under full load, a package or GPU may
+draw more than a low limit even at its minimum frequency. The stated range of packages often has no lower
+bound at all. A ceiling that a device exceeds does not bound the device's power. The power of a device that
+exceeds its ceiling is the device's lowest reachable limit.
 
 The lowest reachable limit depends on the program and is therefore unknown when a job starts. Until the power
 of the job shows this limit, the device counts with a power that nearly no program exceeds at the device's
@@ -66,7 +66,7 @@ class ReachableLimits:
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def start_watts(self, name: str) -> float:
-        """Return the power that a device may draw at its lowest limit, while it is idle or its jobs start.
+        """Return the power that a device may draw at its lowest limit while it is idle or jobs start on it.
 
         The result is 0 after the device's jobs have started.
         """

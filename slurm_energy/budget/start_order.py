@@ -96,7 +96,7 @@ def order_starts(
 def _left_by(jobs: Sequence[PowerRequest], headroom: Floats) -> list[float]:
     """Return the power under each budget that remains after the start of jobs.
 
-    The power before the start counts as at least 0.
+    If the power before the start is negative, it counts as 0.
     """
     left: list[float] = np.maximum(headroom, 0.0).tolist()
     for job in jobs:

@@ -193,9 +193,9 @@ def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: Signal
     """Return the plan of the policies `cheapest` and `cleanest`.
 
     A job starts at once if the cost of starting now is among the lowest costs of all starts within the job's
-    slack. The option `best_share` is the fraction of the starts that count as lowest. A job also starts at
-    once if no later start saves more than `min_saving`. Otherwise the job starts at the best slot that has
-    room. Jobs with the earliest latest start choose first.
+    slack. The option `best_share` is the fraction of the starts whose costs count as lowest. A job also
+    starts at once if no later start saves more than `min_saving`. Otherwise the job starts at the best slot
+    that has room. Jobs choose their slots in the order of their latest starts.
 
     Args:
         queue: the pending jobs.
@@ -221,7 +221,7 @@ def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: Signal
     Args:
         queue: the pending jobs.
         table: the deferrable jobs and the candidate starts.
-        slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room. It may then
+        slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room. Such a job may
             start at once.
         signal: the signal that was minimised.
     """

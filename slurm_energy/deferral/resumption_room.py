@@ -1,4 +1,4 @@
-"""Check that suspended jobs will have free resources when they are planned to resume."""
+"""Check that free resources are left for suspended jobs at the times at which they should resume."""
 
 from __future__ import annotations
 

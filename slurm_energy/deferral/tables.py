@@ -171,9 +171,9 @@ class DeferralPlan:
 
     Attributes:
         job_id: number of the job.
-        start_s: earliest start that the policy grants. It is not before `now_s` and not after the job's
-            latest start. The value is `now_s` if the job may start at once, for example because its latest
-            start has passed.
+        start_s: earliest start that the policy grants. This start is not before `now_s` and not after the
+            job's latest start. The value is `now_s` if the job may start at once, for example because its
+            latest start has passed.
         reason: reason for the planned start, a `DeferralReason`.
         cost_now: expected cost of starting at once, in `unit`; NaN if unknown.
         cost: expected cost of the planned start, in `unit`; NaN if unknown.

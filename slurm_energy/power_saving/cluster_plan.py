@@ -1,6 +1,6 @@
-"""Decision which nodes of a cluster to power down or up.
+"""Choice of the nodes of a cluster to power down or up.
 
-The decision considers all pools and partitions.
+The choice takes all pools and partitions into account.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class DemandForecast:
             nodes: numbers of nodes, shape (k,).
 
         Returns:
-            Probabilities, shape (k, h). They do not decrease with time, and do not increase with the number
-            of nodes.
+            Probabilities, shape (k, h). The probabilities do not decrease with time, and do not increase with
+            the number of nodes.
         """
         key = (known.tobytes(), np.asarray(nodes, np.float64).tobytes())
         probability = self._probabilities.get(key)

@@ -200,8 +200,8 @@ def plan_pool(
 def expected_saving_joules(energy: NodeEnergy, horizon_s: Floats, probability: Floats) -> Floats:
     """Return the expected saving if a node is off from now until it is needed, for each rank, shape (k,).
 
-    An idle gap that lasts longer than the forecast counts with the length of the forecast. The saving is
-    therefore underestimated.
+    The forecast has a limited length. An idle gap that may last longer counts only with this length, so the
+    saving is underestimated.
 
     Args:
         energy: power and duration of the nodes' power states.
@@ -225,7 +225,7 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 
 
 def _count_kept(wanted: Bools, limit: int) -> int:
-    """Return how many ranks are kept on: all ranks up to the last wanted rank below `limit`."""
+    """Return the number of nodes that stay on: all ranks up to the last wanted rank below `limit`."""
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0
 

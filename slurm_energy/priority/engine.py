@@ -244,7 +244,7 @@ class PriorityEngine:
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the places of all jobs, their site factors, and the rows of newly ranked jobs.
+        """Return the place and the site factor of each job, and the queue rows of newly ranked jobs.
 
         A place or site factor of 0 marks a job that is not ranked. As few site factors as possible are
         changed.
@@ -271,8 +271,8 @@ class PriorityEngine:
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
         """Return the rows of unranked pending jobs that still have a site factor set by senergyctld.
 
-        Such jobs exist in portable mode only. With their old site factors, they would go before all other
-        jobs in a partition that is no longer ranked.
+        Such jobs exist in portable mode only. With their old site factors, these jobs would go before all
+        other jobs in a partition that is no longer ranked.
         """
         applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
         at: Ints = np.flatnonzero(

@@ -336,7 +336,8 @@ def decisive(terms: Mapping[str, Term], first: int, second: int) -> str | None:
     Return None if no term favours the first job.
 
     If the score is a sum, the contributions of the terms are compared. If it is a product, the logarithms of
-    the factors are compared. A term without effect on a job counts as neutral for that job.
+    the factors are compared. For a job on which a term has no effect, the contribution of the term is 0 or
+    its factor 1.
     """
     speaks = {name: _favour(term, first) - _favour(term, second) for name, term in terms.items()}
     best = max(speaks, key=lambda name: speaks[name], default=None)

@@ -43,8 +43,8 @@ class AssignedShape:
 class InterventionState:
     """State about the interventions made so far.
 
-    The state is kept between cycles and across reloads of the configuration. At the start it is loaded from
-    the database.
+    The state is kept between cycles and across reloads of the configuration. When senergyctld starts, the
+    state is loaded from the database.
 
     Attributes:
         loaded: whether interventions from before this process were read from the database.
@@ -88,7 +88,7 @@ class InterventionState:
                 )
 
     def record_interruption(self, job_id: int, now_s: float) -> None:
-        """Record that a job was preempted, and protect it from further preemption for some time.
+        """Record that a job was preempted, and protect the job from further preemption for some time.
 
         Preemption selects the jobs that waste the least energy. A job that has just restarted would waste the
         least, so the same job would be selected again and again without protection.

@@ -118,8 +118,8 @@ def combined(
 
     Also return the division of work of each mixed shape, by index of the shape.
 
-    The source of a mixed shape's prediction is the least certain source among its types. The number of runs
-    is the minimum over the types.
+    The prediction of a mixed shape has the least certain source among those of its GPU types. The number of
+    runs is the minimum over the GPU types.
 
     Args:
         predicted: predictions of the component rows.

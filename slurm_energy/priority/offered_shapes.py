@@ -104,8 +104,8 @@ class OfferedShapeProvider:
             function is called at most once per queue, and only if a job offers shapes.
         blocked_shapes: (job id, shape) pairs that count as not fitting.
         keeps_request: function that returns, for (job id, submission time, restart count), whether the job
-            must keep its original request. Such a job is ranked by its original request. Otherwise it could
-            gain a better place by a shape that it will never have.
+            must keep its original request. Such a job is ranked by its original request. Otherwise the job
+            could gain a better place by a shape that it will never have.
     """
 
     def __init__(

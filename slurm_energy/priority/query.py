@@ -1,6 +1,6 @@
 """Selection of a snapshot's jobs that match a user's query and that the user may see.
 
-This module knows neither HTTP nor the texts of responses.
+This module depends neither on HTTP nor on the texts of responses.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class PriorityQuery:
 
     Attributes:
         users: login names, or uids as text.
-        neighbours: whether to return also the jobs directly before and after each matching job.
-        state: whether to return also the columns from which the order was computed.
+        neighbours: whether the result also contains the jobs directly before and after each matching job.
+        state: whether the response also contains the columns from which the order was computed.
         visible: restriction to jobs that the caller may see; None means no restriction.
     """
 

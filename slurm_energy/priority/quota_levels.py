@@ -1,4 +1,4 @@
-"""Use of quotas: calendar periods, levels of use, and the decision which quota limits a user's jobs.
+"""Use of quotas: calendar periods, levels of use, and choice of the quota that limits a user's jobs.
 
 The module does not need numpy.
 """

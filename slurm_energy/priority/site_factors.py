@@ -1,6 +1,6 @@
 """Site factors for Slurm: integers that decrease from place to place in the queue. Pure functions.
 
-This module knows nothing about jobs, scores or how Slurm receives the factors.
+This module does not depend on jobs, scores or the way in which Slurm receives the factors.
 """
 
 from __future__ import annotations

@@ -170,9 +170,9 @@ class DecayedUsage:
     def _owners(self, records: list[ConsumptionRecord]) -> list[Association]:
         """Return the association (Slurm account, user) of each record.
 
-        Slurm reports the account some seconds after the end of a job. Until then the job would count for no
-        association, and the user's next job would rank too high. A record without an account therefore counts
-        for the user's account if the user has only one.
+        Slurm reports the account some seconds after the end of a job. Until then the usage of the job would
+        belong to no association, and the user's next job would rank too high. If the user has only one
+        account, a record without an account is therefore assigned to this account.
         """
         accounts: dict[str, set[str]] = {}
         for account, user in self._rows if any(not record.account for record in records) else ():
@@ -205,8 +205,8 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 def shares_of(associations: list[Association], share_by_association: Mapping[Association, float]) -> Floats:
     """Return the normalised share of each association, NaN if unknown.
 
-    If some shares are known, records without a Slurm account get a share of 0, because a mean share would
-    reduce the shares of the other associations.
+    If some shares are known, an association without a Slurm account gets a share of 0, because a mean share
+    would reduce the shares of the other associations.
     """
     unknown = {"": 0.0} if share_by_association else {}
     shares = [share_by_association.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]

@@ -38,7 +38,7 @@ def admit(
 
     Args:
         ranking: result of the policy for n jobs.
-        job_id: job ids, shape (n,); they order jobs with equal scores.
+        job_id: job ids, shape (n,). Among jobs with equal scores, the lower id comes first.
         table: the alternatives of all jobs, m rows.
         free: number of free GPUs by kind of hardware; not modified.
         power_watts: power that each alternative adds to the cluster, shape (m,).

@@ -18,8 +18,8 @@ class Discipline(StrEnum):
 
     strict: jobs start in order; no job starts before a higher-ranked job. easy: the first job that cannot
     start gets a reservation; later jobs may start if they do not delay this reservation. conservative: a job
-    may start before higher-ranked jobs if it delays none of them. packing: every job that fits starts, at
-    regular intervals (thesis, 5.3.2.4).
+    may start before higher-ranked jobs if the start delays none of these jobs. packing: every job that fits
+    starts, at regular intervals (thesis, 5.3.2.4).
     """
 
     STRICT = "strict"

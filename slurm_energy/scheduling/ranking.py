@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Component of the jobs' scores. Terms explain scores to users; decisions do not use them.
+    """Component of the jobs' scores. Terms only explain scores to users and have no effect on decisions.
 
     Attributes:
         value: value for each of n jobs, shape (n,). NaN means that the term does not apply to the job.
@@ -79,9 +79,9 @@ class Ranking:
         score: within a tier, jobs with a lower score go first; +inf means that the job cannot run now.
         choice: row of the alternative (way to run the job) that was chosen; -1 if no alternative is possible
             now.
-        terms: components of the score by name, as they were before aged jobs were put first. The score is
-            minus the sum of the contributions of terms with a weight, or the product of the terms with a
-            power. Terms that have neither a weight nor a power are shown for comparison only.
+        terms: components of the score by name. The components do not show that aged jobs were put first. The
+            score is minus the sum of the contributions of terms with a weight, or the product of the terms
+            with a power. Terms that have neither a weight nor a power are shown for comparison only.
     """
 
     tier: Ints
@@ -100,7 +100,7 @@ class Ranking:
 
 
 def fault(ranking: Ranking, queue: Queue) -> str:
-    """Return why a ranking is invalid for a queue, in one line. Return an empty string if it is valid."""
+    """Return why a ranking is invalid for a queue, in one line; an empty string if the ranking is valid."""
     if not isinstance(ranking, Ranking):
         return f"it returned {type(ranking).__name__}, not a Ranking"
     count, first = queue.jobs.count, queue.alternatives.first

@@ -32,7 +32,8 @@ class Policy:
         keeps_budget: whether the policy starts a job only if the predicted power stays within the cluster's
             budget.
         preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
-        weights: names of the weights that the ranking function reads; None if they are not declared.
+        weights: names of the weights that the ranking function reads; None if the function does not declare
+            its weights.
         looks_ahead: whether the ranking function reads `Queue.capacity`.
     """
 
@@ -60,7 +61,7 @@ class Policy:
 
     @property
     def built_in(self) -> bool:
-        """Return whether the policy belongs to this package, in contrast to a site's own policy."""
+        """Return whether the policy belongs to this package and is not a site's own policy."""
         return (getattr(self.function, "__module__", None) or "").startswith(_BUILT_IN)
 
 
@@ -81,7 +82,8 @@ def register(
         name: name in commands and configuration.
         keeps_budget: whether the policy starts a job only if the predicted power stays within the budget.
         preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
-        weights: names of the weights that the function reads; None if they are not declared.
+        weights: names of the weights that the function reads; None if the function does not declare its
+            weights.
         looks_ahead: whether the function reads `Queue.capacity`.
 
     Raises:

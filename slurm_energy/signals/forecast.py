@@ -138,7 +138,8 @@ def backtest_deviation(values: Floats, horizon: int, step_s: float, model: Histo
         model: parameters of the statistical forecast.
 
     Returns:
-        The errors. They do not decrease with the horizon. All are NaN if there are too few past values.
+        The errors. The errors do not decrease with the horizon. All errors are NaN if there are too few past
+        values.
     """
     count = len(values)
     stride = max(1, round(model.backtest_step_s / step_s))

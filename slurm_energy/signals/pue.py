@@ -15,9 +15,9 @@ from slurm_energy.errors import UsageError
 class PueModel:
     """PUE as a polynomial of the outside temperature T: constant + linear T + quadratic T^2.
 
-    Temperatures outside the range of the model are clipped to it. The default is the fit of Xu, Feng and Li,
-    "Temperature Aware Workload Management in Geo-distributed Data Centers" (ICAC 2013), to a cooling system
-    with an economizer. This fit covers cooling only. A site with other losses adds these losses to
+    Temperatures outside the range of the model are clipped to this range. The default is the fit of Xu, Feng
+    and Li, "Temperature Aware Workload Management in Geo-distributed Data Centers" (ICAC 2013), to a cooling
+    system with an economizer. This fit covers cooling only. A site with other losses adds these losses to
     `constant`.
 
     Attributes:

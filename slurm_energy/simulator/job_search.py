@@ -144,7 +144,7 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units, and two maxima of them over the kinds of nodes.
+    """Return the free units by kind of nodes, and two maxima over the kinds.
 
     The first maximum counts all free units. The second maximum is for jobs that would still run when the
     reserved job starts. It excludes the units that the reserved job needs.

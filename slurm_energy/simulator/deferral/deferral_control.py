@@ -113,7 +113,7 @@ class DeferralControl:
         return self._deferral.options.suspend and any(self._workload.checkpointable[job] for job in running)
 
     def _cycle(self, _: None) -> None:
-        """Plan all held jobs again, at the start of a slot."""
+        """Plan the starts of all held jobs again, at the start of a slot."""
         self._cycle_due = False
         if self._deferral.options.suspend:
             self._suspend_expensive()

@@ -34,7 +34,8 @@ class SignalCosts:
 def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: SignalName) -> SignalCosts | None:
     """Return the cost of the jobs and of the cluster, or their emissions.
 
-    If `name` is the price, the result is the cost. If `name` is the carbon intensity, it is the emissions.
+    If `name` is the price, the result is the cost. If `name` is the carbon intensity, the result is the
+    emissions.
 
     Return None if the signal has no source. Cost and emissions include the PUE where the outside temperature
     is known.

@@ -103,8 +103,8 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
 def _csv_lines(rows: Iterator[Record], names: list[str], columns: Mapping[str, str]) -> Iterator[Line]:
     """Yield the values of each record by column name of `WorkloadRows`.
 
-    A record with a wrong number of fields yields only a `submit_s` of None, so that the row counts as
-    unreadable.
+    A record with a wrong number of fields yields only the value None for `submit_s`, so that the record is
+    reported as unreadable.
     """
     indices = {own: names.index(name) for own, name in columns.items()}
     for number, fields in rows:

@@ -106,7 +106,7 @@ def sources_digest() -> bytes:
 
 
 def _ignore_caches_of_other_releases(function: Any) -> None:
-    """Invalidate the cache of a function if it names classes that this release does not have.
+    """Invalidate the cache of a function if the cache names classes that this release does not have.
 
     Numba loads the whole cache before it compares the source. Missing classes would raise an AttributeError.
     """

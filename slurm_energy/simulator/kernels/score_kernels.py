@@ -316,8 +316,8 @@ def user_factors(
         policy: parameters of the scheduling policy.
         unit_s: decayed unit seconds used by each user, shape (u,).
         joules: decayed energy used by each user, shape (u,).
-        share: fair share of each user, shape (u,). For `hades` and `themis` it is divided by the mean share,
-            else by the sum of shares.
+        share: fair share of each user, shape (u,). For `hades` and `themis` the share is divided by the mean
+            share, for other policies by the sum of shares.
         factors: array to which the usage factors are written, shape (u,).
     """
     code = policy.code

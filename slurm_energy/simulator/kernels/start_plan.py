@@ -36,7 +36,7 @@ JOB, CHOICE, AGED = range(3)
 
 
 class StartPlan(NamedTuple):
-    """Planned use of the units of k kinds of nodes. It is allocated for one scheduling pass.
+    """Planned use of the units of k kinds of nodes. The plan is valid for one scheduling pass.
 
     All arrays are empty for policies without a plan.
 
@@ -47,7 +47,7 @@ class StartPlan(NamedTuple):
         urgent_jobs: number of jobs with a deadline. These jobs have the first rows.
         step_s, step_units: times in seconds from which units are free, ascending, and the number of these
             units, shape (k, s).
-        gap_s, gap_units: gaps before planned starts, shape (k, g). They contain the end of each gap in
+        gap_s, gap_units: gaps before planned starts, shape (k, g). The columns are the end of each gap in
             seconds, ascending, and the number of units that are free from now until this end.
         start_s: earliest start of each shape of the job that is being placed, shape (d,).
         placed: jobs that may start now or wait for units, in order; the shapes of these jobs; and whether

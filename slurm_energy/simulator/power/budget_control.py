@@ -261,7 +261,7 @@ class BudgetControl:
             self._interrupt_until_kept(self._binding_watts() if self._pending else self.limit_watts())
 
     def _binding_watts(self) -> float:
-        """Return the limit that the power must keep already now, while decided lower limits are not in force.
+        """Return the limit in watts that the power of the cluster must keep at the present time.
 
         If steps of the budget are announced, the limit is the present budget. If not, a lower budget becomes
         the limit only one control period after its step.

@@ -55,7 +55,7 @@ class PowerColumns:
         )
 
     def pending(self, jobs: Sequence[int], shapes: Sequence[int]) -> PowerGroups:
-        """Return the columns of pending jobs. The columns have no job ids, so that each group counts alone.
+        """Return the columns of pending jobs. Job ids are left out, so that each group is treated separately.
 
         Several shapes of one job would otherwise count as groups that run at the same time.
 

@@ -60,7 +60,7 @@ def settle(users: UserColumns, now_s: float) -> None:
 
 @compiled
 def hold(users: UserColumns, user: int, units: int, watts: float) -> None:
-    """Add the units and power of a job that starts. Negative values remove those of a job that ends.
+    """Add the units and power of a job that starts. For a job that ends, the values are negative.
 
     The usage must already be settled up to this time.
     """
