@@ -208,7 +208,7 @@ class CeilingCommitment:
     ) -> None:
         """Set the ceilings of the next decisions.
 
-        Lower ceilings at once; raise them within confirmed free power.
+        Ceilings are lowered at once, and raised only within power that is confirmed as free.
 
         If not all raises fit under a budget, each device under the budget gets the same fraction of its
         raise. A device under several budgets gets the smallest of their fractions.

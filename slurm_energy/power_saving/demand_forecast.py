@@ -164,7 +164,7 @@ class DemandHistory:
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:
-        """Sample further past moments, as far as the demand after each moment is completely known.
+        """Add courses of the demand after further past moments, as far as these courses are completely known.
 
         Args:
             begin_s: time from which all arrivals are known.

@@ -210,7 +210,7 @@ class PriorityEngine:
         )
 
     def _report_policy(self) -> None:
-        """Log each kind of misbehaviour of a site's own policy once: slow calls, results that vary."""
+        """Log once each kind of fault of a site's own policy: slow calls, and results that vary."""
         for note in observed_calls(self.policy.name).notes(self.policy.name):
             kind = note.partition(":")[0]
             if kind not in self._reported:

@@ -104,10 +104,10 @@ def plan_preemptions(
     """Return one plan, in queue order, for each job at risk that preemption enables to start in time.
 
     No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
-    candidate would not free enough. No job is preempted either if a job past the bound on waiting waits for
-    the same resources, because that job would take the freed resources. On each node, the plan selects the
-    victims whose preemption wastes the least energy. Of all nodes, it selects those on which the least energy
-    is wasted.
+    candidate would not free enough. No job is preempted either if a job that has waited longer than the bound
+    on waiting needs the same resources, because that job would take the freed resources. On each node, the
+    plan selects the victims whose preemption wastes the least energy. Of all nodes, it selects those on which
+    the least energy is wasted.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
@@ -209,10 +209,11 @@ def _reserved_for_aged(
     nodes_of: Collection[int],
     free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
-    """Return the (partition, GPU type) pairs for which jobs past the bound on waiting wait.
+    """Return the (partition, GPU type) pairs that are reserved for aged jobs.
 
-    If a job past the bound fits in the free resources, its pairs are not returned. The resources that this
-    job will take are subtracted from `free`.
+    Aged jobs are pending jobs that have waited longer than the bound on waiting. If an aged job fits in the
+    free resources, its pairs are not returned. The resources that this job will take are subtracted from
+    `free`.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)

@@ -194,8 +194,8 @@ def job_table(
         rows: queue rows of the ranked jobs, shape (n,).
         users: for each ranked job, the row in the table of users that belongs to the job's user, shape (n,).
         now_s: Unix seconds.
-        aged_starts: by uid, the number of jobs that recently started after waiting past the bound; None means
-            that no job started in this way.
+        aged_starts: by uid, the number of recent starts of jobs that had waited beyond the bound; None means
+            that there was no such start.
     """
     uids, started = queue.uid[rows], aged_starts or {}
     cpus = queue.cpus[rows].astype(np.float64)

@@ -81,7 +81,7 @@ def observed_calls(name: str) -> PolicyCalls:
 
 
 def forget_calls(name: str) -> None:
-    """Reset the call statistics of the policy `name`."""
+    """Delete the call statistics of the policy `name`."""
     _calls.pop(name, None)
 
 

@@ -320,7 +320,7 @@ class RunningJobs:
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
 
     def capacity(self) -> UnitCapacity:
-        """Return the capacity: free units, and the units and expected ends of running jobs."""
+        """Return the free units of the cluster, and the units and expected ends of running jobs."""
         runs = list(self.running.values())
         shapes = np.array([run.shape for run in runs], np.int64)
         return UnitCapacity(

@@ -1,4 +1,4 @@
-"""Sweeps: variants of a scenario. A variant has one point of each axis; all combinations occur."""
+"""Sweeps: variants of a scenario, one for each way to choose one point from each axis."""
 
 from __future__ import annotations
 

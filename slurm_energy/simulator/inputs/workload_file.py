@@ -126,7 +126,7 @@ def _scaled(rows: WorkloadRows, factor: float) -> WorkloadRows:
 
 
 def _appended(tables: Sequence[WorkloadRows]) -> list[WorkloadRows]:
-    """Return the tables with shifted times: each begins at the last submission of the previous table."""
+    """Return the tables with shifted times: each table begins at the last submission of the previous one."""
     shifted: list[WorkloadRows] = []
     end_s = 0.0
     for rows in tables:

@@ -1,4 +1,4 @@
-"""Workloads for several sites: shapes for the nodes of each site, and division of the jobs.
+"""Workloads for several sites: shapes for each site, and the jobs of each site.
 
 The module adds shapes on the nodes of each site to a workload. After the placement, it selects the jobs that
 run at one site.
