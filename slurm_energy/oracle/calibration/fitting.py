@@ -179,7 +179,8 @@ def _searched(
         progress: function that the search calls after each segment.
 
     Returns:
-        The calibration with the parameters found, without residuals, and the number of unknowns.
+        Two values. The first is the calibration with the parameters that the search has found; it has no
+        residuals. The second is the number of unknown parameters.
     """
     problem = Problem(hardware, rows, first.theta, dict(first.workloads), saturation)
     unknowns = choose_unknowns(hardware, rows)

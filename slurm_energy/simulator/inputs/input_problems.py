@@ -61,7 +61,7 @@ class InputProblems:
             lines: line numbers.
 
         Raises:
-            UsageError: in strict mode, for the first line.
+            UsageError: strict mode is on. The error names the first of the lines.
         """
         listed = list(lines)
         if not listed:

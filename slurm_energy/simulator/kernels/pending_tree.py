@@ -266,7 +266,7 @@ def width_of(units: int) -> int:
 
 @compiled
 def may_start(pending: PendingJobs, free: Ints) -> bool:
-    """Return whether some shape of a pending job could fit in the free units."""
+    """Return whether the smallest shape of all pending jobs fits in the free units of one kind of nodes."""
     return bool(pending.nodes[1, NODE_SIZE] <= most_free(free))
 
 
