@@ -131,7 +131,10 @@ def _variant(variant: SimulationVariant, colors: Mapping[str, str], scheduled_jo
 
 
 def _bars(variants: Sequence[SimulationVariant], colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return one bar chart per total that is known for any policy: a group per variant, a bar per policy."""
+    """Return one bar chart for each total, such as energy, if the total is known for at least one policy.
+
+    A chart has one group of bars for each variant of the simulation, and one bar for each policy.
+    """
     charts = []
     for key, name, form, factor in _BARS:
         groups = [_bar_group(variant, key, form, factor, colors) for variant in variants]

@@ -172,7 +172,10 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
 
 
 def _throttled_s(meter: JobMeter, elapsed_s: float) -> float | None:
-    """Return the seconds of throttling, limited to `elapsed_s`, which rounding could exceed."""
+    """Return the seconds of throttling, at most `elapsed_s`.
+
+    Without this limit, rounding could yield a value above `elapsed_s`.
+    """
     return None if meter.throttled_s is None else min(meter.throttled_s, elapsed_s)
 
 

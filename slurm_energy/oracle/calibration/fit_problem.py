@@ -264,16 +264,18 @@ class _Groups:
         self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
 
     def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
-        """Return, for each vector, the error of predicted curves of energy-delay product over power limit.
+        """Return the error of predicted curves of energy-delay product over power limit, shape (vectors,).
+
+        Each vector contains one value for every unknown parameter. There is one error for each vector.
 
         For each group, the predicted curve and the measured curve are each divided by their own mean. The two
         results are compared on a logarithmic scale. The result is the weighted mean of the absolute
-        differences, shape (vectors,).
+        differences.
 
         Args:
             seconds: predicted seconds per step, shape (vectors, measurements).
             watts: predicted watts, of the same shape.
-            smoothing: replaces |x| by sqrt(x^2 + smoothing^2).
+            smoothing: the absolute value of a difference d is computed as sqrt(d^2 + smoothing^2).
         """
         error = np.nan_to_num(np.log(seconds * seconds * watts) - self._product)
         error = error - (error @ self._mean) @ self._spread

@@ -79,9 +79,9 @@ def variant_name(job: JobUsage) -> str:
 
 
 def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
-    """Group jobs by work and nodes, then by energy policy and power caps. The order of the jobs is kept.
+    """Group jobs by work and nodes, and each group by energy policy and power caps (variants).
 
-    Within the same work, an untuned variant comes first.
+    In each group the untuned variants precede all others. Otherwise the order of the jobs is kept.
     """
     all_jobs = list(jobs)
     colors = _colors(all_jobs)

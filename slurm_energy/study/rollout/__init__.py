@@ -1,1 +1,1 @@
-"""Step 6 of a study: stages and arms of the deployment, and the configuration keys of the site that it changes."""
+"""Step 6 of a study: stages and arms of the deployment, and the configuration keys that it changes."""
