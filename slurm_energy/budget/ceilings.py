@@ -325,7 +325,7 @@ class CeilingCommitment:
         self._unsaved.add(poll.node)
 
     def _reported_bound(self, device: DeviceReport, row: int) -> float:
-        """Return the maximum power limit that the hardware may hold according to the node's own report."""
+        """Return the highest power limit that may be in force on the device, according to the node."""
         if device.ceiling_watts is None:
             return float(self._watts[0, row])
         return max(device.ceiling_watts, device.limit_watts or 0.0)

@@ -1,4 +1,7 @@
-"""Columns of a budget decision: groups of devices with a common power limit, and budgets over the groups."""
+"""The arrays on which a budget decision works.
+
+Some describe groups of devices with a common power limit, others the budgets that cover these groups.
+"""
 
 from __future__ import annotations
 

@@ -138,5 +138,5 @@ class StepTimeFit:
 
 
 def _differ(count: int, other: int) -> bool:
-    """Return whether two numbers of samples differ enough for an estimate of the slope."""
+    """Return whether two sizes of a batch differ enough to estimate how the step time depends on the size."""
     return max(count, other) > _MIN_SIZE_RATIO * min(count, other)

@@ -136,8 +136,10 @@ def convert_run(
 ) -> tuple[float, float]:
     """Return a run's mean watts per unit under other caps, and the new time divided by the old time.
 
+    A unit is a GPU, or a node for a job without GPUs.
+
     Args:
-        watts: mean watts per unit of all measured components.
+        watts: mean watts of all measured components, divided by the number of units.
         gpu_watts: the part of `watts` that the GPU draws; 0 for a run without GPUs.
         before: caps of the measured run.
         after: caps to predict for.

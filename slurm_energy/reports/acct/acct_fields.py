@@ -64,8 +64,8 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
 def parse_format(text: str, release: Release | None, flag: str = "--format") -> list[Column[AcctRow]]:
     """Return the columns that a list such as `JobID%-20,State,EDP` names.
 
-    Abbreviations have the same meaning as in sacct. An abbreviation stands for a column that sacct lacks only
-    if it fits no field of sacct.
+    Abbreviations have the same meaning as in sacct. If an abbreviation fits no
+    field of sacct, it may stand for one of our columns that sacct does not have.
 
     Args:
         text: list of names; `ALL`, `al` and `a` stand for all fields, as in sacct.
