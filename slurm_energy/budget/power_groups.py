@@ -30,7 +30,6 @@ class PowerGroups:
         level_watts: possible limits per device in ascending order, shape (n, k).
         time_ratio: time per unit of work at each of these limits, divided by the time without a limit. The
             ratios are at least 1 and do not increase from one limit to the next; shape (n, k).
-        power_ratio: power of the device at each of these limits, relative to `draw_watts`, shape (n, k).
         slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN means no slowdown limit.
         weight: number of nodes of the job, which is the weight of the job's slowdown; 0 for devices
             without a job.
@@ -46,7 +45,6 @@ class PowerGroups:
     floor_watts: Floats
     level_watts: Floats
     time_ratio: Floats
-    power_ratio: Floats
     slowdown_limit: Floats
     weight: Floats
     deadline_s: Floats

@@ -69,7 +69,7 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
 
 
 def _node_name(name: str, site: SlurmSite) -> list[str]:
-    """Return the line that tells senergyd the name of the node.
+    """Return the line that sets the name of the node for senergyd.
 
     The line is needed if Slurm's name is not the host name.
 

@@ -166,6 +166,11 @@ class Cluster:
             if self.usable(node):
                 self.free[self.kind_of[node]] += count
 
+    @property
+    def usable_nodes(self) -> Bools:
+        """Whether `usable` holds, for each node. Callers must not change the array."""
+        return self._is_usable
+
     def usable(self, node: int) -> bool:
         """Return whether jobs can get units of a node: the node is on, booting, or off and can be booted."""
         return self.state[node] in _USABLE

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_energy.budget.power_groups import PowerGroups
 from slurm_energy.budget.reachable_limits import HOST_SHARE, START_GPU_RATIO, START_SHARE
 from slurm_energy.budget.work_price import economic_power
-from slurm_energy.controller.budgets.curves import lowest_power, time_and_power
+from slurm_energy.controller.budgets.curves import limits_and_times, lowest_power
 from slurm_energy.controller.budgets.facts import BudgetedJob
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy_lab.model import NodeProfile
@@ -74,7 +74,7 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
     draw = np.array([known.draw_watts.get(kind, top) for kind, top in zip(kinds, high, strict=True)])
     is_gpu = np.array([kind != cpu.model_name for kind in kinds])
     ids = [(job.job_id,)] * len(kinds)
-    level, time, power = time_and_power(ids, kinds, is_gpu, low, draw, {job.job_id: known}, {})
+    level, time = limits_and_times(ids, kinds, is_gpu, low, draw, {job.job_id: known}, {})
     columns = PowerGroups(
         job_id=np.full(len(kinds), job.job_id),
         devices=count,
@@ -84,7 +84,6 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
         floor_watts=low,
         level_watts=level,
         time_ratio=time,
-        power_ratio=power,
         slowdown_limit=np.full(len(kinds), np.nan),
         weight=np.full(len(kinds), float(job.nodes)),
         deadline_s=np.full(len(kinds), np.inf),

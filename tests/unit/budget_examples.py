@@ -29,7 +29,6 @@ def groups(count: int, **columns: Any) -> PowerGroups:
         values["level_watts"] = np.linspace(values["min_watts"], values["max_watts"], LEVELS, axis=1)
     draw_watts = np.maximum(values["draw_watts"], 1.0)[:, None]
     used = np.minimum(values["level_watts"], draw_watts) / draw_watts
-    values.setdefault("power_ratio", used)
     values.setdefault("time_ratio", 1 / np.sqrt(used))
     return PowerGroups(**values)
 

@@ -44,7 +44,6 @@ def cases(draw: st.DrawFn) -> tuple[PowerGroups, BudgetColumns]:
         floor_watts=random.uniform(0, 400, count),
         level_watts=grid,
         time_ratio=np.sort(1 + random.exponential(0.5, (count, levels)), axis=1)[:, ::-1],
-        power_ratio=np.sort(random.uniform(0.1, 1, (count, levels)), axis=1),
         slowdown_limit=random.choice([np.nan, 0.0, 0.05, 0.5], count),
         weight=random.choice([0.0, 1.0, 8.0], count),
         deadline_s=random.choice([np.inf, -50.0, 0.0, 3600.0], count),

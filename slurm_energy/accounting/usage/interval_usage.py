@@ -43,8 +43,7 @@ class IntervalUsage:
 
     def add(self, group: int, values: Sequence[int]) -> None:
         """Add values to the sums of a group."""
-        known = self.sums.get(group)
-        self.sums[group] = tuple(values) if known is None else tuple(map(operator.add, known, values))
+        self.add_rows([(group, *values)])
 
     def add_rows(self, rows: Iterable[Sequence[int]]) -> None:
         """Add rows, each with the row id of a group and values, to the sums."""

@@ -1,6 +1,6 @@
-"""Time and power of groups of devices under power limits.
+"""Run times under power limits, and the lowest power, of groups of devices.
 
-The time and power ratios come from response curves or from the physical model.
+The values come from response curves or from the physical model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slurm_energy.controller.budgets.groups import MergedJobReport
 
 LEVELS: Final = 8
-"""Number of power limits per group for which time and power are computed."""
+"""Number of power limits per group for which the time is computed."""
 _LOWEST_RATIO: Final = 1.02
 """Power limit divided by the lowest limit up to which a measured point shows the power at that limit."""
 _LOWEST_MARGIN: Final = 1.03
@@ -30,7 +30,7 @@ _SAMPLES: Final = 400
 _SHARES: Final = np.linspace(0.0, 1.0, 41)
 
 
-def time_and_power(
+def limits_and_times(
     job_ids: Sequence[tuple[int, ...]],
     kinds: Sequence[str],
     is_gpu: Bools,
@@ -38,13 +38,12 @@ def time_and_power(
     draw_watts: Floats,
     jobs: Mapping[int, BudgetedJob],
     reports: Mapping[int, MergedJobReport],
-) -> tuple[Floats, Floats, Floats]:
-    """Return several power limits for each group of devices, with the relative time and power at each limit.
+) -> tuple[Floats, Floats]:
+    """Return several power limits for each group of devices, and the relative time at each limit.
 
-    Each of the three arrays has the shape (n, `LEVELS`). The limits are per device and lie between the lowest
-    limit and the expected power. Time and power are divided by the values without a limit. Both ratios come
-    from the best response curve of the group's job. Without a curve, the means of the physical model are
-    used.
+    Both arrays have the shape (n, `LEVELS`). The limits are per device and lie between the lowest
+    limit and the expected power. The time is divided by the time without a limit. This ratio comes from the
+    best response curve of the group's job. Without a curve, the mean of the physical model is used.
 
     Args:
         job_ids: jobs of each of the n groups.
@@ -58,19 +57,17 @@ def time_and_power(
     low = np.minimum(min_watts, draw_watts)
     level = low[:, None] + (draw_watts - low)[:, None] * np.linspace(0.0, 1.0, LEVELS)
     share = level / np.maximum(draw_watts, 1e-9)[:, None]
-    time, power = np.empty_like(level), np.empty_like(level)
+    time = np.empty_like(level)
     for like_gpus in (False, True):
         rows = is_gpu == like_gpus
-        times, powers = _physical(like_gpus)
-        time[rows] = np.interp(share[rows], _SHARES, times)
-        power[rows] = np.interp(share[rows], _SHARES, powers)
+        time[rows] = np.interp(share[rows], _SHARES, _physical_times(like_gpus))
     for row, (ids, kind) in enumerate(zip(job_ids, kinds, strict=True)):
         curve = _curve(ids, kind, jobs, reports)
         if curve is not None and (points := _limit_points(curve, bool(is_gpu[row]))) is not None:
             time[row] = _interpolated(*points, level[row], float(draw_watts[row]))
     time = np.maximum.accumulate(np.maximum(time, 1.0)[:, ::-1], axis=1)[:, ::-1]
     time[:, -1] = 1.0
-    return level, time, np.minimum(power, 1.0)
+    return level, time
 
 
 def lowest_power(
@@ -84,7 +81,7 @@ def lowest_power(
 ) -> Floats:
     """Return the measured power of the devices of each group at their lowest limit; NaN: not measured.
 
-    The arguments are those of `time_and_power`. The shape is (n,).
+    The arguments are those of `limits_and_times`. The shape is (n,).
     """
     watts = np.full(len(kinds), np.nan)
     for row, (ids, kind) in enumerate(zip(job_ids, kinds, strict=True)):
@@ -106,14 +103,15 @@ def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float
 
 
 @functools.cache
-def _physical(like_gpus: bool) -> tuple[Floats, Floats]:
-    """Return the mean time and power ratios of the physical model.
+def _physical_times(like_gpus: bool) -> Floats:
+    """Return the mean time ratios of the physical model.
 
     The limits are `_SHARES` of a device's power without a limit.
     """
     response = DeviceResponse(np.random.default_rng(13), _SAMPLES, like_gpus)
-    log_time, log_power = response.at_limit(np.tile(_SHARES, (_SAMPLES, 1)))
-    return np.exp(log_time.mean(axis=0)), np.exp(log_power.mean(axis=0))
+    log_time, _ = response.at_limit(np.tile(_SHARES, (_SAMPLES, 1)))
+    times: Floats = np.exp(log_time.mean(axis=0))
+    return times
 
 
 def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: float) -> Floats:

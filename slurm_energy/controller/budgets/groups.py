@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_energy.budget.power_groups import NO_JOB, PowerGroups
-from slurm_energy.controller.budgets.curves import lowest_power, time_and_power
+from slurm_energy.controller.budgets.curves import limits_and_times, lowest_power
 from slurm_energy.controller.budgets.facts import BudgetedJob
 from slurm_energy.controller.budgets.nodes import BudgetDevice
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
@@ -85,7 +85,7 @@ def build_groups(
     np.maximum.at(floor, of_device, floor_percent)
     job_ids, kinds = [key[0] for key in keys], [key[1] for key in keys]
     is_gpu = np.array([key[4] for key in keys], np.bool_)
-    level, time, power = time_and_power(job_ids, kinds, is_gpu, low, draw, jobs, reports)
+    level, time = limits_and_times(job_ids, kinds, is_gpu, low, draw, jobs, reports)
     limited = np.ones(count)
     np.minimum.at(limited, of_device, np.array([device.draw.limited_share for device in devices], np.float64))
     time = 1.0 + _host_shares(job_ids, is_gpu, limited)[:, None] * (time - 1.0)
@@ -98,7 +98,6 @@ def build_groups(
         floor_watts=low + floor / 100.0 * (high - low),
         level_watts=level,
         time_ratio=time,
-        power_ratio=power,
         slowdown_limit=np.array([_slowdown_limit(ids, reports) for ids in job_ids], np.float64),
         weight=np.array([_nodes(ids, jobs, reports) for ids in job_ids], np.float64),
         deadline_s=np.array([_deadline_s(ids, jobs) for ids in job_ids], np.float64),

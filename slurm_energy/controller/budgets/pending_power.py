@@ -16,7 +16,7 @@ from slurm_energy.budget.power_groups import PowerGroups
 from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
 from slurm_energy.budget.reachable_limits import HOST_SHARE, START_GPU_RATIO, START_SHARE
 from slurm_energy.budget.work_price import MIN_GAIN, PRICES, economic_power, price_levels
-from slurm_energy.controller.budgets.curves import lowest_power, time_and_power
+from slurm_energy.controller.budgets.curves import limits_and_times, lowest_power
 from slurm_energy.controller.budgets.facts import BudgetedJob
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns
@@ -123,33 +123,46 @@ def pending_power(
     groups, lowest = _groups(parts, keys, slowdown_limits, floor_percent, curves)
     idle = np.array([part.idle_watts for part in parts])
     can_lower = np.array([part.can_lower for part in parts], np.bool_)
-    in_full = groups.devices * np.maximum(0.0, groups.draw_watts - idle)
-    floors = np.where(can_lower, groups.devices * np.maximum(0.0, groups.floor_watts - idle), in_full)
     is_gpu = np.array([part.is_gpu for part in parts], np.bool_)
     of_gpus = np.where(np.isnan(lowest), START_GPU_RATIO * groups.min_watts, lowest)
     of_gpus = np.minimum(groups.draw_watts, of_gpus)
-    starts, reachable = (
-        np.where(can_lower, groups.devices * np.maximum(0.0, np.where(is_gpu, of_gpus, low) - idle), in_full)
-        for low in (groups.min_watts, _package_watts(parts, groups))
-    )
     economic = economic_power(groups, idle)
-    of_pair = [part.pair for part in parts]
-    watts, lowest = full_watts.copy(), full_watts.astype(np.float64)
-    start, highest = lowest.copy(), lowest.copy()
-    rows = np.array(pairs, np.int64)
-    columns = (watts, economic.added_watts), (lowest, floors), (start, starts), (highest, reachable)
-    for result, values in columns:
-        needed = np.full(len(full_watts), -1.0)
-        np.maximum.at(needed, rows, np.bincount(of_pair, weights=values, minlength=len(pairs)))
-        # Rounding must not add a watt to a sum of parts that equals the whole.
-        ceiled = np.maximum(1.0, np.ceil(needed - 1e-6))
-        result[:] = np.where(needed >= 0, np.minimum(full_watts, ceiled), full_watts)
+    of_pair, rows = [part.pair for part in parts], np.array(pairs, np.int64)
+
+    def at_power(device_watts: Floats) -> Floats:
+        watts = np.where(can_lower, device_watts, groups.draw_watts)
+        return _by_job(groups.devices * np.maximum(0.0, watts - idle), of_pair, rows, full_watts)
+
     # A job that may run in several partitions has the price of the partition where it needs the most power.
     levels[rows[of_pair]] = len(PRICES) - 1
     np.minimum.at(levels, rows[of_pair], economic.level)
     return PendingPower(
-        watts, lowest, START_SHARE * start, highest, levels, frozenset(key for key in keys if key is not None)
+        watts=_by_job(economic.added_watts, of_pair, rows, full_watts).astype(full_watts.dtype),
+        floor_watts=at_power(groups.floor_watts),
+        start_watts=START_SHARE * at_power(np.where(is_gpu, of_gpus, groups.min_watts)),
+        reachable_watts=at_power(np.where(is_gpu, of_gpus, _package_watts(parts, groups))),
+        levels=levels,
+        programs=frozenset(key for key in keys if key is not None),
     )
+
+
+def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: Ints) -> Floats:
+    """Return the power of each job in whole watts: the maximum over the partitions in which the job may run.
+
+    A job without parts has its full power, which is also the maximum for all other jobs.
+
+    Args:
+        part_watts: power of each part, shape (n,).
+        of_pair: number of the pair of job and partition of each part.
+        rows: row of the job of each pair.
+        full_watts: power that each job adds without limits.
+    """
+    needed = np.full(len(full_watts), -1.0)
+    np.maximum.at(needed, rows, np.bincount(of_pair, weights=part_watts, minlength=len(rows)))
+    # Rounding must not add a watt to a sum of parts that equals the whole.
+    ceiled = np.maximum(1.0, np.ceil(needed - 1e-6))
+    watts: Floats = np.where(needed >= 0, np.minimum(full_watts, ceiled), full_watts)
+    return watts
 
 
 def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
@@ -209,7 +222,7 @@ def _groups(
     }
     ids, kinds = [(number,) for number in range(len(parts))], [part.kind for part in parts]
     is_gpu = np.array([part.is_gpu for part in parts], np.bool_)
-    level, time, power = time_and_power(ids, kinds, is_gpu, low, draw, jobs, {})
+    level, time = limits_and_times(ids, kinds, is_gpu, low, draw, jobs, {})
     columns = PowerGroups(
         job_id=np.array([part.pair for part in parts], np.int64),
         devices=np.array([part.devices for part in parts], np.int64),
@@ -219,7 +232,6 @@ def _groups(
         floor_watts=np.where(can_lower, low + floor_percent / 100.0 * (high - low), draw),
         level_watts=level,
         time_ratio=time,
-        power_ratio=power,
         slowdown_limit=slowdown_limits[[part.row for part in parts]],
         weight=np.array([part.nodes for part in parts], np.float64),
         deadline_s=np.full(len(parts), math.inf),

@@ -231,7 +231,7 @@ class ConstrainedSelection:
     ) -> NodeTimeline:
         state = np.array(self._cluster.state)
         if free is None:
-            free = self._free(np.isin(state, _USABLE), victims)
+            free = self._free(self._cluster.usable_nodes, victims)
         return NodeTimeline(
             self._events.now_s, free, state == NodePowerState.OFF, self._rules.reservations, releases
         )
@@ -259,7 +259,7 @@ class ConstrainedSelection:
         return FreeResources(units, memory_gib, np.concatenate([licenses, watts]))
 
     def _releases(self) -> list[NodeRelease]:
-        usable = np.isin(np.array(self._cluster.state), _USABLE)
+        usable = self._cluster.usable_nodes
         return [
             NodeRelease(
                 run.start_s + run.limit_s,
@@ -269,9 +269,6 @@ class ConstrainedSelection:
             )
             for run in self._runs.running.values()
         ]
-
-
-_USABLE = (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
 
 
 def constrained_selection(

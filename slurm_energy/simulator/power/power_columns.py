@@ -111,7 +111,6 @@ class PowerColumns:
             floor_watts=np.minimum(max_watts, np.maximum(floor_watts, idle_watts)),
             level_watts=level_watts,
             time_ratio=np.array([response.time_ratio for response in responses]),
-            power_ratio=np.array([response.power_ratio for response in responses]),
             slowdown_limit=np.full(len(rows), self._rules.slowdown_limit),
             weight=weight,
             deadline_s=np.where(np.isnan(slack_s), np.inf, slack_s),
