@@ -1,10 +1,14 @@
-"""Energy accounting on three stores: record storage, reports over a million jobs, and `senergy acct`.
+"""Benchmark of energy accounting on SQLite, MariaDB and PostgreSQL.
 
-Per store (SQLite, MariaDB, PostgreSQL): records stored per second of the controller's processor time, as in
-`store_rates.py`; the slowest of the reports over a month with 1,000,000 jobs, as in `usage_report.py`; the
-time of `senergy acct`, which asks sacct for its rows and senergyctld for their energy, divided by that of
-`sacct` alone, for the same 100,000 jobs of a real slurmdbd. Needs root, Slurm and MariaDB; a store without
-its server is left out.
+The benchmark measures for each database:
+
+- the records stored per second of the controller's processor time, as in `store_rates.py`;
+- the time of the slowest report over a month with 1,000,000 jobs, as in `usage_report.py`;
+- the time of `senergy acct` divided by the time of `sacct` alone, for the same 100,000 jobs of
+  a real slurmdbd. `senergy acct` asks sacct for its rows and senergyctld for their energy.
+
+The benchmark needs root, Slurm and MariaDB. A database without an installed server is left
+out.
 
 Prints `CLAIM ingest_STORE`, `CLAIM report_STORE` and `CLAIM acct_over_sacct_STORE`.
 """
@@ -64,7 +68,7 @@ def main() -> int:
 
 
 def measure_store(name: str, arguments: argparse.Namespace) -> list[Claim]:
-    """Return the claims of one store."""
+    """Measure one kind of database store, and return the results as claims to check."""
     claims = []
     with store_rates.location(name) as place:
         rates = store_rates.measure(place, arguments.records)

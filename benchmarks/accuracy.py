@@ -117,7 +117,7 @@ def main() -> int:
 
 @contextmanager
 def load(node: Any) -> Iterator[None]:
-    """Keep the node's cores busy in phases until the end."""
+    """Context manager that keeps the node's cores busy, in phases of different load."""
     from slurm_energy_lab import client
 
     over = threading.Event()
@@ -162,14 +162,17 @@ def measure(node: Any, tool: str, range_joules: float, rate_hz: float, arguments
 
 
 def deviation(window: peers.Window, name: str) -> float:
-    """Return the distance of a value to the bounds of an exact one, as a share of the truth."""
+    """Return the relative error of a tool's energy reading.
+
+    The error is the distance to the bounds of an exact reading, divided by the true energy.
+    """
     joules, least, most = window.joules[name], window.truth_joules[name], window.most_joules[name]
     low, high = least - STEP_JOULES, most + STEP_JOULES
     return (min(0.0, joules - low) + max(0.0, joules - high)) / least
 
 
 def claim(row: Row) -> dict[str, Any]:
-    """Return the claim on senergyd at one range and rate."""
+    """Return the claim on the error of senergyd at one counter range and one reading rate."""
     ratio = max((abs(value) for value in row.error.values()), default=1.0)
     known = set(row.error) == set(COMPONENTS)
     marked = bool(row.uncertain_share) and not row.why_not
@@ -185,7 +188,8 @@ def claim(row: Row) -> dict[str, Any]:
 def verdict(row: Row, name: str) -> str:
     """Return the error of a component as text.
 
-    `in +29%` means correct for a window that was longer by this much.
+    `in +29%` means that the value lies between the two bounds of an exact value, which differ by
+    29 % of the truth.
     """
     wrong = row.error.get(name)
     if wrong is None:

@@ -62,7 +62,7 @@ class TrainingRun:
     joules: list[float] = field(default_factory=list)
 
     def row(self) -> Row:
-        """Return medians of the second half of the epochs, before which the shares settle."""
+        """Return medians over the second half of the epochs. In the first half the shares still change."""
         half = len(self.epochs) // 2
         return {
             "seconds": statistics.median(line["seconds"] for line in self.epochs[half:]),

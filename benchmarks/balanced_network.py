@@ -21,7 +21,10 @@ SIDES = (0.6, 1.6)
 
 
 def network_claims(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claims about the number of nodes that the program chooses, and about the threshold."""
+    """Yield the claims about the number of nodes that the program chooses.
+
+    The last claims are about the latency from which fewer than three nodes are faster.
+    """
     times: dict[LinkSpec, dict[int, float]] = {}
     for links in NETWORKS:
         times[links] = fixed_seconds(runs, links)
@@ -44,7 +47,10 @@ def network_claims(runs: TrainingRuns) -> Iterator[Claim]:
 
 
 def fixed_seconds(runs: TrainingRuns, links: LinkSpec) -> dict[int, float]:
-    """Return the seconds per epoch on one, two and three nodes. One node runs once for all networks."""
+    """Return the seconds per epoch on one, two and three nodes.
+
+    The network does not matter for one node, so this run is the same for all networks.
+    """
     alone_network = NETWORKS[0]
     rows = {1: fixed(runs, alone_network, "n1", "1 node")}
     for count, nodes in ((2, "n1,n2"), (3, ALL_NODES)):
@@ -59,7 +65,7 @@ def fixed(runs: TrainingRuns, links: LinkSpec, nodes: str, name: str) -> Row:
 
 
 def chosen(runs: TrainingRuns, links: LinkSpec) -> Row:
-    """Return a run in which ranks may pause."""
+    """Return the result of a run in which the balancer may let ranks pause."""
     arguments = ["--epochs", "6", "--goal", "time", *SHORT_STEPS]
     return runs.row("free choice", links, SPEEDS, lambda lab: lab.run(arguments).row())
 

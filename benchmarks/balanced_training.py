@@ -2,12 +2,16 @@
 
     .venv/bin/python benchmarks/balanced_training.py --dir FOLDER [--scenario NAME] [--json FILE]
 
-Runs examples/training/balanced.sbatch. Scenarios: `shares` (equal shares, the fast node alone, balanced;
-three repetitions), `held-out` (the same with other speeds), `cap` (the fast node is capped while a program
-trains), `loss` (the slow node is removed), `network` (numbers of nodes by latency and bandwidth). Energy is
-that of all three nodes in the lab's model, also of idle ones. Finished runs are stored in FOLDER/runs.jsonl;
-the same command continues an interrupted benchmark. Needs root and PyTorch; other programs on the machine
-disturb it.
+The benchmark runs examples/training/balanced.sbatch. The scenarios are:
+- `shares`: equal shares, the fast node alone, and balanced shares; three repetitions;
+- `held-out`: the same with other speeds of the nodes;
+- `cap`: the fast node is capped while a program trains;
+- `loss`: the slow node is removed;
+- `network`: numbers of nodes by latency and bandwidth.
+
+The stated energy is the energy of all three nodes in the lab's model, including idle nodes.
+Finished runs are stored in FOLDER/runs.jsonl. The same command continues an interrupted
+benchmark. Needs root and PyTorch. Other programs on the machine disturb the measurement.
 """
 
 from __future__ import annotations
@@ -79,7 +83,10 @@ def interval(values: Sequence[float]) -> str:
 
 
 def share_claims(runs: TrainingRuns, speeds: tuple[float, ...], prefix: str) -> Iterator[Claim]:
-    """Yield the claims about time and energy of balanced shares, on the mean of the repetitions."""
+    """Yield the claims (checks of targets) about time and energy of balanced shares.
+
+    The compared ratios are means over the repetitions.
+    """
     rows = share_runs(runs, speeds)
 
     def ratios(mode: str, other: str, key: str) -> list[float]:
@@ -100,7 +107,7 @@ def share_claims(runs: TrainingRuns, speeds: tuple[float, ...], prefix: str) -> 
 
 
 def shares(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claims for the speeds of the issue."""
+    """Yield the claims for the default speeds of the nodes (`SPEEDS`)."""
     return share_claims(runs, SPEEDS, "")
 
 
@@ -110,14 +117,21 @@ def held_out(runs: TrainingRuns) -> Iterator[Claim]:
 
 
 def capped_node(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claim about a node that is capped while it trains."""
+    """Yield the claim (check of a target) about the steps until a capped node is rebalanced.
+
+    The node is capped during the training.
+    """
     row = runs.row("capped fast node", LINKS, SPEEDS, run_with_cap)
     print(f"cap of the fast node: samples {row['before']} before, {row['after']} after", flush=True)
     yield at_most("steps_until_a_capped_node_is_rebalanced", row["steps"], 20)
 
 
 def run_with_cap(lab: TrainingLab) -> Row:
-    """Cap the fast node after four epochs; return the steps until its share is 15 % smaller."""
+    """Cap the power of the fast node after four epochs, and return how the division of work reacts.
+
+    The result contains the number of steps until the node's share of the samples has fallen by 15
+    %, and the samples of all nodes before and after the change.
+    """
 
     def cap(output: Path) -> None:
         wait_for_epochs(output, 4)

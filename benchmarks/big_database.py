@@ -66,9 +66,11 @@ def filled_server(folder: Path | None, jobs: int, end: float) -> Iterator[tuple[
     """Run a server with the records of some jobs; yield the location of its database and the state.
 
     Args:
-        folder: directory of the server, which keeps its database; None: a temporary one. A database that an
-            earlier run has filled is used as it is, with its number of jobs. An interrupted fill goes on
-            with the indexes, or starts again.
+        folder: directory of the server; None means a temporary directory. The database in this
+            directory is kept. If an earlier run has filled the database, its jobs are used and
+            `jobs` is ignored. If an earlier run was interrupted while it created indexes, the
+            creation of indexes is continued. If it was interrupted before, the database is filled
+            from the start.
         jobs: number of jobs.
         end: Unix time at which the last job ends.
     """

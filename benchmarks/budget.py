@@ -1,8 +1,10 @@
-"""Power budgets: the time of a control cycle, a simulated week on 10,000 nodes, and the lab of `budget_lab`.
+"""Benchmark of power budgets: control cycle, a simulated week, and the lab of `budget_lab`.
 
-The week has random jobs on CPU and GPU nodes under a budget between 45 and 80 % of the sum of the maximum
-power. It is simulated twice: with a curve that is known ahead, and with the same curve as a signal that is
-not. A control period of 5 s passes between a decision and its effect. Every second of the week counts.
+The time of a control cycle and the week are measured with 10,000 nodes. The week has random
+jobs on CPU and GPU nodes under a budget between 45 and 80 % of the sum of the maximum power.
+The week is simulated twice with the same limit over time. In the first simulation, the limit
+is known ahead. In the second, the limit is a signal whose future is unknown. A control period
+of 5 s passes between a decision and its effect. Every second of the week counts.
 
 Each claim is printed as soon as it is known. Progress goes to standard error.
 """
@@ -173,7 +175,10 @@ class CycleTimes:
 
 
 def cycle_claims(nodes: int) -> Iterator[Claim]:
-    """Yield the claim of the processor time of a decision of the controller, with one job on each node."""
+    """Measure decisions of the controller with one job on each node.
+
+    Yield the claim that one decision takes less processor time than its target.
+    """
     engine, polls = busy_engine(nodes)
     now_s, decide_s, wall_s, poll_s = 0.0, [], [], []
     for _ in range(CYCLES):
@@ -254,7 +259,11 @@ def busy_engine(nodes: int) -> tuple[BudgetEngine, list[NodePoll]]:
 
 @dataclass(frozen=True, slots=True)
 class UnitPower:
-    """Power of one unit: lowest limit, and power under the least and the most demanding job."""
+    """Power range of one unit.
+
+    The values are the lowest power limit, and the power of the unit under the least demanding and
+    under the most demanding job.
+    """
 
     min_watts: float
     low_watts: float

@@ -1,7 +1,8 @@
-"""Baselines for power budgets: equal static caps, and an improvement of Slurm's plugin power/cray_aries.
+"""Baselines for power budgets: equal static caps, and an improved variant of power/cray_aries.
 
-The plugin as it is has its own module, `cray_power_plugin.py`. All of them write the limits of all devices at
-once and without error, so that only the algorithm is compared. They start every job for which nodes are free.
+power/cray_aries is a plugin of Slurm. The module `cray_power_plugin.py` has the unchanged
+plugin. All baselines write the limits of all devices at once and without error, so that only
+the algorithms are compared. The baselines start every job for which nodes are free.
 """
 
 from __future__ import annotations
@@ -89,12 +90,13 @@ def set_cap(state: NodeModel, cap_watts: float) -> None:
 
 
 class EqualCaps:
-    """Static caps: each node gets the same share of its range, or the same watts.
+    """Static caps: each node gets the same share of its power range, or the same watts.
 
     Args:
         models: models of the nodes by name.
         limit_watts: limit of the cluster as a function of time.
-        same_watts: the same watts for each node; a small node then cannot use its part.
+        same_watts: whether each node gets the same watts. A node whose maximum is lower then
+            cannot use all of its power.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class EqualCaps:
         self._limit = float("nan")
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return true."""
+        """Return True, because equal static caps never delay a job."""
         return True
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
@@ -146,12 +148,14 @@ def equal_caps(models: Mapping[str, RealtimeModel], limit_watts: float) -> dict[
 
 
 class CrayBalancer:
-    """The algorithm of Slurm's plugin power/cray_aries, improved in three points; see `CrayPlugin`.
+    """The algorithm of Slurm's plugin power/cray_aries with three improvements; see `CrayPlugin`.
 
-    It balances at once when the limit changes, and keeps room for the lowest caps of
-    the nodes of recent jobs: without both the plugin exceeds its limit. It raises caps in the order of their
-    bounds, so that nodes with little room leave their rest to the others; the plugin raises in the order of
-    the nodes, and power that the last of them cannot use stays unused.
+    - The balancer balances at once when the limit changes.
+    - The balancer keeps room for the lowest caps of the nodes of recent jobs. Without the first
+      two improvements, the plugin exceeds its limit.
+    - The balancer raises caps in the order of their bounds, so that nodes with little room leave
+      unused power to other nodes. The plugin raises caps in the order of the nodes. Power that the
+      last nodes cannot use then stays unused.
 
     Attributes:
         caps: cap of each node; empty before the first tick.
@@ -230,7 +234,7 @@ class CrayBalancer:
         return caps
 
     def _raise(self, raised: list[str], caps: dict[str, float], limit_watts: float, now_s: float) -> None:
-        """Give the remaining power in even shares to the nodes that need more (5)."""
+        """Divide the remaining power evenly among the nodes that need more power (step 5)."""
         left = limit_watts - sum(caps.values())
         # A node whose cap is bounded leaves its rest to the others: nodes with the least room come first.
         bounds = {name: self._bound(name, now_s) for name in raised}
@@ -248,9 +252,10 @@ class CrayBalancer:
 
 
 def is_feasible(cpu: NodeProfile, gpu: NodeProfile, share: float) -> bool:
-    """Return whether caps can hold a limit of this share of the nameplate power on equal numbers of nodes.
+    """Return whether power caps can hold a limit with equal numbers of both kinds of nodes.
 
-    Without it the baselines, which start every job, exceed the limit.
+    The limit is `share` times the nameplate power. The baselines start every job. On hardware that
+    fails this check, they would exceed the limit.
     """
     low = sum(node_range(profile).min_watts for profile in (cpu, gpu))
     limit = share * sum(nameplate_watts(profile) for profile in (cpu, gpu))

@@ -50,10 +50,10 @@ class UnlimitedPower:
 
 @dataclass(frozen=True, slots=True)
 class NodeSetting:
-    """Limits of the devices of a node under a program, and what the node then does.
+    """Power limits of the devices of a node that runs a program, with the resulting speed and power.
 
     Attributes:
-        speed: speed divided by that without limits.
+        speed: speed divided by the speed without limits.
         watts: mean power of the node.
         package_watts, gpu_watts: limits per device; `gpu_watts` is None without GPUs.
     """
@@ -64,7 +64,7 @@ class NodeSetting:
     gpu_watts: float | None
 
     def towards(self, other: NodeSetting, part: float) -> NodeSetting:
-        """Return the setting at a part of the way to another one."""
+        """Return the linear interpolation between this setting and another, at the fraction `part`."""
         gpu = None
         if self.gpu_watts is not None and other.gpu_watts is not None:
             gpu = self.gpu_watts + part * (other.gpu_watts - self.gpu_watts)
@@ -105,7 +105,7 @@ class ClairvoyantCaps:
         self._due_s = float("-inf")
 
     def tick(self, now_s: float) -> None:
-        """Distribute the power at the interval, and one second before a lower limit."""
+        """Distribute the power once per interval, and one second before the limit is lowered."""
         limit = min(self._limit_watts(now_s), self._limit_watts(now_s + 1.0))
         if now_s < self._due_s and limit == self._limit:
             return
@@ -127,7 +127,7 @@ class ClairvoyantCaps:
         return self._settings[key]
 
     def _phases(self, job: ClusterJob, name: str) -> tuple[KernelPhase, ...]:
-        """Return the current phase of a program with long phases, all phases of one with short phases."""
+        """Return the current phase if the program has long phases, and all phases if it has short ones."""
         spec = workload_spec(job.program)
         if spec.looped or len(set(spec.phases)) == 1:
             return spec.phases

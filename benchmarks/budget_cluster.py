@@ -27,7 +27,7 @@ def node_names() -> list[str]:
 def lab_agents(
     stack: ExitStack, profiles: dict[str, str], clock: ModelClock, *, direct: bool
 ) -> dict[str, VirtualNode]:
-    """Return nodes with agents, which are closed with the stack."""
+    """Return nodes with agents, by name. The nodes are closed when `stack` is closed."""
     if direct:
         agents: dict[str, Any] = {
             name: DirectNode(name, load_profile(profiles[name[:3]]), clock) for name in node_names()

@@ -1,7 +1,8 @@
-"""Nodes of the budget lab whose agents read and write the model directly, instead of emulated files.
+"""Nodes of the budget lab whose agents access the model directly instead of emulated files.
 
-They report and do what `agent.budget.NodeBudget` does for jobs that use whole nodes, without journal, leases
-and faults: six times as fast as the agents. The decisions are those of the product.
+The agents report and act as `agent.budget.NodeBudget` does for jobs that use whole nodes. They
+have no journal, leases and faults. They are six times as fast as the agents of the product.
+The budget decisions come from the code of the product.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class DirectNode(BareNode):
 
     @property
     def manager(self) -> DirectNode:
-        """The agent, which is the node itself."""
+        """The job manager of the agent. A direct node is its own job manager."""
         return self
 
     @property
@@ -114,7 +115,7 @@ class DirectNode(BareNode):
             self._set_ceiling(name, self._devices[name].max_watts if watts is None else watts)
 
     def begin(self, job_id: int) -> None:
-        """Raise the ceilings to the limits for a start."""
+        """Raise ceilings to the power limits that apply when a job starts."""
         self._job_ids, self.wants_poll = (*self._job_ids, job_id), True
         for name, watts in self._decision.start_watts.items() if self._decision is not None else ():
             ceiling = self._devices[name].ceiling_watts

@@ -1,43 +1,52 @@
-"""Power budgets on a lab of 8 emulated nodes, four of them with GPUs, and 30 minutes of arriving jobs.
+"""Power budgets on a lab of 8 emulated nodes, four with GPUs, and 30 minutes of arriving jobs.
 
-The budget of the cluster is 60 % of the sum of the thermal design powers for 10 minutes, then 45 %, then
-80 %. The power is that of whole nodes, with memory, fans and losses: the emulator's truth at 10 Hz.
+The budget of the cluster is 60 % of the sum of the thermal design powers for 10 minutes, then
+45 %, then 80 %. The power is the power of whole nodes, including memory, fans and losses. It
+is the emulator's true power at 10 Hz.
 
-A seed determines hardware and jobs. The hardware is drawn at random, such that equal caps can hold the lowest
-limit. The jobs use one or two whole nodes, and run the lab's kernels and programs for 1 to 7 minutes at full
-speed. The site has run each program before, so that its power and its response to limits are known; `--blind`
-takes this knowledge away.
+A seed determines hardware and jobs. The hardware is drawn at random such that equal caps can
+keep the lowest limit. The jobs use one or two whole nodes. They run the lab's kernels and
+programs for 1 to 7 minutes at full speed. The site has run each program before, so the
+program's power and its response to limits are known. With `--blind` they are unknown.
 
-These programs keep the budget:
+These methods keep the budget:
 
 - `equal watts`: a static cap, the same watts for every node.
 - `equal share`: a static cap, the same share of each node's range of power.
-- `cray`: Slurm's removed plugin power/cray_aries with its default parameters (`cray_power_plugin.py`).
-- `cray improved`: its algorithm, better than the plugin in three points (`budget_baselines.CrayBalancer`).
-- `equal watts kept`, `equal share kept`, `cray kept`, `cray improved kept`: the same, with the limit lowered
-  by a constant factor until the power stays within the limit of the budget, except 5 s after a step.
-- `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a virtual clock.
-  With `--direct` the agents read and write the model directly, six times as fast (`budget_direct.py`).
+- `cray`: Slurm's removed plugin power/cray_aries with its default parameters
+  (`cray_power_plugin.py`).
+- `cray improved`: the plugin's algorithm with three improvements
+  (`budget_baselines.CrayBalancer`).
+- `equal watts kept`, `equal share kept`, `cray kept`, `cray improved kept`: the same methods
+  with a lower limit. The limit is multiplied by a constant factor so that the power stays
+  within the limit of the budget, except for 5 s after a step of the budget.
+- `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a
+  virtual clock. With `--direct` the agents read and write the model directly
+  (`budget_direct.py`), which is six times as fast.
 
-In all of these the jobs start in the order of their submission, with backfill. The suite as a site runs it
-also decides which jobs start:
+With all these methods the jobs start in the order of their submission, with backfill. One more
+method also decides which jobs start, as the suite does at a site:
 
-- `suite`: `budget`, with the queue in the order of the product's scheduling policy `lean` (`--policy`).
+- `suite`: `budget`, with the queue in the order of the product's scheduling policy `lean`
+  (`--policy`).
 
-It predicts the power of a job from earlier runs of the program, and ranks first the jobs that have waited for
-`--bound` seconds. Its comparison with `cray` contains order and distribution, that of `budget` the
-distribution alone. `--methods "cray ordered,cray improved ordered"` gives Cray's algorithm the same order.
+`suite` predicts the power of a job from earlier runs of the program. Jobs that have waited for
+`--bound` seconds come first. A comparison of `suite` with `cray` shows the effect of order and
+distribution together. A comparison of `budget` with `cray` shows the effect of the
+distribution alone. `--methods "cray ordered,cray improved ordered"` gives Cray's algorithm the
+same order as `suite`.
 
-Further methods run only if `--methods` names them. `clairvoyant` and `unlimited` bound what a distribution
-can gain: the one knows every program, the other has no limit (`budget_bounds.py`). `clairvoyant ordered`
-starts jobs like `suite`.
+Further methods run only if `--methods` names them. `clairvoyant` and `unlimited` are bounds on
+the gain of any distribution (`budget_bounds.py`): `clairvoyant` knows every program,
+`unlimited` has no limit. `clairvoyant ordered` starts jobs like `suite`.
 
-Jobs arrive faster than the nodes can run them, so that throughput is not that of the arrivals. Under
-the baselines every job starts as soon as nodes are free. Under slurm-energy it also waits for power, as with
-the product's default `admission = "licenses"`; not with `--no-admission`.
+Jobs arrive faster than the nodes can run them, so arrivals do not limit the throughput. Under
+the baselines every job starts as soon as nodes are free. Under slurm-energy a job also waits
+for power, as with the product's default `admission = "licenses"`. `--no-admission` switches
+this wait off.
 
-Throughput is completed work per time, in node-seconds at full speed; running jobs count with their completed
-part. The energy-delay product is energy times time per unit of work squared.
+Throughput is completed work per time, in node-seconds at full speed. Running jobs count with
+their completed part. The energy-delay product is energy times time per unit of work squared.
 """
 
 from __future__ import annotations
@@ -107,11 +116,11 @@ class LabOptions:
 
     Attributes:
         load: arriving work per node-second.
-        blind: nothing is known of the programs.
-        admission: start only jobs that fit, as with licenses.
-        direct: agents without emulated files.
-        policy: scheduling policy of `suite`.
-        bound_s: bound on waiting of `suite`.
+        blind: run without a history of the programs.
+        admission: start only jobs that fit in the budget, as with Slurm licenses.
+        direct: use agents without emulated files.
+        policy: scheduling policy of the arm `suite`.
+        bound_s: bound on waiting of the arm `suite`, in seconds.
     """
 
     load: float = 1.5
@@ -214,7 +223,10 @@ def judge(seed: int, method: str, options: LabOptions) -> LabResult:
 
 
 def judge_once(seed: int, method: str, options: LabOptions, limit_factor: float) -> LabResult:
-    """Run one method with one seed at a share of the limit, and return its result."""
+    """Run one method with one seed, and return the result.
+
+    The power limits are multiplied by `limit_factor`.
+    """
     run, limits = run_lab(seed, method, options, limit_factor=limit_factor)
     steps = [start for start, _ in STEPS[1:]]
     after_step, otherwise, shares = 0, 0, [0.0]
@@ -245,7 +257,10 @@ def judge_once(seed: int, method: str, options: LabOptions, limit_factor: float)
 def run_lab(
     seed: int, method: str, options: LabOptions, seconds: float = SECONDS, limit_factor: float = 1.0
 ) -> tuple[ClusterRun, list[float]]:
-    """Run one method with one seed. Return the result, and the limit at each value of the power."""
+    """Run one method with one seed.
+
+    Return the result of the run, and the power limit that belongs to each sample of the power.
+    """
     logging.disable(logging.WARNING)
     names = dict(zip(NODES, draw_profiles(seed, lambda cpu, gpu: is_feasible(cpu, gpu, 0.45)), strict=True))
     profiles = {partition: load_profile(name) for partition, name in names.items()}

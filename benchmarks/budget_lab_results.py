@@ -38,12 +38,15 @@ class LabResult:
         kilojoules: energy of the cluster.
         ended: number of ended jobs.
         killed: number of jobs that ran longer than their time limit.
-        above_s: seconds above the limit within `ALLOWED_S` seconds after a step.
+        above_s: seconds above the limit in the first `ALLOWED_S` seconds after each step of the
+            limit.
         otherwise_s: seconds above the limit at all other times.
-        max_share: highest power divided by the limit, outside of these seconds.
+        max_share: highest power divided by the limit at these other times.
         used_share: mean power divided by the mean limit.
-        mean_wait_s, max_wait_s: seconds from submission to start; until the end for jobs that still wait.
-        user_wait_ratio: mean wait of the user who waits longest, divided by that of the user who waits least.
+        mean_wait_s, max_wait_s: seconds from submission to start. For jobs that still wait,
+            seconds from submission to the end of the run.
+        user_wait_ratio: mean wait of the user who waits longest, divided by the mean wait of the
+            user who waits least.
         limit_factor: limit that the method kept, divided by the limit of the budget.
     """
 
@@ -67,7 +70,10 @@ class LabResult:
 def ratio(
     results: Sequence[LabResult], method: str, value: Callable[[LabResult], float], of: str = "budget"
 ) -> float:
-    """Return the geometric mean over the seeds of a value of method `of` divided by that of a method."""
+    """Return the geometric mean, over the seeds, of the ratio between two methods.
+
+    The ratio is the value of method `of` divided by the value of method `method`.
+    """
     own = {item.seed: value(item) for item in results if item.method == of}
     logs = [math.log(own[i.seed] / value(i)) for i in results if i.method == method and i.seed in own]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
@@ -109,7 +115,7 @@ def _edp(result: LabResult) -> float:
 def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
     """Return the claims about the limit, the jobs, throughput and energy-delay product.
 
-    There are none without results of `budget`.
+    The result is empty if there are no results of the methods `budget` and `suite`.
     """
     own = [item for item in results if item.method in ("budget", "suite")]
     if not own:

@@ -117,7 +117,7 @@ def run(lab: Lab, arguments: argparse.Namespace) -> int:
 
 
 def claims(rows: list[tuple[float, float, float]], seconds: float, counts: Counter[str]) -> list[Any]:
-    """Return the claims about the limit and the jobs."""
+    """Return the claims (checks of targets) about time above the limit and number of killed jobs."""
     after, otherwise, worst = 0.0, 0.0, 0.0
     for (before, *_), (at, watts, limit) in itertools.pairwise(rows):
         if watts <= limit:

@@ -55,7 +55,7 @@ class BudgetRun:
 
     @property
     def covers_idle_nodes(self) -> bool:
-        """Whether the budget is never below the power of all nodes on and idle."""
+        """Whether the budget is always at least the power of the cluster with all nodes on and idle."""
         return float(np.min(self.budget.values)) >= self.idle_watts
 
 
@@ -89,7 +89,7 @@ def all_claims(args: argparse.Namespace) -> Iterator[Claim]:
 
 
 def judged(seed: int) -> tuple[str, list[str]]:
-    """Return the promise that holds in the run of a seed, and the faults found in it."""
+    """Simulate the run of a seed. Return the guarantee that applies to the run, and the faults found."""
     run = drawn(seed)
     try:
         outcome = simulate(run.jobs, run.kinds, policy(run.policy), run.settings)
@@ -99,7 +99,7 @@ def judged(seed: int) -> tuple[str, list[str]]:
 
 
 def promise(run: BudgetRun) -> str:
-    """Return what docs/simulator.md promises for a run."""
+    """Return the guarantee of docs/simulator.md about the budget that applies to a run, as text."""
     rules = run.settings.budget_rules
     known = "announced" if rules.announced else "not announced"
     if not (rules.interrupts or floors_hold(run)):
@@ -115,12 +115,15 @@ def promise(run: BudgetRun) -> str:
 
 
 def floors_hold(run: BudgetRun) -> bool:
-    """Whether no job outlasts its time limit, so that floors checked at its start suffice."""
+    """Return whether every job is killed at its time limit.
+
+    In this case, checking the power floors when a job starts is sufficient.
+    """
     return run.settings.kill_at_limit and not np.any(np.isnan(run.jobs.time_limit_s))
 
 
 def faults(run: BudgetRun, outcome: SimulationResult) -> list[str]:
-    """Return the promises that a run has broken."""
+    """Return the guarantees of the budget rules that a run has violated, one line each."""
     above_s = seconds_above(run, outcome, control_period=False)
     found = []
     if abs(above_s - outcome.over_budget_s) > TOLERANCE_S:
@@ -165,7 +168,7 @@ def seconds_above(run: BudgetRun, outcome: SimulationResult, *, control_period: 
 
 
 def drawn(seed: int) -> BudgetRun:
-    """Return the run of a seed."""
+    """Return a randomly drawn simulation run; `seed` is the seed of the random numbers."""
     random = np.random.default_rng(seed)
     kinds = tuple(drawn_kind(random, f"kind{number}") for number in range(random.integers(1, 3)))
     jobs = drawn_jobs(random, kinds)
@@ -226,7 +229,10 @@ def drawn_kind(random: np.random.Generator, name: str) -> NodeKind:
 
 
 def drawn_jobs(random: np.random.Generator, kinds: Sequence[NodeKind]) -> Workload:
-    """Return up to 12 jobs of up to 4 shapes; some draw less power than idle units, some outlast limits."""
+    """Return up to 12 random jobs, each with up to 4 shapes.
+
+    Some jobs draw less power than idle units. Some jobs run longer than their time limits.
+    """
     count = int(random.integers(1, 13))
     counts = random.integers(1, 5, count)
     rows = [drawn_shapes(random, kinds, int(number)) for number in counts]
@@ -290,7 +296,7 @@ def drawn_rules(random: np.random.Generator) -> BudgetRules:
 
 
 def changed(run: BudgetRun, **settings: Any) -> BudgetRun:
-    """Return a run with other settings, to find which of them matters."""
+    """Return a copy of a run with other settings, to find the settings that cause a fault."""
     return dataclasses.replace(run, settings=dataclasses.replace(run.settings, **settings))
 
 

@@ -1,15 +1,17 @@
-"""Accuracy of the conversion of a run from one power cap to another, on the measured power-limit study.
+"""Accuracy of the conversion of a run to another power cap, on the measured power-limit study.
 
-For each network, batch and optimizer of the study (A40, Quadro RTX 6000), time and watts under every lower
-limit are predicted from the row of the highest limit alone, and those under every higher limit from the row
-of the lowest. `unchanged` predicts the measured row itself. `shipped` are the constants in
-`slurm_energy.oracle.history.cap_response`, which were chosen on both GPUs: these lines are in-sample. For
-`fitted to the other GPU`, the same search chooses the constants on one GPU, and they are evaluated on the
-other: these lines are held-out. The error of time is the mean absolute logarithm of predicted over measured
-time; that of watts is the mean absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
+For each network, batch and optimizer of the study (A40, Quadro RTX 6000), time and watts are
+predicted from one measured row. The row of the highest limit predicts all lower limits. The
+row of the lowest limit predicts all higher limits. There are three kinds of prediction.
+`unchanged` assumes that the cap changes neither time nor watts. `shipped` uses the constants
+in `slurm_energy.oracle.history.cap_response`, which were chosen on both GPUs, so its errors
+are in-sample. `fitted to the other GPU` uses constants that the same search chose on the other
+GPU, so its errors are held-out. The error of time is the mean absolute logarithm of predicted
+over measured time. The error of watts is the mean absolute relative error. `--data DIR` is the
+folder with summary_power_*.csv.
 
-Prints `CLAIM cap_response_time_*`: the held-out error of time over that of `unchanged`, and `CLAIM
-cap_response_watts_*`: the same for watts.
+Prints `CLAIM cap_response_time_*`: the held-out error of time divided by the error of
+`unchanged`, and `CLAIM cap_response_watts_*`: the same ratio for watts.
 """
 
 from __future__ import annotations
@@ -39,7 +41,16 @@ GRID = tuple(
 
 
 class Pair(NamedTuple):
-    """A measured row and a row to predict: watts and cap before, cap after, measured time ratio and watts."""
+    """A measured row, and a row of the same configuration that is predicted for another cap.
+
+    Attributes:
+        watts: measured watts of the first row.
+        before: cap of the first row.
+        after: cap of the row to predict.
+        time_ratio: measured time of the row to predict, divided by the measured time of the first
+            row.
+        measured_watts: measured watts of the row to predict.
+    """
 
     watts: float
     before: float
@@ -106,7 +117,7 @@ def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tup
 
 
 def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
-    """Return the mean errors of the prediction that a cap changes nothing."""
+    """Return the mean errors of time and watts if a cap is predicted to change nothing."""
     return (
         fmean(abs(math.log(row.time_ratio)) for row in rows),
         fmean(abs(row.watts / row.measured_watts - 1) for row in rows),

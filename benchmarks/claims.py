@@ -26,7 +26,10 @@ def at_least(name: str, ratio: float, least: float) -> Claim:
 
 
 def publish(claims: Iterable[Claim], path: str | None) -> int:
-    """Print a line per claim as it comes, write all to the file if one is named. Return the exit status."""
+    """Print each claim as soon as it is available, and return the exit status: 1 if a claim fails.
+
+    If `path` is given, write all claims to this file as JSON.
+    """
     result = []
     for entry in claims:
         holds = "yes" if entry["holds"] else "no"

@@ -1,12 +1,17 @@
 """Choice among two real Slurm clusters in two price zones, compared with its simulation.
 
-Two clusters share one slurmdbd. Time passes 180 times as fast: an hour of prices lasts 20 s. The same jobs,
-half of which have their home at each cluster, are submitted three times at the login nodes of their homes: to
-the home, to the clusters by turns, and to the cluster that `senergy where --submit` chooses. Claims: the
-choices are those of the simulation, the cost is not above its, and the cost is lower than with the other two
-rules. Then
-slurmctld and senergyctld of the cheaper cluster are killed. Claims: the other cluster accepts jobs in bounded
-time, they start, and the killed cluster is chosen again after its return. Needs root, munge and MariaDB.
+Two clusters share one slurmdbd. Time passes 180 times as fast: an hour of prices lasts 20 s.
+Each cluster is the home of half of the jobs. All jobs are submitted three times at the login
+nodes of their homes, under three rules: to the home cluster, to the clusters in turn, and to
+the cluster that `senergy where --submit` chooses. Claims: the choices equal the choices of the
+simulation, the cost is not above the simulated cost, and the cost is lower than under the
+other two rules.
+
+Then slurmctld and senergyctld of the cheaper cluster are killed. Claims: the other cluster
+accepts jobs in bounded time, these jobs start, and the killed cluster is chosen again after
+its return.
+
+Needs root, munge and MariaDB.
 """
 
 from __future__ import annotations
@@ -187,7 +192,10 @@ class TwoZones:
 
 
 def dead_controllers(zones: TwoZones) -> Json:
-    """Kill the daemons of one cluster and return what submissions at the login nodes do meanwhile."""
+    """Kill the daemons of one cluster, and return the results of the jobs submitted meanwhile.
+
+    The jobs are submitted at the login nodes of both clusters.
+    """
     from live.clusters import ZoneJob
 
     cheap, other = cheaper_first(zones)
@@ -228,7 +236,10 @@ def dead_controllers(zones: TwoZones) -> Json:
 
 
 def cheaper_first(zones: TwoZones) -> tuple[SlurmCluster, SlurmCluster]:
-    """Let one cluster be much cheaper than the other at all times, and return it and the other one."""
+    """Make the prices of one cluster much lower than the prices of the other at all times.
+
+    Return the cheap and the expensive cluster.
+    """
     cheap, other = zones.clusters.values()
     zones.values = {
         cheap.name: 0 * zones.values[cheap.name] + 0.02,
@@ -240,7 +251,7 @@ def cheaper_first(zones: TwoZones) -> tuple[SlurmCluster, SlurmCluster]:
 
 
 def submissions(result: Mapping[str, Any]) -> list[Json]:
-    """Return all submissions after the kill."""
+    """Return all submissions after the kill as one list."""
     rows: list[Json] = []
     for name, value in result.items():
         if name != "before" and isinstance(value, (list, dict)):
@@ -254,12 +265,15 @@ def running(cluster: SlurmCluster, job_id: int) -> bool:
 
 
 def number(text: str, key: str) -> float:
-    """Return a number of `scontrol show job`."""
+    """Return the number that follows `key=` in the output of `scontrol show job`."""
     return float(text.split(f"{key}=")[1].split()[0])
 
 
 def simulated_runs(jobs: Sequence[Any], live: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
-    """Return the simulation of each rule, and as `same choices` one with the clusters of the live choices."""
+    """Return the simulation of each rule that chooses clusters.
+
+    The entry `same choices` is a simulation in which jobs run on the clusters of the live run.
+    """
     from live.clusters import simulate
 
     pairs = zip(jobs, live["home"], strict=True)

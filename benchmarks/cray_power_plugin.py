@@ -84,7 +84,11 @@ def rebalance(nodes: Sequence[PluginNode], cap_watts: int, now_s: float) -> None
 
 
 def _first_cap(node: PluginNode, recent_s: float) -> int:
-    """Set the new cap of a node that needs no more power, otherwise 0; return the power to keep for it."""
+    """Set the new cap of a node that needs no more power. Return the power to reserve for the node.
+
+    The new cap of all other nodes is set to 0. The result is the minimum power of the node if the
+    node needs more power, otherwise 0.
+    """
     node.new_cap_watts = 0
     if node.new_job_s >= recent_s or not node.cap_watts or not node.current_watts:
         return 0

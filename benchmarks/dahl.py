@@ -1,20 +1,29 @@
 """The experiments of DAHL, section 4, on this machine: a CNN trained in several configurations.
 
-12 scales of images, batches of 1 to 128, 1 and 2 cores; PyTorch with its defaults, with one OpenMP thread
-per core, and with freed memory kept as well, two processes with DistributedDataParallel, and the task-graph
-trainer if it is installed.
-Each run is stored in FOLDER/runs.jsonl as soon as it ends; the same command continues an interrupted
-benchmark. Time and CPU time are measured. Energy is that of the RAPL packages if there are any, otherwise
-that of the lab's package model from time and CPU time; the tables state which.
+The experiments have 12 scales of images, batches of 1 to 128, and 1 and 2 cores. The
+configurations are:
+- PyTorch with its defaults;
+- PyTorch with one OpenMP thread per core;
+- PyTorch with one OpenMP thread per core that also keeps freed memory;
+- two processes with DistributedDataParallel;
+- the task-graph trainer, if it is installed.
 
-    python benchmarks/dahl.py --dir FOLDER [--quick]        # runs, claims, tables
-    python benchmarks/dahl.py --dir FOLDER --page docs/training-configurations.md    # only the tables
+Each run is stored in FOLDER/runs.jsonl as soon as it ends. The same command continues an
+interrupted benchmark. Time and CPU time are measured. Energy is read from the RAPL packages if
+there are any. Otherwise the energy is computed by the lab's package model from time and CPU
+time. The tables state the source of the energy.
 
-If the task-graph trainer was measured, prints `CLAIM` lines: `equal_digits_of_losses_in_float64` (least
-agreement with PyTorch in the first steps), `last_loss_to_pytorch_spread` (distance of the last loss from
-PyTorch's, divided by the differences among PyTorch's own configurations in float32, or by 1e-3 if that is
-more), `taskgraph_time_to_best_pytorch` and `taskgraph_scales_with_less_cpu_time`.
-Needs PyTorch for --python (Debian: python3-torch). Other programs on the machine disturb it.
+    python benchmarks/dahl.py --dir FOLDER [--quick]  # runs, claims, tables
+    python benchmarks/dahl.py --dir FOLDER --page docs/training-configurations.md  # tables
+
+If the task-graph trainer was measured, the benchmark prints these `CLAIM` lines:
+- `equal_digits_of_losses_in_float64`: least agreement with PyTorch in the first steps;
+- `last_loss_to_pytorch_spread`: distance of the last loss from PyTorch's last loss, divided by
+  the differences among PyTorch's own configurations in float32, or by 1e-3 if that is more;
+- `taskgraph_time_to_best_pytorch` and `taskgraph_scales_with_less_cpu_time`.
+
+Needs PyTorch for --python (Debian: python3-torch). Other programs on the machine disturb the
+measurements.
 """
 
 from __future__ import annotations
@@ -94,7 +103,10 @@ def samples_of(height: int, width: int) -> int:
 
 
 def _planned(quick: bool, configs: Sequence[str]) -> list[Run]:
-    """Return all runs in the order of a repetition: by configuration and cores, shuffled within."""
+    """Return all runs, ordered by repetition, number of cores and configuration.
+
+    The runs of one configuration are in random order.
+    """
     scales = SCALES[::4] + SCALES[-1:] if quick else SCALES
     batches = (1, 128) if quick else BATCHES
     batch_scales = BATCH_SCALES[:2] if quick else BATCH_SCALES
@@ -150,7 +162,7 @@ def _key(run: Run) -> tuple[Any, ...]:
 
 
 def _complete(path: Path, planned: Sequence[Run], python: str) -> None:
-    """Run what is not stored yet, and store each run as it ends."""
+    """Execute the planned runs that are not stored yet, and store each run as it ends."""
     done = {_key(run) for run in _stored(path)}
     due = [run for run in planned if _key(run) not in done]
     absent: set[str] = set()
@@ -177,7 +189,10 @@ def _complete(path: Path, planned: Sequence[Run], python: str) -> None:
 
 @contextlib.contextmanager
 def _program(python: str, config: str, cores: int) -> Iterator[subprocess.Popen[str] | None]:
-    """Start the program on the first cores; None if it cannot import what the configuration needs."""
+    """Start the program on the first `cores` CPUs and yield its process.
+
+    Yield None if the program cannot import a module that the configuration needs.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "MKL_"))}
     if config in ("openmp", "keep"):
         environment |= {"OMP_NUM_THREADS": str(cores), "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
@@ -225,10 +240,11 @@ def _measured(program: subprocess.Popen[str], run: Run) -> Run:
 
 
 def _modelled_joules(seconds: float, cpu_s: float) -> float:
-    """Return the energy of this machine's share of an emulated package (docs/lab-physics.md, section 3).
+    """Return the modelled energy in joules of this machine's share of an emulated package.
 
-    Idle and awake power are divided by cores, because the machine has a part of a package only. Cores run at
-    maximum frequency; memory traffic is not known and not counted.
+    See docs/lab-physics.md, section 3. Idle and awake power are divided by the number of cores,
+    because the machine has only a part of a package. Cores are assumed to run at maximum
+    frequency. Memory traffic is unknown and is not counted.
 
     Args:
         seconds: time of the training.

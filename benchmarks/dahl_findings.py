@@ -21,9 +21,9 @@ Finding = tuple[str, str, bool | None]
 
 
 def claims(runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the claims that the task-graph trainer trains as PyTorch does, and those about its time.
+    """Yield claims that the task-graph trainer gives PyTorch's results, and claims about its speed.
 
-    A claim about what was not measured is left out.
+    Claims without a measurement are left out.
     """
     results = Results(runs)
     if exact := list(_exact_differences(results)):
@@ -49,10 +49,10 @@ def claims(runs: Sequence[Run]) -> Iterator[Claim]:
 
 
 def _exact_differences(results: Results) -> Iterator[float]:
-    """Yield the differences of each loss of the task-graph trainer from PyTorch's, in float64.
+    """Yield the relative differences of the task-graph trainer's losses from PyTorch's, in float64.
 
-    They are relative to losses above 1. A smaller loss is a difference of larger numbers, so that its
-    rounding error is that of a loss of about 1.
+    Losses below 1 count as 1. A small loss is a difference of larger numbers, so its rounding
+    error is the rounding error of a loss of about 1.
     """
     losses = {
         (run["config"], run["height"], run["width"], run["batch"]): run["losses"]
@@ -65,10 +65,10 @@ def _exact_differences(results: Results) -> Iterator[float]:
 
 
 def _loss_spreads(results: Results) -> Iterator[float]:
-    """Yield the distances of the task-graph trainer's last losses from PyTorch's, in spreads of the latter.
+    """Yield how far each last loss of the task-graph trainer is outside the range of PyTorch's.
 
-    The runs compared have equal images and first parameters. A spread of less than `_MIN_SPREAD` of the loss
-    counts as that.
+    The unit is the spread, which is the width of this range, but at least the fraction
+    `_MIN_SPREAD` of the loss. The compared runs have equal images and first parameters.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in results.runs:
@@ -125,7 +125,7 @@ def _best_depends_on_size(results: Results) -> Finding:
 
 
 def _is_better(results: Results, scale: Scale, cell: Cell, other: Cell) -> bool:
-    """Return whether a configuration needs less energy than another at a scale, beyond the interval."""
+    """Return whether `cell` needs less energy than `other` at a scale, beyond the 95 % interval."""
     one, two = (results.cell(scale, entry.cores, entry.config) for entry in (cell, other))
     return one is not None and two is not None and one.is_less(two, "joules")
 
@@ -159,10 +159,14 @@ def _ddp_costs_more(results: Results) -> Finding:
 
 
 def _verdict(signs: Sequence[int]) -> bool | None:
-    """Return whether a finding holds in all cases; None: some cases are undecided and none is against it.
+    """Return whether a finding holds in all cases.
+
+    The result is False if any case contradicts the finding. It is None if some cases are undecided
+    and no case contradicts the finding.
 
     Args:
-        signs: 1 if a case is as the finding says, -1 if it is the opposite, 0 if the intervals overlap.
+        signs: 1 for a case that agrees with the finding, -1 for a case that contradicts the
+            finding, 0 if the confidence intervals overlap.
     """
     return False if -1 in signs else True if all(signs) else None
 

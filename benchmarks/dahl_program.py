@@ -180,7 +180,10 @@ class _Meter:
         self._begin_s, self._begin_cpu_s = time.monotonic(), time.process_time()
 
     def result(self) -> dict[str, Any]:
-        """Return `seconds`, `cpu_s` and `joules`; null: no counter, or it has wrapped."""
+        """Return elapsed time `seconds`, CPU time `cpu_s` and energy `joules` since the start.
+
+        `joules` is None if there is no energy counter, or if the counter has wrapped.
+        """
         seconds, cpu_s = time.monotonic() - self._begin_s, time.process_time() - self._begin_cpu_s
         before, after = self._microjoules, _package_microjoules()
         known = before is not None and after is not None and after >= before
@@ -189,7 +192,10 @@ class _Meter:
 
 
 def _package_microjoules() -> int | None:
-    """Return the sum of the RAPL package counters; None without any that can be read."""
+    """Return the sum of the RAPL package counters in microjoules.
+
+    The result is None if there is no package counter, or if a counter is unreadable.
+    """
     total = None
     for path in PACKAGES.glob("intel-rapl:?"):
         try:

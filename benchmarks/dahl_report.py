@@ -82,7 +82,7 @@ def _scale_table(results: Results, metric: str) -> Iterator[str]:
 
 
 def _marked(cells: Sequence[Cell | None], metric: str) -> list[str]:
-    """Return the texts of a row. The least mean is bold."""
+    """Return the cells of a table row as text. The cell with the lowest mean is bold."""
     least = min((cell.mean(metric) for cell in cells if cell), default=math.inf)
     texts = []
     for cell in cells:
@@ -109,7 +109,11 @@ def _best(cells: Sequence[Cell], metric: str) -> str:
 
 
 def _crossovers(results: Results) -> Iterator[str]:
-    """Yield the scales between which the order of two configurations changes, beyond their intervals."""
+    """Yield the lines of a table of crossover points.
+
+    At a crossover point, the better one of two configurations changes between two scales. Only
+    differences beyond the confidence intervals count.
+    """
     rows = []
     cores = results.cores[-1]
     for metric in ("seconds", "joules"):
@@ -136,7 +140,10 @@ def _crossovers(results: Results) -> Iterator[str]:
 
 
 def _order(results: Results, scale: Scale, cores: int, first: str, second: str, metric: str) -> int:
-    """Return -1 if the first configuration is better beyond the interval, 1 if the second is, else 0."""
+    """Return -1 if `first` has the lower value of a metric, 1 if `second` has, and 0 if neither has.
+
+    A difference within the 95 % interval does not count. Without results of both, the value is 0.
+    """
     one, other = results.cell(scale, cores, first), results.cell(scale, cores, second)
     if one is None or other is None:
         return 0
@@ -164,7 +171,7 @@ def _batch_tables(results: Results) -> Iterator[str]:
 
 
 def _findings(results: Results) -> Iterator[str]:
-    """Yield which findings of the paper these runs reproduce."""
+    """Yield the lines of a table that states which findings of the paper these runs reproduce."""
     yield "**Findings of the paper and of these runs:**"
     yield ""
     yield "| finding of the paper | these runs | reproduced |"

@@ -76,7 +76,10 @@ class Results:
         self.scales = sorted({key[0] for key in groups if key[1] == self.batch})
 
     def cell(self, scale: Scale, cores: int, config: str, batch: int | None = None) -> Cell | None:
-        """Return a cell; None if it was not measured. The default batch is that of most runs."""
+        """Return the results of one cell; None if the cell was not measured.
+
+        The default of `batch` is the batch size of most runs.
+        """
         return self._cells.get((scale, self.batch if batch is None else batch, cores, config))
 
     def at(self, scale: Scale, cores: Sequence[int], batch: int | None = None) -> list[Cell]:
@@ -85,7 +88,7 @@ class Results:
         return [cell for cell in cells if cell is not None]
 
     def batches(self, scale: Scale, cores: int) -> list[int]:
-        """Return the measured batches of a scale."""
+        """Return the batch sizes measured at a scale with a number of cores, in ascending order."""
         return sorted({key[1] for key in self._cells if (key[0], key[2]) == (scale, cores)})
 
 
@@ -99,7 +102,7 @@ def _cell(config: str, cores: int, runs: Sequence[Run]) -> Cell:
 
 
 def cell_name(cell: Cell) -> str:
-    """Return configuration and cores of a cell for tables."""
+    """Return the label of a cell for tables: configuration and number of cores."""
     return f"{NAMES[cell.config]}, {cell.cores} {'core' if cell.cores == 1 else 'cores'}"
 
 

@@ -1,15 +1,17 @@
-"""Cost, emissions and deadlines of deferral on real prices and carbon intensities, and CE-DLA's figures.
+"""Cost, emissions and deadlines of deferral on real prices and carbon intensities.
 
-The jobs are synthetic (random arrivals, 1 to 12 hours, 1 to 4 of 16 nodes, half load), the same for all
-series. The first third of each year was used to choose the defaults of forecasts and policies (`--part
-first`). The tables show the rest, which the choice has not seen. Costs are those of the jobs' energy at the
-actual prices.
+The jobs are synthetic: random arrivals, 1 to 12 hours, 1 to 4 of 16 nodes, half load. All
+series use the same jobs. The first third of each year was used to choose the defaults of
+forecasts and policies (`--part first`). The tables show the other two thirds, which were not
+used for this choice. Costs are the costs of the jobs' energy at the actual prices.
 
-CE-DLA (Kang et al. 2022, as described in section 3.3 of the survey that the project follows) is compared as
-far as its text allows. Open in the text: jobs and their energies, arrivals, slack, the size of the cluster,
-the period of the NYISO prices, and by how much soft constraints may be exceeded. Here the energy of a job
-is scaled so that running at once gives the published 2.09 jobs per dollar. The cheapest band is also shown
-as the cheapest 31 % of the hours, because that is the published share of the policy that ignores prices.
+The results are compared with the published figures of CE-DLA (Kang et al. 2022, as described
+in section 3.3 of the survey that the project follows), as far as the text describes CE-DLA.
+The text does not state the jobs and their energies, the arrivals, the slack, the size of the
+cluster, the period of the NYISO prices, and by how much soft constraints may be exceeded. Here
+the energy of a job is scaled so that starting all jobs at once gives the published 2.09 jobs
+per dollar. The cheapest band is also shown as the cheapest 31 % of the hours, because 31 % is
+the published share of the policy that ignores prices.
 
 Needs: pip install '.[simulation]', and a folder with price/ and carbon/ (see docs/signals.md).
 """
@@ -63,7 +65,7 @@ FIRST_SEED = 11
 
 @dataclass(frozen=True)
 class Market:
-    """A series with its part of the year."""
+    """A price or carbon series, with the times of the evaluated part of the year."""
 
     name: str
     signal: SignalName
@@ -73,7 +75,10 @@ class Market:
     utc_offset_s: float
 
     def feed(self, mode: ForecastMode) -> SignalFeed:
-        """Return the signals on a clock that begins with the part; earlier values are history."""
+        """Return the signals with time 0 at the start of the simulated part of the year.
+
+        Earlier values are history.
+        """
         offset_s = self.utc_offset_s + self.begin_s % DAY_S
         source = SignalSource(self.series.shifted(-self.begin_s), mode, 13.0, offset_s)
         return SignalFeed({self.signal: source}, horizon_s=2 * DAY_S)
@@ -292,7 +297,10 @@ def band_share(result: SimulationResult, market: Market, price: float) -> float:
 
 
 def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
-    """Admit jobs in the order of arrival, each in its cheapest slot with room, or reject it."""
+    """Yield the rejected share and the cost ratio, by market and slack.
+
+    Jobs are admitted in order of arrival to their cheapest slot with room, or rejected.
+    """
     for one in markets:
         seconds = min(one.end_s - one.begin_s, 30 * DAY_S)
         low, high = 0.5, 6.0
@@ -317,7 +325,10 @@ def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
 
 
 def admission(market: Market, work: Workload, factor: float) -> tuple[float, float]:
-    """Return the rejected share, and the cost of starting admitted jobs at once against their cost."""
+    """Return the share of rejected jobs, and the cost ratio of the admitted jobs.
+
+    The ratio is the cost with immediate starts divided by the cost of the planned starts.
+    """
     series = market.series.shifted(-market.begin_s)
     slot_s = 900.0
     slots = int((float(work.submit_s[-1]) + 5 * DAY_S) / slot_s)

@@ -217,7 +217,7 @@ def running_lab(day: Sequence[float]) -> Iterator[DeferralLab]:
 
 
 def released_after_kill(on: DeferralLab) -> Json:
-    """Kill senergyctld while jobs are held; return how long after it the last one started."""
+    """Kill senergyctld while jobs are held. Return the seconds from the kill to the last job start."""
     on.configure("cheapest")
     jobs = [PlannedJob(0.0, 2, round(10 * HOUR_S)) for _ in range(4)]
     ids = [on.submit(job) for job in jobs]

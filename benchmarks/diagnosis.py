@@ -1,30 +1,36 @@
-"""Cost of the application layer of the diagnosis for a training loop, beside the PyTorch profiler.
+"""Cost of the application layer of the diagnosis for a training loop, and of PyTorch's profiler.
 
-A small convolutional network trains on the CPU with one thread, in steps of about 10 and 100 ms of processor
-time (another batch size). Each variant runs in a process of its own, in turns with the bare loop on the same
-model: a block of steps bare, a block with the variant, in random order, so that other load of the machine
-meets both alike. The bare blocks run within the loader of the watched loop, between two of its steps, when
-no hook is attached. malloc returns no memory to the kernel, because page faults vary more than the cost to
-be measured.
+A small convolutional network trains on the CPU with one thread. Its steps take about 10 or 100
+ms of processor time, depending on the batch size. Each variant runs in a separate process, in
+turns with the bare loop, which trains the same model without instrumentation. Blocks of bare
+steps and blocks with the variant alternate in random order, so that other load of the machine
+affects both equally. The bare blocks run within the loader of the watched loop, between two of
+its steps, when no hook is attached. malloc returns no memory to the kernel, because page
+faults vary more than the cost to be measured.
 
-    placebo    the same without anything: the noise of the paired differences
-    callbacks  `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like that of senergyd
-    events     the same with an event file
+    placebo    no instrumentation: the noise of the paired differences
+    callbacks  `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like
+               senergyd's
+    events     `callbacks` with an event file
     profiler   `torch.profiler.profile` over the block
 
-Two measurements. Paired: the trimmed mean of the differences between neighbouring blocks and its 95 %
-interval (bootstrap), for wall time and for the processor time of all threads. Blocks last 50 ms, or one
-step, so that slow changes of the machine cancel. The recorder takes half of the time only, so that whatever
-it does every so many seconds is done half as often for this measurement. Own time: the time spent in the
-functions of the recorder, within the same training, as medians of each function; it omits the calls of the
-hooks by PyTorch. The claims use the own time, and the paired differences must not contradict it: the
-interval of the processor time must not lie above the target and above that of the placebo.
-`CLAIM diagnosis_resolution_10ms` says whether the machine
-was idle enough to see 0.5 % in the processor time: half of the placebo's interval. The whole takes a
-quarter of an hour on an idle machine.
+There are two measurements. The paired measurement is the trimmed mean of the differences
+between neighbouring blocks with its 95 % interval (bootstrap), for wall time and for the
+processor time of all threads. Blocks last 50 ms or one step, so that slow changes of the
+machine cancel. Because the recorder is active for half of the time only, its periodic work is
+done half as often for this measurement. The own time is the time in the functions of the
+recorder within the same training, as medians of each function. The own time does not include
+the calls of the hooks by PyTorch.
 
-Prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and the like. Needs an interpreter with
-PyTorch: --python, by default this one or /usr/bin/python3 (Debian: python3-torch).
+The claims use the own time. The paired differences must not contradict the own time: the
+interval of the processor time must not lie above the target and above the interval of the
+placebo. `CLAIM diagnosis_resolution_10ms` states whether the machine was idle enough to detect
+0.5 % of the processor time; its ratio is half the width of the placebo's interval. The
+benchmark takes a quarter of an hour on an idle machine.
+
+Prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and similar lines. Needs an
+interpreter with PyTorch: --python, by default this one or /usr/bin/python3 (Debian:
+python3-torch).
 """
 
 from __future__ import annotations
@@ -148,7 +154,11 @@ def percent(result: dict[str, float]) -> str:
 
 
 def overhead(pairs: list[Pair], index: int) -> dict[str, float]:
-    """Return the mean relative difference to the bare block beside it, and its 95 % interval."""
+    """Return the mean relative overhead of a variant, and the 95 % interval of this mean.
+
+    The time of each block with the variant is compared with the time of the neighbouring block
+    without it.
+    """
     ratios = [ours[index] / bare[index] - 1 for bare, ours in pairs]
     order = random.Random(1)
     means = sorted(trimmed_mean(order.choices(ratios, k=len(ratios))) for _ in range(1000))
@@ -162,7 +172,10 @@ def trimmed_mean(values: list[float]) -> float:
 
 
 def measure(variant: str, length_ms: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run a variant beside the bare loop in a process of its own."""
+    """Run a variant in alternation with the uninstrumented training loop, in a separate process.
+
+    Return the measured times as a JSON object.
+    """
     here = Path(__file__).resolve()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -245,7 +258,12 @@ def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[P
 
 
 def double_intervals(length_ms: int) -> None:
-    """Make the recorder do half as often what it does every so many seconds: half of them are bare steps."""
+    """Double all time intervals of the recorder's periodic work.
+
+    The benchmark runs half of the steps without the recorder. If steps are short, no step counts
+    as a long step, because the measured time would include the preceding steps without the
+    recorder.
+    """
     from slurm_energy.profiling import loop_report, progress, step_recorder, torch_phases
 
     names = {
@@ -262,7 +280,7 @@ def double_intervals(length_ms: int) -> None:
 
 
 def measured(run: Callable[[int], None], count: int) -> tuple[float, float]:
-    """Return the wall and processor seconds per step of a run of so many steps."""
+    """Execute `run` with `count` steps, and return the wall-clock and processor seconds per step."""
     start = clocks()
     run(count)
     return per_step(start, count)
@@ -281,8 +299,9 @@ def per_step(start: tuple[float, float], count: int) -> tuple[float, float]:
 def own_time_us(length_ms: int, seconds: float) -> float:
     """Return the microseconds per step that a watched training spends in the recorder.
 
-    Of each function the median counts, times its calls per step, because other programs interrupt some calls.
-    The time between the end of a body and the next one is that of the loop itself.
+    For each function of the recorder, the result includes its median duration times its calls per
+    step. The median is used because other programs interrupt some calls. The time between the end
+    of one loop body and the start of the next is spent in the loop itself.
     """
     import slurm_energy
     from slurm_energy.profiling.loop_report import LoopReport
@@ -344,7 +363,7 @@ class Training:
         self._bare_step = self.optimizer.step  # the recorder replaces it in PyTorch 1
 
     def calibrate(self) -> None:
-        """Choose the batch size with which a step takes its processor time on this machine now."""
+        """Choose the batch size for which a training step takes `length_ms` of CPU time on this machine."""
         import torch
 
         for _ in range(3):
@@ -353,7 +372,7 @@ class Training:
             self.batch = torch.randn(size, 1, 28, 28), torch.randint(0, 10, (size,))
 
     def run_bare(self, count: int) -> None:
-        """Run steps."""
+        """Run training steps without the instrumentation."""
         for _ in range(count):
             self.step(*self.batch, self._bare_step)
 

@@ -1,4 +1,7 @@
-"""Parameters of the programs of diagnosis_programs.py, in halves that differ in model, batch and strength."""
+"""Parameters of the programs of diagnosis_programs.py.
+
+Each set of parameters is called a half. The halves differ in model, batch and strength.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Half:
-    """Parameters of the programs of a half.
+    """Parameters of one set of test programs with planted causes. The sets are called halves.
 
     Attributes:
         seconds: duration of the training.
@@ -17,13 +20,13 @@ class Half:
         tiny_model: options of the model and batch of the steps that are too small.
         reads_per_s: reads that the slow disk performs in a second.
         read_kib: size of a read.
-        workers: loader processes of the program with too many.
-        workers_ms: CPU time per sample of these.
+        workers: loader processes of the program that has too many loader processes.
+        workers_ms: CPU time per sample of these loader processes.
         checkpoint_model: model whose checkpoints are written.
         checkpoint_every: steps between checkpoints.
         slow_batch: samples per step of the slower rank.
         nan_at: step whose loss is NaN.
-        idle_s: idle time at the end of a job, or of an interactive one.
+        idle_s: idle time at the end of a batch job or of an interactive job.
     """
 
     seconds: int

@@ -1,16 +1,20 @@
-"""The closed loop on synthetic jobs with planted causes: advice is applied, verified, kept or undone.
+"""The closed loop on synthetic jobs with planted causes, in which advice is applied and verified.
 
-Each training program of the corpus is diagnosed, the best proposal is applied to its parameters, and the
-model of the training loop gives up to three next runs of the same work, with 1.5 % noise. Three earlier runs
-are known. In the second part the true bottleneck is another one, so that the advice does not help: these
-adjustments must be undone. All decisions come from the product's functions, the model gives observations
-only. True ratios come from the model without noise of the time.
+Each training program of the corpus is diagnosed, and the best proposal is applied to its
+parameters. Then the model of the training loop gives up to three next runs of the same work,
+with 1.5 % noise. Three earlier runs are known. The loop decides whether the adjustments are
+kept or undone. In the second part of the benchmark, the true bottleneck differs from the
+planted cause. The advice then does not help, and the adjustments must be undone. The product's
+functions make all decisions, and the model only supplies observations. True ratios are
+computed by the model without noise of the time.
 
-Prints a table per part, and for each range of seeds `CLAIM loop_improved ratio=... target=>=0.8` (kept and
-truly better, of all jobs of the first part with an applied adjustment), `CLAIM loop_improved_of_changeable`
-(of all jobs of the first part except those that no setting of a job improves) and `CLAIM loop_undone
-ratio=... target=>=1` (undone, of all jobs of both parts that did not get better). The constants were chosen
-on seeds 0 to 9 and 4000 to 4003.
+Prints a table per part, and the following claims for each range of seeds. `CLAIM loop_improved
+ratio=... target=>=0.8`: the share of jobs whose adjustments were kept and truly helped, among
+all jobs of the first part with an applied adjustment. `CLAIM loop_improved_of_changeable`: the
+same share among all jobs of the first part, except those that no setting of a job improves.
+`CLAIM loop_undone ratio=... target=>=1`: the share of jobs whose adjustments were undone,
+among all jobs of both parts that did not improve. The constants were chosen on seeds 0 to 9
+and 4000 to 4003.
 """
 
 from __future__ import annotations
@@ -59,45 +63,51 @@ PERMITTED = AdjustmentPermissions.everything()
 
 
 def locked_loader(adjusted: JobShape, original: JobShape) -> None:
-    """A lock limits the loader processes: more of them prepare as many samples as before."""
+    """A lock limits the loader: additional loader processes do not prepare more samples per second."""
     before, after = training_loop(original), training_loop(adjusted)
     after.sample_cpu_s *= _parallel(after) / _parallel(before)
 
 
 def larger_steps(adjusted: JobShape, original: JobShape) -> None:
-    """The time of a step grows with the batch, and nothing of it is constant."""
+    """Make the fixed time of a training step grow in proportion to the batch size."""
     before, after = training_loop(original), training_loop(adjusted)
     after.launch_s *= after.batch / before.batch
 
 
 def growing_checkpoints(adjusted: JobShape, original: JobShape) -> None:
-    """Checkpoints hold all results since the last one: fewer of them take as long in all."""
+    """Make checkpoints longer as they become rarer, so that their total time stays the same.
+
+    Each checkpoint contains all results since the previous one.
+    """
     adjusted.checkpoint_s *= adjusted.checkpoint_every_s / original.checkpoint_every_s
 
 
 def slow_bus(adjusted: JobShape, original: JobShape) -> None:
-    """The bus limits the copies: pinned memory is as slow."""
+    """Simulate a bus that limits the copies: pinned memory then makes the copies no faster."""
     training_loop(adjusted).copy_bytes_per_s = training_loop(original).copy_bytes_per_s
 
 
 def needed_gpus(adjusted: JobShape, original: JobShape) -> None:
-    """The program fails on fewer GPUs."""
+    """The program runs out of memory on fewer GPUs, so that this adjustment must be undone."""
     adjusted.state = "OUT_OF_MEMORY"
 
 
 def more_work(adjusted: JobShape, original: JobShape) -> None:
-    """The next run needs the time that was idle before, and is cut off."""
+    """Make the adjusted run work in the time that was idle before, so that the run is cut off."""
     loop = training_loop(adjusted)
     adjusted.tail_s, loop.sample_gpu_s, loop.launch_s = 0.0, loop.sample_gpu_s * 1.4, loop.launch_s * 1.4
 
 
 def one_epoch(adjusted: JobShape, original: JobShape) -> None:
-    """The data set is read once: the copy reads all of it before the first step."""
+    """Change the adjusted job so that its program reads the data set only once.
+
+    The advised local copy then has to read the whole data set before the first step.
+    """
     adjusted.startup_s = original.startup_s + EPOCHS * (adjusted.startup_s - original.startup_s)
 
 
 def needed_exchange(adjusted: JobShape, original: JobShape) -> None:
-    """Ranks exchange activations, which does not become rarer."""
+    """Ranks exchange activations: gradient accumulation does not reduce the number of exchanges."""
     training_loop(adjusted).accumulation = training_loop(original).accumulation
 
 
@@ -107,7 +117,7 @@ def indivisible_work(adjusted: JobShape, original: JobShape) -> None:
 
 
 def limited_otherwise(adjusted: JobShape, original: JobShape) -> None:
-    """Another limit holds the clock where it was."""
+    """Keep the original clock of the job, as if another limit determined the clock."""
     adjusted.gpu_clock, training_loop(adjusted).clock = original.gpu_clock, training_loop(original).clock
 
 
@@ -147,13 +157,14 @@ def _parallel(loop: Loop) -> float:
 
 @dataclass(frozen=True)
 class LoopOutcome:
-    """Result of the loop for one job.
+    """Result of the adjustment loop (advise, apply, verify) for one job.
 
     Attributes:
         name: kind of job.
-        proposal: the applied adjustments; None: no advice can be applied.
+        proposal: the applied adjustments; None means that no advice can be applied.
         decision: the decision of the loop; None without adjustments.
-        true_ratios: true time and energy per sample with the adjustments over those before.
+        true_ratios: true time per sample and true energy per sample with the adjustments, each
+            divided by its value before the adjustments.
     """
 
     name: str
@@ -163,7 +174,7 @@ class LoopOutcome:
 
     @property
     def helps(self) -> bool:
-        """Whether time or energy per sample truly falls, and the time stays within the permission."""
+        """Whether true time or energy per sample falls, and the slowdown stays within the permitted one."""
         time, energy = self.true_ratios
         return min(time, energy) < 1 - 1e-3 and time <= 1 + PERMITTED.slowdown_percent / 100
 
@@ -261,7 +272,10 @@ def changes(ratios: Sequence[tuple[float | None, float | None]]) -> str:
 
 
 def evaluate(first: int, count: int) -> list[Claim]:
-    """Run both parts for a range of seeds, print their tables and return their claims."""
+    """Run planted causes and useless advice for a range of seeds.
+
+    Print a table of each and return the claims.
+    """
     seeds = range(first, first + count)
     planted = list(outcomes(seeds, adverse=False))
     report(f"planted causes, seeds from {first}", planted)

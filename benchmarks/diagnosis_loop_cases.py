@@ -1,4 +1,7 @@
-"""The programs of diagnosis_loop_programs.py, in halves that differ in model, batch and strength."""
+"""Programs of diagnosis_loop_programs.py, divided into halves (sets) of parameters.
+
+The halves differ in model, batch size and strength of the planted cause.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ BATCHES = "batch-size=1..64"
 
 @dataclass(frozen=True)
 class LoopCase:
-    """A program and the decision that is right about its adjustment.
+    """A test program and the correct decision about the adjustment of its settings.
 
     Attributes:
         name: planted cause.
         permission: permitted adjustments.
         options: options of training_program.py.
-        expected: `kept`, or `undone` where the adjustment is useless.
-        ranks: processes.
+        expected: the correct decision: `kept`, or `undone` if the adjustment is useless.
+        ranks: number of processes.
     """
 
     name: str
@@ -33,7 +36,9 @@ class LoopCase:
 
 @dataclass(frozen=True)
 class LoopHalf:
-    """Parameters of the programs of a half, as options of training_program.py.
+    """Parameters of one set of programs, as options of training_program.py.
+
+    The sets are called halves. They differ in model, batch and strength of the causes.
 
     Attributes:
         reads_per_s: reads that the slow disk performs in a second.
@@ -116,7 +121,10 @@ HALVES = {
 
 
 def loop_cases(half: LoopHalf, folder: Path) -> list[LoopCase]:
-    """Return the programs of a half. `folder` holds their data, locks and checkpoints."""
+    """Return the programs of a half (a set of parameters).
+
+    `folder` contains the data, locks and checkpoints of the programs.
+    """
     (folder / "lock").touch()
     disk = f"--workers 2 --file {folder}/data --control-group {SLOW_DISK}/cgroup.procs"
     saved = f"--checkpoint {folder}/model.pt"

@@ -1,13 +1,15 @@
-"""The closed loop with real PyTorch programs in a lab: advice is applied, verified, kept or undone.
+"""The closed loop of diagnosis and adjustment with real PyTorch programs in a lab.
 
-Programs of training_program.py that take values from `slurm_energy.adjusted` run as jobs of a lab, see
-diagnosis_programs.py: two runs as they are, `senergy diagnose --apply`, and runs until senergyctld has
-decided. The programs take turns. Each of them has one cause that can be shown on CPUs
-(diagnosis_loop_cases.py). The adjustments of two of them are useless: a lock lets one worker prepare a sample
-at a time, or a checkpoint holds all results since the last one.
+The programs are variants of training_program.py that take values from `slurm_energy.adjusted`,
+see diagnosis_programs.py. Each program runs as a job: two runs without adjustment, then
+`senergy diagnose --apply`, then further runs until senergyctld keeps or undoes the advice. The
+programs take turns. Each program has one cause that can be shown on CPUs
+(diagnosis_loop_cases.py). The adjustments of two programs are useless: a lock lets only one
+worker at a time prepare a sample, or a checkpoint holds all results since the last checkpoint.
 
-Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=... target=>=0.8` and
-`CLAIM program_loop_undone_H ratio=... target=>=1`.
+Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=...
+target=>=0.8` and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half of the
+programs.
 Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
 """
 
@@ -55,10 +57,10 @@ NODE = {
 
 
 class PlayedCase:
-    """A program in the loop.
+    """A program that is diagnosed, adjusted and verified in the lab.
 
     Args:
-        case: the program.
+        case: description of the program and of its planted cause.
         seconds: duration of its training in each run.
     """
 
@@ -137,7 +139,10 @@ def percent(ratio: float | None) -> str:
 
 
 def play(lab: ProgramLab, cases: list[LoopCase], folder: Path, seconds: int, rounds: int) -> list[PlayedCase]:
-    """Run the loop for programs in turn, so that a slow hour of the machine meets all of them alike."""
+    """Run the loop for all programs, which take turns.
+
+    A phase in which the machine is slow therefore affects all programs alike.
+    """
     played = [PlayedCase(case, seconds) for case in cases]
     for _ in range(RUNS_BEFORE):
         for one in played:
@@ -203,7 +208,10 @@ def main() -> int:
 
 
 def claims_of(half: str, played: list[PlayedCase]) -> Iterator[Claim]:
-    """Yield the share of improved programs, and that of useless adjustments that were undone."""
+    """Yield two claims (checks of targets): improved programs, and undone useless adjustments.
+
+    Each claim states a share: of the programs, or of the useless adjustments.
+    """
     helpful = [one.is_right for one in played if one.case.expected == "kept"]
     useless = [one.is_right for one in played if one.case.expected == "undone" and one.trial["decision"]]
     if helpful:

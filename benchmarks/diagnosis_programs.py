@@ -1,17 +1,21 @@
-"""How often `senergy diagnose` names the planted cause of real PyTorch programs, and of healthy ones none.
+"""How often `senergy diagnose` names the planted cause of real PyTorch programs.
 
-A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
-real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
-(training_program.py). The halves differ in model, batch, durations and strength of the causes. Rules and
-programs were changed on halves A to D. Halves E, F and I were defined before their first run. The causes of C
-to I take at least 15 % of the time of an idle machine, and their steps are short. The programs run for less
-than a minute, so that the thresholds of the lab for times are shorter than the defaults; all others are the
-defaults.
+For healthy programs, the command must name no cause. A lab with one emulated node of 4 CPUs
+runs each program as a job of its own, with signals every second. slurmctld, senergyctld and
+senergyd are real, the hardware is emulated, and the training (training_program.py) really runs
+on the CPUs of this machine.
 
-Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and
-`CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for this interpreter or for
-/usr/bin/python3 (Debian: python3-torch). The slow disk is a limit of reads by the kernel's blkio controller
-(version 1).
+A half is a set of parameters of the programs. The halves differ in model, batch, durations and
+strength of the causes. Rules and programs were changed on halves A to D. Halves E, F and I
+were defined before their first run. The causes of halves C to I take at least 15 % of the time
+of an idle machine, and the steps of these halves are short. The programs run for less than a
+minute. Therefore the lab's thresholds for times are shorter than the defaults. All other
+thresholds are the defaults.
+
+Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and `CLAIM
+program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for this interpreter
+or for /usr/bin/python3 (Debian: python3-torch). The slow disk is a limit of reads by the
+kernel's blkio controller (version 1).
 """
 
 from __future__ import annotations
@@ -61,11 +65,11 @@ _FINAL = ("COMPLETED", "FAILED", "TIMEOUT")
 
 @dataclass(frozen=True)
 class DiagnosedProgram:
-    """A job of the corpus.
+    """A job of the test corpus.
 
     Attributes:
-        name: what it does.
-        expected: kinds of findings that name the planted cause; empty: healthy.
+        name: description of the program's behaviour.
+        expected: kinds of findings that name the planted cause; empty for a healthy job.
         command: shell command of the job.
         options: options of sbatch.
     """
@@ -77,7 +81,7 @@ class DiagnosedProgram:
 
 
 def programs(half: Half, folder: Path) -> list[DiagnosedProgram]:
-    """Return the jobs of a half, each with one planted cause or none."""
+    """Return the jobs of a half (one set of parameters). Each job has at most one planted cause."""
 
     def training(options: str, seconds: float = half.seconds, launch: str = "") -> str:
         return f"{launch}{PYTHON} {PROGRAM} --seconds {seconds} {options}"
@@ -190,7 +194,7 @@ class ProgramLab:
 def evaluate(
     name: str, selected: list[DiagnosedProgram], lab: ProgramLab, folder: Path, only: str | None
 ) -> list[dict[str, Any]]:
-    """Run the programs of a half and print a row for each."""
+    """Run the diagnosed programs of half `name`, and print a table row for each program."""
     print(
         f"\nhalf {name}\n\n| program | planted cause | findings, first to last | right |\n|---|---|---|---|"
     )

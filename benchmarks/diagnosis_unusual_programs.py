@@ -1,11 +1,11 @@
-"""Real PyTorch programs that the halves of diagnosis_programs.py do not contain.
+"""Accuracy of the diagnosis on real PyTorch programs that diagnosis_programs.py does not contain.
 
-The lab and the rating are those of diagnosis_programs.py. The programs of both lists were defined before
-their first run. Rules were changed on the first list.
+The lab and the rating are those of diagnosis_programs.py. There are two lists of programs.
+Both were defined before their first run. Rules were changed on the first list.
 
-Prints a table, `CLAIM program_cause_first_unusual1 ratio=... target=>=0.9` and
-`CLAIM program_false_findings_unusual1 ratio=... target=<=0.1`, or those of list 2. Needs root, and PyTorch
-for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
+Prints a table, `CLAIM program_cause_first_unusual1 ratio=... target=>=0.9` and `CLAIM
+program_false_findings_unusual1 ratio=... target=<=0.1`, or those of list 2. Needs root, and
+PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations

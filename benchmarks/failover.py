@@ -1,14 +1,16 @@
 """Takeover of the passive controller while simulated agents deliver to the active one.
 
-Two senergyctld share a private PostgreSQL or MariaDB server. In each round all agents (default 1,000) deliver
-a period of energy and the records of ended jobs, with the client of senergyd, and at a random instant the
-active controller is killed by SIGKILL (`--fault kill`), stopped for 60 s in the middle of the deliveries
-(`stop`), restarted by SIGTERM (`restart`), or the database server is killed and started again (`database`).
-The next round begins when both controllers run again. At the end the ids in the database are compared with
-those that the agents handed over.
+Two senergyctld share a private PostgreSQL or MariaDB server. In each round all agents (default
+1,000) deliver a period of energy and the records of ended jobs, with the client of senergyd.
+At a random instant one fault is caused. With `--fault kill`, the active controller is killed
+by SIGKILL. With `stop`, it is stopped for 60 s in the middle of the deliveries. With
+`restart`, it is restarted by SIGTERM. With `database`, the database server is killed and
+started again. The next round begins when both controllers run again. At the end the ids in the
+database are compared with the ids that the agents delivered.
 
-Prints for each store and fault `CLAIM failover_SECONDS_...` (the longest takeover over 30 s),
-`failover_missing_...` (items lost) and `failover_doubled_...` (items stored twice).
+Prints three claims for each store and fault. `CLAIM failover_SECONDS_...`: the longest
+takeover divided by 30 s. `failover_missing_...`: number of items lost. `failover_doubled_...`:
+number of items stored twice.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def claims(arguments: argparse.Namespace) -> Iterator[Claim]:
 def measure(
     arguments: argparse.Namespace, pair: ControllerPair, server: DatabaseServer, url: str, name: str
 ) -> Iterator[Claim]:
-    """Yield the claims of one store and fault."""
+    """Yield the claims about failover for one kind of database and one kind of fault."""
     rng, fault = random.Random(arguments.seed), FAULTS[name.rpartition("_")[2]]
     model = SimulatedWorkload("c1", job_s=arguments.job_s, trace_points=60)
     nodes = [SimulatedNode(model, number, 1, time.time()) for number in range(arguments.agents)]
@@ -144,7 +146,10 @@ def run_rounds(
 
 
 def compare(agents: SimulatedAgents, url: str) -> tuple[int, int]:
-    """Return the number of items that the database lacks or that no agent sent, and of doubled ones."""
+    """Return the number of lost items and the number of duplicate rows in the database.
+
+    Lost items are items that the database lacks, that no agent sent, or that were refused.
+    """
     missing = doubled = 0
     engine = sqlalchemy.create_engine(sqlalchemy.make_url(url))
     for path, query in QUERIES.items():
@@ -162,7 +167,10 @@ def compare(agents: SimulatedAgents, url: str) -> tuple[int, int]:
 def until_taken_over(
     pair: ControllerPair, act: Callable[[PairedController], object]
 ) -> tuple[PairedController, float]:
-    """Act on the active controller, and return it with the seconds until the other one is active."""
+    """Call `act` on the active controller, and wait until the other controller is active.
+
+    Return the former active controller and the seconds of the wait.
+    """
     active = pair.wait_active()
     began_s = time.monotonic()
     act(active)

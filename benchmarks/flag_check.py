@@ -1,13 +1,13 @@
-"""Time that the check of energy flags adds to a submission: reading the policy file and checking the flags.
+"""Time that reading the policy file and checking the energy flags add to a submission.
 
     python benchmarks/flag_check.py [--json FILE] [--rounds N]
 
-A small C program calls the functions of energy.so (spank/policies.c, flags.c) in a new process, as sbatch
-does. The policy file of senergyctld is missing. The copy beside the agent's socket has six policies, or it is
-the longest that readers accept.
+A small C program calls the functions of energy.so (spank/policies.c, flags.c) in a new
+process, as sbatch does. The policy file of senergyctld is missing. The copy beside the agent's
+socket has six policies, or it is the longest that readers accept.
 
-Prints `CLAIM flag_check ratio=... target=<=0.05 holds=yes|no`: the median with the longest copy over 50 ms,
-the time that Slurm may wait for slurm-energy.
+Prints `CLAIM flag_check ratio=... target=<=0.05 holds=yes|no`. The ratio is the median time
+with the longest copy, divided by 50 ms. Slurm may wait 50 ms for slurm-energy.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _measure(program: Path, folder: Path, copy: Path, rounds: int) -> float:
-    """Return the median time in milliseconds."""
+    """Run `rounds` checks of a submission's flags and return the median time in milliseconds."""
     times_ms = []
     for _ in range(rounds):
         command = [str(program), str(folder / "absent"), str(copy)]
@@ -102,7 +102,10 @@ def _built(folder: Path) -> Path:
 
 
 def _copy(folder: Path, policies: int | None) -> Path:
-    """Write a copy with some policies, or as many as readers accept. The last one is requested."""
+    """Write a copy of the policy file with `policies` policies; None means as many as readers accept.
+
+    The last policy in the copy is the policy that the benchmark requests.
+    """
     head = "senergy-policies 1\ncap_watts 100 10000\n"
     tail = f"policy last users=alice\nissued 1\nfresh-until {time.time() + 900:.0f}\n"
     size, lines = len(head) + len(tail), list[str]()

@@ -1,16 +1,24 @@
 """Accuracy and speed of run time predictions from history, on real jobs and on a synthetic trace.
 
-Jobs are replayed in time order. Each is predicted at submission from the runs that have ended by then, and
-learned at its end. The baselines are the user's time limit, and the mean of the user's last two jobs, at most
-the limit (Tsafrir, Etsion, Feitelson 2007, the usual baseline). A job without a prediction counts with its
-limit and the range from 0 to the limit. The few constants of the predictor were chosen on Eagle's jobs and on
-12,000 jobs of seed 4. 1,000 jobs of NREL's Eagle are read from --eagle if the file exists.
+Jobs are replayed in time order. Each job is predicted at submission from the runs that have
+ended by then, and is learned at its end. The baselines are the user's time limit, and the mean
+of the user's last two jobs, at most the limit (Tsafrir, Etsion, Feitelson 2007, the usual
+baseline). A job without a prediction counts with its limit and the range from 0 to the limit.
+The few constants of the predictor were chosen on Eagle's jobs and on 12,000 jobs of seed 4.
+1,000 jobs of NREL's Eagle are read from --eagle if the file exists.
 
-Prints per trace `CLAIM history_limit_*`: median absolute error over that of the time limit;
-`history_last_two_*`: over that of the last two runs; `history_coverage_*`: share within 5 to 95 %. In CPU
-time, it prints `history_one_question`: one request over 1 ms; `history_queue`: 100,000 pending jobs, no two
-alike, over 1 s; `history_bounds`: their lower bounds over 2 s. `with lower bound` is the time by which the
-queue engine ranks, and `in order` is the rate at which the shorter of two jobs is predicted to be shorter.
+Prints these claims for each trace:
+- `CLAIM history_limit_*`: median absolute error, divided by the error of the time limit;
+- `history_last_two_*`: median absolute error, divided by the error of the last two runs;
+- `history_coverage_*`: share of jobs within the predicted range of 5 to 95 %.
+
+Prints these claims about CPU time:
+- `history_one_question`: time of one request, divided by 1 ms;
+- `history_queue`: time for 100,000 pending jobs, no two alike, divided by 1 s;
+- `history_bounds`: time for the lower bounds of these jobs, divided by 2 s.
+
+`with lower bound` is the time by which the queue engine ranks. `in order` is the rate at which
+the shorter of two jobs is predicted to be shorter.
 """
 
 from __future__ import annotations
@@ -89,7 +97,7 @@ def main() -> int:
 
 
 def replay(jobs: Iterable[Job]) -> list[Outcome]:
-    """Predict and learn in time order."""
+    """Predict each job from the runs that ended before its submission, and return the outcomes."""
     history = History()
     ending: list[Any] = []
     last: defaultdict[Any, deque[Any]] = defaultdict(lambda: deque(maxlen=2))
@@ -143,7 +151,10 @@ def in_order(outcomes: list[Outcome], name: str) -> float:
 
 
 class _Watts:
-    """Power for traces that have none: only times are evaluated."""
+    """Oracle that predicts one watt for every job.
+
+    It is used for traces without power, of which only the times are evaluated.
+    """
 
     def predict(self, request: PredictionRequest) -> Any:
         from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionSource
@@ -176,7 +187,7 @@ def evaluate(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
 
 
 def speed(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Measure predictions from the history of a whole trace."""
+    """Measure the CPU time of predictions whose history contains all runs of a trace."""
     history = History()
     for job in sorted(jobs, key=lambda job: job.run.end):
         history.learn(job.run)
@@ -241,10 +252,11 @@ def eagle(path: Path) -> list[Job]:
 
 
 def synthetic(count: int, seed: int) -> list[Job]:
-    """Return jobs of 150 users with up to 8 programs each, in bursts.
+    """Return synthetic jobs of 150 users with up to 8 programs each, submitted in bursts.
 
-    A program has variants of its arguments (fingerprints), its own scatter, a slow drift, a failure rate, and
-    a limit with the margin of its user; one job in ten runs on half of the nodes.
+    A program has variants of its arguments (fingerprints). It also has its own scatter of run
+    times, a slow drift, a failure rate, and a time limit with its user's safety margin. One job in
+    ten runs on half of the usual nodes.
     """
     draw = np.random.default_rng(seed)
     users = 150

@@ -1,10 +1,12 @@
-"""Cost of one call of the hook for a job: time of senergy-hook against a hook that is `sh -c 'exit 0'`.
+"""Cost of one call of the hook for a job, compared with a hook that runs `sh -c 'exit 0'`.
 
-All commands are spawned in turn as slurmd spawns them: sh, and `begin` and `end` of jobs whose policy changes
-no setting. By default a minimal server answers. `--socket PATH` uses a running senergyd instead; it needs
-root in a node of a lab, because each pair of calls leaves the record of a job that never existed.
+Three commands take turns: sh, and senergy-hook for the begin and the end of jobs whose policy
+changes no setting. All are spawned as slurmd spawns them. By default a minimal server answers.
+`--socket PATH` uses a running senergyd instead. This needs root in a node of a lab, because
+each pair of calls leaves the record of a job that never existed.
 
-Prints `CLAIM hook_call ratio=... target=<=2 holds=yes|no`: the slower of begin and end over sh, medians.
+Prints `CLAIM hook_call ratio=... target=<=2 holds=yes|no`. The ratio is the median time of
+begin or end, whichever is slower, divided by the median time of sh.
 """
 
 from __future__ import annotations
@@ -131,7 +133,10 @@ def spawn(command: list[str], environment: dict[str, str]) -> float:
 
 
 def evaluate(times: dict[str, list[float]]) -> Claim:
-    """Print the medians and return the claim."""
+    """Print medians and quartiles of the call times, and check the slowest hook call.
+
+    Return the claim (ratio, target, and whether the ratio meets the target).
+    """
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, values in times.items():
         low, _, high = statistics.quantiles(values, n=4)

@@ -1,14 +1,18 @@
-"""Response time of senergyd for root while a user attacks its socket, and memory of the agent.
+"""Response time of senergyd for root, and its memory, while another user attacks its sockets.
 
-Starts its own senergyd with a running job. Another user attacks in turn with 1,000 held connections, peers
-that never read, peers that write one byte per second, peers that connect and close, peers that send requests
-without pause, and with all of these together. Meanwhile root requests `status`, each time on a new
-connection, at the root socket, as hooks do, and at the public socket, and begins and ends jobs. Run it as
-root; inside a node with counters, `senergy lab exec n1 ...`, the agent has hardware to read.
+The benchmark starts its own senergyd with a running job. The attacks are: 1,000 connections
+that are held open, clients that never read, clients that write one byte per second, clients
+that connect and close, clients that send requests without pause, and all of these together.
+The attacks run one after the other. During each attack, root requests `status`, each time on a
+new connection, at the root socket, as hooks do, and at the public socket. Root also begins and
+ends jobs. Run the benchmark as root. Inside a node with counters (`senergy lab exec n1 ...`),
+the agent has hardware to read.
 
-Prints `CLAIM hostile_answer ratio=... target=<=1`: the 95th percentile of root's waits under the worst attack
-over 100 ms; `CLAIM hostile_answer_public` and `CLAIM hostile_hook`: the same for the public socket and for
-begin and end; `CLAIM hostile_memory`: the agent's maximum resident memory over 64 MB.
+Prints the lines `CLAIM NAME ratio=... target=<=1`. The ratio is
+- for `hostile_answer`: the 95th percentile of root's waits under the worst attack over 100 ms;
+- for `hostile_answer_public`: the same for the public socket;
+- for `hostile_hook`: the same for begin and end of jobs;
+- for `hostile_memory`: the agent's maximum resident memory over 64 MB.
 """
 
 from __future__ import annotations
@@ -91,7 +95,11 @@ def own_agent() -> Iterator[tuple[str, int]]:
 
 
 def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str, list[float]]:
-    """Return root's waits in ms at the root socket and at the public socket during attacks of these kinds."""
+    """Return root's waiting times in ms, by kind of request, during attacks of the given kinds.
+
+    `door` is a status request at the root socket, `public` one at the public socket, and `hook`
+    the begin or end of a job at the root socket.
+    """
     command = [sys.executable, str(ATTACKS), path]
     tail = [str(seconds + 1), str(NOBODY), JOB["SLURM_JOB_ID"]]
     attackers = [

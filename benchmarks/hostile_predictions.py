@@ -1,12 +1,14 @@
 """Run time of an operator's `senergy status` while 24 clients of a user request predictions.
 
-Starts its own munged and senergyctld. The clients are processes of user nobody. They send bodies of 1,000
-prediction requests and nearly 1 MiB, each as soon as the preceding one got any response. Meanwhile root runs
-the whole command `senergy status` repeatedly. Run it as root.
+Starts its own munged and senergyctld. The clients are processes of user nobody. Each request
+has a body of 1,000 prediction requests and nearly 1 MiB. A client sends the next request as
+soon as the preceding one got any response. Meanwhile root runs the whole command `senergy
+status` repeatedly. Run this benchmark as root.
 
-Prints `CLAIM hostile_predictions_status ratio=... target=<=1`: the 95th percentile of root's times over 0.5
-s; and `CLAIM hostile_predictions_memory`: senergyctld's maximum resident memory over 200 MB. The times
-without an attack are printed for comparison: most of them is the start of Python.
+Prints two lines. `CLAIM hostile_predictions_status ratio=... target=<=1`: the 95th percentile
+of root's times, divided by 0.5 s. `CLAIM hostile_predictions_memory`: senergyctld's maximum
+resident memory, divided by 200 MB. The times without an attack are printed for comparison. The
+start of Python takes most of these times.
 """
 
 from __future__ import annotations
@@ -113,7 +115,10 @@ def run(stack: contextlib.ExitStack, command: list[str]) -> subprocess.Popen[byt
 
 @contextlib.contextmanager
 def attack(url: str, munge_socket: Path) -> Iterator[Counter[str]]:
-    """Let the clients send requests meanwhile; count the kinds of responses when the clients have ended."""
+    """Context manager that runs attacking clients, which send requests without a pause.
+
+    It yields a counter, which receives the number of responses of each kind at the end.
+    """
     request = {"user": "nobody", "name": "a" * 900, "time_limit_s": 3600.0, "nodes": 1}
     body = {"requests": [request] * 1000}
     counts: Counter[str] = Counter()

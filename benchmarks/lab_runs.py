@@ -57,7 +57,10 @@ class TunedRun:
 def run_agent(
     node: VirtualNode, device: str, program: str, size: float, objective: Objective, seed: str
 ) -> TunedRun:
-    """Run a program as a job of an agent that knows no earlier job, with random errors of its progress."""
+    """Run a program as a job of an agent that knows no earlier job.
+
+    The progress that the program reports has random errors.
+    """
     node.restart_agent()
     node.wait(5.0)
     job_id, flags = node.new_job_id(), {"policy": objective.name}
@@ -145,9 +148,11 @@ def new_search(profile: NodeProfile, objective: Objective) -> TuningSearch:
 
 
 def regain_seconds(truth: SteadyState, size: float, run: TunedRun, limit: float) -> float:
-    """Return the time that `solver` needs to regain its speed when it becomes compute-bound.
+    """Return the time that tuning needs to restore the speed of `solver` in its compute-bound phase.
 
-    The time ends with the first sample at which the program is slower than untuned by at most `limit`.
+    The time starts when the program changes from memory-bound to compute-bound work. The time ends
+    with the first sample at which the program is slower than the untuned program by at most
+    `limit`. The result is infinity if there is no such sample.
     """
     spec = workload_spec("solver")
     memory, compute = spec.phases[0], spec.phases[-1]

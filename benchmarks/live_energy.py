@@ -1,14 +1,17 @@
-"""Energy of a live queue under several orders, and the accuracy of the simulator's forecast of it.
+"""Energy of a live queue under several policies, and the accuracy of the simulator's forecast.
 
-A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast, under Slurm's
-multifactor and under the policies of slurm-energy. In `multifactor` and `zeus-order` every user names a kind
-of GPU. In `multifactor-any` no user names one, and Slurm allocates free GPUs. In `pollux` and `zeus`, users
-offer four shapes, and the policy chooses one. Every kind of job runs once before the experiment, as on a site
-with a history: the predictions of the live engine and of the simulation are based on these runs only.
+A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as
+fast. The jobs run under Slurm's multifactor priority and under the policies of slurm-energy.
+In the runs `multifactor` and `zeus-order`, every user requests a kind of GPU. In the run
+`multifactor-any`, no user requests a kind of GPU, and Slurm allocates free GPUs. In the runs
+`pollux` and `zeus`, users offer four shapes (kind and number of GPUs), and the policy chooses
+one shape. Every kind of job runs once before the experiment, as on a site with a history. The
+predictions of the live engine and of the simulation are based on these runs only.
 
-The results of every step are stored in --out, and the same command resumes from them. Prints both tables and,
-for each policy, `CLAIM replay_makespan_POLICY ratio=...` and `replay_energy_POLICY`: simulated over measured,
-with a target of at most 8 % difference. Needs root.
+The results of every step are stored in --out. The same command resumes from these results.
+Prints both tables and, for each policy, `CLAIM replay_makespan_POLICY ratio=...` and `CLAIM
+replay_energy_POLICY ratio=...`. The ratio is the simulated value over the measured value. The
+target is a difference of at most 8 %. Needs root.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ def simulate_runs(folder: Path, run: Json, name: str, jobs: Sequence[workload.Li
 
 
 def evaluate(name: str, run: Json, simulated: Json) -> list[Claim]:
-    """Return the claims on one policy's run."""
+    """Return the claims that compare the simulated makespan and energy of a policy with its live run."""
     ratios = {
         "makespan": simulated["makespan_s"] / run["makespan_s"],
         "energy": simulated["energy_kwh"] * 3.6e6 / run["cluster_joules"],

@@ -1,12 +1,15 @@
 """Accuracy of predicted training steps on the measured power-limit study (A40, Quadro RTX 6000).
 
-Fitted: the shipped calibration is evaluated on its own rows. Cap, batch: the GPU is calibrated without all
-rows of one power limit (one batch size), starting from the shipped calibration. Network: the GPU is
-calibrated from the defaults without one network, which is then predicted as one that was never measured.
-Then, for each row of the study (network, batch, optimizer), the predicted best power limit for the
-energy-delay product is compared with the measured best. With one limit left out, the choice is among all
-limits including that one; the mean over the left-out limits is reported. `--data DIR` is the folder with
-summary_power_*.csv.
+There are four kinds of prediction. `fitted`: the shipped calibration predicts the measurements
+to which it was fitted. `cap` and `batch`: one power limit or one batch size is left out. The
+GPU is calibrated without its measurements, starting from the shipped calibration, and then
+predicts these measurements. `network`: one network is left out. The GPU is calibrated from the
+defaults, and the network is predicted as if it had never been measured.
+
+Then the predicted best power limit for the energy-delay product is compared with the measured
+best limit, for each row of the study (network, batch, optimizer). For `cap`, the choice is
+among all limits including the left-out one; the mean over the left-out limits is reported.
+`--data DIR` is the folder with summary_power_*.csv.
 
 Prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
 """
@@ -111,7 +114,7 @@ def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dic
 
 
 def ratios(held: HeldOutPredictions) -> list[float]:
-    """Return the 5 and 95 % quantiles of measured / predicted time, then power."""
+    """Return the 5 and 95 % quantiles of measured over predicted time, then those of the power."""
     time = column(held.rows, "step_s") / held.seconds
     power = column(held.rows, "power_watts") / held.watts
     return [float(value) for ratio in (time, power) for value in np.quantile(ratio, (0.05, 0.95))]
@@ -128,7 +131,10 @@ def groups(rows: Sequence[Measurement]) -> list[Any]:
 def selected_limits(
     hardware: Hardware, held: HeldOutPredictions, what: str
 ) -> dict[tuple[Any, ...], list[int]]:
-    """Return, by row of the study, the index of the limit chosen with each calibration that predicts it."""
+    """Return the indices of the selected power limits for each row of the study.
+
+    There is one index for each calibration that predicts the row.
+    """
     result: dict[tuple[Any, ...], list[int]] = {}
     for fold_value, calibration in held.calibrations.items():
         for indices in groups(held.rows):
@@ -191,13 +197,17 @@ def nearest(caps: Any, cap: float) -> Callable[[Any], list[int]]:
 
 
 def flat(rows: Sequence[Measurement], indices: Any) -> bool:
-    """Return whether the lowest limit slows a row down by less than its own noise."""
+    """Return whether the lowest power limit slows a group of rows down by less than the noise."""
     times = [rows[index].step_s for index in indices]
     return times[0] < FLAT_SLOWDOWN * float(np.median(times))
 
 
 def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
-    """Return (share within one step, mean loss, rows) of choices; several choices of one row are averaged."""
+    """Return a score of the power limits that `choose` selects for each row.
+
+    The score is the fraction of limits within one step (25 W) of the best limit, the mean relative
+    loss, and the number of rows. Several limits for one row are averaged.
+    """
     hits, losses = [], []
     for indices in rows:
         best, own = int(np.argmin(measured[indices])), choose(indices)

@@ -1,20 +1,24 @@
-"""Power limits and ranges predicted for a GPU with few measured steps.
+"""Accuracy of predicted power limits and ranges for a GPU with few measured steps.
 
-For each GPU of the measured power-limit study and each number of rows, rows are drawn at random, and all
-draws together contain every part of the study equally often (`balanced_draws`). `senergy calibrate` receives
-the rows of a draw only, and the others are predicted. The prior of a GPU comes from other kinds
-only: the A40 is predicted from the Quadro RTX 6000, and vice versa. For each configuration with at least
-three withheld power limits, one limit is chosen for the energy-delay product (`senergy predict`, BEST edp).
-Its loss is the excess over the measured best of the withheld limits. It is compared with the limit nearest to
-a constant fraction of the design power, the one that is best on the other GPUs. The withheld rows differ
-between draws and numbers of rows. The change is therefore the loss minus that of the same oracle without any
-measurement of the GPU on the same withheld rows, with its 95 % interval over the draws. Coverage is the share
-of withheld rows inside the 90 % range, with its standard deviation over the draws.
+For each GPU of the measured power-limit study and each number of rows, rows are drawn at
+random. All draws together contain every part of the study equally often (`balanced_draws`).
+`senergy calibrate` receives only the rows of a draw. The other rows are withheld, and
+predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from the
+Quadro RTX 6000, and vice versa.
 
-`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU (KIND:
-name or hardware file), which is predicted from all shipped calibrations. An interrupted run resumes from
-`--state FILE`. Prints the table of docs/oracle.md and `CLAIM oracle_few_rows_... ratio=... target=...
-holds=yes|no` lines.
+For each configuration with at least three withheld power limits, `senergy predict` chooses one
+limit for the energy-delay product (BEST edp). The loss of this limit is its excess over the
+measured best of the withheld limits. The loss is compared with the loss of a constant limit:
+the limit nearest to the fraction of the design power that is best on the other GPUs. The
+withheld rows differ between draws and numbers of rows. The change is therefore the loss minus
+the loss of the same oracle without any measurement of the GPU on the same withheld rows, with
+its 95 % interval over the draws. Coverage is the share of withheld rows inside the 90 % range,
+with its standard deviation over the draws.
+
+`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another
+GPU, which is predicted from all shipped calibrations. KIND is a name or a hardware file. An
+interrupted run resumes from `--state FILE`. Prints the table of docs/oracle.md and
+`CLAIM oracle_few_rows_... ratio=... target=... holds=yes|no` lines.
 """
 
 from __future__ import annotations
@@ -150,11 +154,12 @@ def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
 
 
 def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int) -> list[set[int]]:
-    """Return the indices of the rows of each draw.
+    """Return the indices of the rows in each draw.
 
-    The rows of all draws together are a systematic sample of the study, in the order of networks, batch sizes
-    and power limits, and no row is used once more often than another. They are distributed to the draws at
-    random. The mean over the draws then varies less from seed to seed than that of independent draws.
+    The draws together use all rows equally often; the numbers of uses differ by at most 1. The
+    rows that are used once more are a systematic sample of the study in the order of networks,
+    batch sizes and power limits. The rows are distributed to the draws at random. The mean over
+    balanced draws varies less from seed to seed than the mean over independent draws.
 
     Args:
         rows: rows of the study.
@@ -206,10 +211,11 @@ def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[
 def losses(
     oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement], cap_share: float
 ) -> dict[str, float]:
-    """Return the mean loss of the chosen limits, its change, and that of a constant limit.
+    """Return the mean relative loss of energy-delay product, compared with the best measured limit.
 
-    The change is the loss minus that of the limits that the oracle chooses without measurements. The constant
-    limit is `cap_share` times the design power.
+    The loss has three values: `loss` for the limits that the oracle chooses, `constant` for a
+    constant limit of `cap_share` times the design power, and `change`. `change` is `loss` minus
+    the loss of the limits that the oracle chooses without measurements.
     """
     chosen, constant, changes = [], [], []
     for indices in configurations(rows).values():
@@ -232,7 +238,11 @@ def losses(
 
 
 def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement]) -> dict[str, float]:
-    """Return the shares of rows inside their ranges, and mean absolute errors."""
+    """Return the accuracy of predictions of `rows`.
+
+    The result is the fraction of rows within the predicted range and the mean absolute relative
+    error, for time and power.
+    """
     asked = TrainingAlternatives.of(
         (find_profile(row.model), hardware, row.precision, row.batch, row.gpus, 1e9, row.cap_watts)
         for row in rows
@@ -250,7 +260,7 @@ def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measureme
 
 
 def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Print the table of one GPU and return its claims."""
+    """Print the results of one GPU as a table, and return them as claims to check."""
     hardware, rows = measurements(study)
     prior = shipped_prior(hardware.name)
     print(f"{hardware.description}, {len(rows)} rows, prior from {', '.join(prior.sources)}")
@@ -291,10 +301,11 @@ def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim
 
 
 def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Print the steps from one number of rows to the next in which the loss rises, and return two claims.
+    """Print each increase of the number of rows that raises the loss, and return two claims.
 
-    The first states the largest rise. The second states the largest lower end of the 95 % intervals of the
-    steps. It is positive only if draws by chance do not explain a rise.
+    The first claim states the largest rise. The second claim states the maximum of the lower ends
+    of the 95 % intervals of the changes. This maximum is positive only if random draws do not
+    explain a rise.
 
     Args:
         name: name of the GPU.
@@ -317,7 +328,7 @@ def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
 
 
 def changes_of(draws: Sequence[dict[str, Any]]) -> list[float]:
-    """Return the change of the loss by measurements in each draw."""
+    """Return, for each draw, by how much the measurements changed the loss."""
     return [draw["change"] for draw in draws]
 
 

@@ -52,7 +52,7 @@ class OwnAgent:
         return None
 
     def begin(self) -> None:
-        """Announce a job with the whole node whose policy only measures."""
+        """Announce a job to senergyd. The job has the whole node, and its energy policy only measures."""
         response = self.ask({"op": "begin", "env": job_environment()})
         if not response or not response.get("ok"):
             raise SystemExit(f"senergyd: {response}: {self.log()}")

@@ -1,13 +1,20 @@
-"""Other energy meters, each measuring one window inside an emulated node, and the node's true energy.
+"""Other energy meters, each of which measures one window inside an emulated node.
 
-`run(node, tool, ...)` starts `peers.py TOOL` in a node of `start_node` as a separate process. It returns a
-`Window`: the joules that the tool reports, those that the node used between the same two times, the number of
-readings, and the CPU time of the tool including children and excluding start-up.
+`run(node, tool, ...)` starts `peers.py TOOL` as a separate process in a node of `start_node`
+and returns a `Window`. The window contains the joules that the tool reports, the joules that
+the node used between the same two times, the number of readings, and the CPU time of the tool.
+The CPU time includes children and excludes the start of the tool.
 
-Tools: `zeus`, `codecarbon`, `pyjoules`, `pyrapl` (extra `judges`); `ea2p` (not on PyPI: needs the path of a
-checkout; an empty module replaces mpi4py, and `nvidia_smi.c` replaces nvidia-smi); `ours`, the agent's
-sampler and meter; and `senergyd`, the whole agent with the record of a job. Tools that do not sample by
-themselves are read every interval, or at begin and end only with interval 0.
+Tools:
+
+- `zeus`, `codecarbon`, `pyjoules`, `pyrapl`: in the extra `judges`.
+- `ea2p`: not on PyPI, needs the path of a checkout. An empty module replaces mpi4py, and
+  `nvidia_smi.c` replaces nvidia-smi.
+- `ours`: sampler and meter of the agent.
+- `senergyd`: the whole agent, with the record of a job.
+
+Tools that do not sample by themselves are read at every interval. With interval 0 they are
+read only at begin and end.
 """
 
 from __future__ import annotations
@@ -44,19 +51,19 @@ _MICRO, _MILLI, _KWH = 1e-6, 1e-3, 3.6e6
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Measurement of a tool.
+    """Measurement by one tool.
 
     Attributes:
         tool: name of the tool.
-        version: version of its distribution.
-        length_s: seconds between its begin and its end.
-        joules: joules of the components that it measures, of `cpu`, `dram` and `gpu`.
-        truth_joules: joules of the node's model in the same time.
-        most_joules: joules of the model from before the tool began until after it had ended; an exact value
-            lies between the two.
-        samples: intervals for which it reported the energy of all counters.
-        cpu_s: CPU time after its begin and before its end, with children.
-        uncertain_s: seconds that it marked as uncertain; None for tools that mark nothing.
+        version: version of the tool's distribution.
+        length_s: seconds from the begin to the end of the tool's measurement.
+        joules: energy that the tool measured, by component (`cpu`, `dram`, `gpu`).
+        truth_joules: energy of the node's model in the same time, by component.
+        most_joules: energy of the model from before the tool began until after the tool had ended.
+            An exact result lies between `truth_joules` and `most_joules`.
+        samples: number of intervals for which the tool reported the energy of all counters.
+        cpu_s: CPU time of the tool and its children between begin and end.
+        uncertain_s: seconds that the tool marked as uncertain; None for a tool that marks nothing.
     """
 
     tool: str
@@ -76,10 +83,11 @@ class NotMeasuredError(Exception):
 
 @contextlib.contextmanager
 def start_node(profile: str, *arguments: str) -> Iterator[Any]:
-    """Yield an emulated node, a LabNode of `tests/node`, with NVML library and nvidia-smi. Needs root.
+    """Yield an emulated node, a LabNode of `tests/node`, with NVML library and nvidia-smi.
 
-    One core is busy for a moment first: counters of two sockets that agree to the joule, as on a node that
-    was never used, count as one for codecarbon.
+    Needs root. One core is made busy for a moment first, so that the energy counters of two
+    sockets differ. codecarbon takes two counters with equal joules, as on an unused node, for one
+    counter.
     """
     sys.path.insert(0, str(NODE_TESTS))
     lab_node = importlib.import_module("lab_node")
@@ -118,7 +126,7 @@ def command_inside(node: Any, *command: str) -> tuple[list[str], dict[str, str]]
 
 
 def run(node: Any, tool: str, seconds: float, interval_s: float, ea2p: str | None = None) -> Window:
-    """Run a tool that measures a window inside a node.
+    """Run a measurement tool in a node for `seconds`, and return the measured time window.
 
     Raises:
         NotMeasuredError: the tool is missing or failed.
@@ -156,7 +164,7 @@ class Tool(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin the window."""
+        """Begin the measured time window."""
 
     def read(self) -> None:
         """Read all counters within the window."""
@@ -176,9 +184,11 @@ class Tool(ABC):
 
 
 class Zeus(Tool):
-    """ZeusMonitor: one window per reading. Ending one and beginning the next reads everything twice.
+    """ZeusMonitor, with one measurement window per reading.
 
-    The processes that watch for counter wraps start with the first reading, so the first window is discarded.
+    Each reading ends a window and begins the next one, so all counters are read twice. The
+    processes that watch for counter wraps start with the first reading. The first window is
+    therefore discarded.
     """
 
     distribution = "zeus"
@@ -262,7 +272,7 @@ class PyJoules(Tool):
 
 
 class PyRapl(Tool):
-    """A Measurement per window; no GPUs."""
+    """pyRAPL as a measurement tool: one `Measurement` object per window. GPUs are not measured."""
 
     distribution = "pyRAPL"
 
@@ -288,7 +298,10 @@ class PyRapl(Tool):
 
 
 class Ea2p(Tool):
-    """PowerMeter with its sampling thread, for CPU with DRAM, and GPUs through nvidia-smi."""
+    """EA2P's `PowerMeter` with its sampling thread.
+
+    It measures CPU and DRAM together, and GPUs through nvidia-smi.
+    """
 
     distribution = ""
     reads_itself = True
@@ -363,7 +376,7 @@ class Ours(Tool):
 
 
 class Senergyd(Tool):
-    """A whole senergyd and the record of a job whose policy only measures."""
+    """A complete senergyd that runs a job with a measuring policy; the tool reads the job's record."""
 
     distribution = "slurm-energy"
     reads_itself = True
@@ -390,7 +403,7 @@ class Senergyd(Tool):
 
 
 class Bare(Tool):
-    """The bare reads of the sampler: the minimum cost of any program."""
+    """The reads that the sampler cannot avoid. Their cost is the minimum cost of any energy meter."""
 
     distribution = "nvidia-ml-py"
 
@@ -457,7 +470,10 @@ def measure(tool: Tool, seconds: float) -> dict[str, Any]:
 
 
 def drive(tool: Tool, start: float, seconds: float) -> None:
-    """Wait for the end of the window and read every interval if the tool does not sample by itself."""
+    """Wait until the end of the measurement window.
+
+    If the tool does not sample by itself, read its counters at every interval until then.
+    """
     if tool.interval_s > 0 and not tool.reads_itself:
         for tick in range(1, round(seconds / tool.interval_s)):
             time.sleep(max(0.0, start + tick * tool.interval_s - time.monotonic()))

@@ -24,7 +24,10 @@ MOST_WRONG_REGULAR = 0.0
 
 
 def judge(series: PowerSeries) -> tuple[float | None, str]:
-    """Return the relative error of the detected period (infinite if none is right), or why none was."""
+    """Return the relative error of the detected period, and the reason if no period was detected.
+
+    The error is infinite if no period is right for the series, and None if no period was detected.
+    """
     detection = detect_period(series.times_s, series.watts)
     if detection.period is None:
         return None, detection.reason
@@ -32,7 +35,7 @@ def judge(series: PowerSeries) -> tuple[float | None, str]:
 
 
 def row(name: str, held_out: bool, family: Family, count: int, seed: int, **sampling: Any) -> dict[str, Any]:
-    """Return the figures of one family."""
+    """Return the detection rate and the wrong detections for one family of random power series."""
     errors, reasons, wrong = [], Counter[str](), []
     for index in range(count):
         rng = np.random.default_rng([seed, index, hash_of(name), int(sampling["hertz"])])
@@ -75,7 +78,10 @@ def milliseconds() -> float:
 
 
 def main() -> int:
-    """Run all families, print a row for each, and return the exit status of the claims."""
+    """Measure all families of series, print a row for each, and return the exit status.
+
+    The exit status states whether all claims (checks of targets) hold.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=100, help="series per row (default 100)")
     parser.add_argument("--seed", type=int, default=1)
@@ -116,13 +122,13 @@ def main() -> int:
 
 
 def share_of_wrong(name: str, rows: list[dict[str, Any]], most: float) -> Claim:
-    """Return the claim that few series of these rows have a wrong period."""
+    """Return the claim (check of a target) that the share of wrong periods is at most `most`."""
     series, wrong = sum(row["series"] for row in rows), sum(len(row["wrong"]) for row in rows)
     return {**at_most(f"period/wrong periods, {name}", wrong / max(1, series), most), "series": series}
 
 
 def show(found: dict[str, Any], verbose: bool) -> None:
-    """Print the row of a family."""
+    """Print the result of one family of power series as a row of the table."""
     name = found["family"] + ("/short" if found["short"] else "") + ("*" if found["held_out"] else "")
     worst = "-" if found["worst_right"] is None else f"{found['worst_right']:.2%}"
     sampling = "regular" if found["regular"] else "irregular"

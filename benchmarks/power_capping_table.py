@@ -1,17 +1,21 @@
-"""Table 1 of the power-capping paper, reproduced by `senergy sweep` on emulated 8 x Quadro RTX 6000 nodes.
+"""Table 1 of the power-capping paper, reproduced by `senergy sweep` on emulated nodes.
 
-A lab cluster runs the paper's experiment with the product's own command: training on all 8 GPUs of a node
-under power caps of 100 to 260 W in steps of 10 W, energy of the whole node. The printed table compares the
-best cap and the gain of each metric with the paper. Needs root and the extra `lab`; about 15 minutes.
+A lab cluster of nodes with 8 x Quadro RTX 6000 runs the paper's experiment with `senergy
+sweep`: training on all 8 GPUs of a node under power caps of 100 to 260 W in steps of 10 W. The
+energy is that of the whole node. The printed table compares the best cap and the gain of each
+metric with the paper. The benchmark needs root and the extra `lab`, and takes about 15
+minutes.
 
-What went into the emulation: the GPU's response to caps is fitted to training on the same GPU published with
-the Zeus paper, and the share of the gradient exchange to the training times at 170 W and 260 W in Figure 7 of
-the power-capping paper. The figures of Table 1 were not used. Its time at 170 W is that of Figure 7.
+Two sources determine the emulation. The GPU's response to caps is fitted to training on the
+same GPU, published with the Zeus paper. The share of the gradient exchange is fitted to the
+training times at 170 W and 260 W in Figure 7 of the power-capping paper. The figures of Table
+1 were not used, but the time at 170 W in Table 1 is also in Figure 7.
 
-Prints `CLAIM power_capping_gains ratio=...`: the maximum deviation of a gain in percentage points, target at
-most 3, and `CLAIM power_capping_caps ratio=...`: the share of metrics with the paper's best cap, target 1.
-For EDS (k=1.5) the paper names 200 W and says that gains are similar from 170 to 210 W; every cap of that
-range counts. The table shows each deviation, and the gain at the paper's cap where the best cap differs.
+The benchmark prints two claims. `CLAIM power_capping_gains ratio=...` is the maximum deviation
+of a gain in percentage points, target at most 3. `CLAIM power_capping_caps ratio=...` is the
+share of metrics with the paper's best cap, target 1. For EDS (k=1.5) the paper names 200 W and
+says that gains are similar from 170 to 210 W; every cap of that range counts. The table shows
+each deviation, and the gain at the paper's cap where the best cap differs.
 """
 
 from __future__ import annotations

@@ -58,16 +58,20 @@ class MeasuredJob:
         return bool(self.edp.min() < 0.99)
 
     def points(self) -> tuple[OperatingPoint, ...]:
-        """Operating point of each limit; that of the default limit is UNTUNED."""
+        """Operating points in the order of the limits.
+
+        The last limit is the default limit. Its operating point is UNTUNED.
+        """
         return (*(OperatingPoint(gpu_limit_watts=limit) for limit in self.limits[:-1]), UNTUNED)
 
 
 def load(folder: Path, smooth: bool = True) -> list[MeasuredJob]:
-    """Return the jobs of all files of a folder, with at least three limits each.
+    """Return the jobs in all files of a folder that were measured under at least three power limits.
 
     Args:
         folder: folder with files `summary_power_GPU.csv`.
-        smooth: fit a monotone curve to each row; otherwise the measured points are the truth.
+        smooth: whether to fit a monotone curve to each row. Otherwise the measured points are used
+            unchanged as the true response.
     """
     jobs = []
     for path in sorted(folder.glob("summary_power_*.csv")):
@@ -167,9 +171,9 @@ def _scatter(points: dict[float, list[tuple[float, float]]], column: int) -> flo
 
 
 def monotone(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the least-squares rising curve through values, and the standard deviation of the residuals.
+    """Return the least-squares rising curve through values, and the residuals' standard deviation.
 
-    A row that rises everywhere stays as measured.
+    Values that already rise everywhere are returned unchanged.
     """
     blocks = [[float(value), 1] for value in values]
     number = 0
@@ -202,9 +206,9 @@ class SimulatedRun:
     """A run of a job in steps. The limit may change between windows of steps.
 
     Attributes:
-        time: noise-free time so far, in default steps.
-        energy: noise-free energy so far, in watts times default steps.
-        steps: steps so far.
+        time: noise-free time so far, in units of the time of a step at the default limit.
+        energy: noise-free energy so far, in watts times the same unit of time.
+        steps: number of steps so far.
         log: index of the limit in force for each step.
     """
 

@@ -1,16 +1,18 @@
-"""Energy and added waits of power saving: fixed idle times, the forecast rule, and the clairvoyant bound.
+"""Energy and added waits of power saving: idle times, the forecast rule, the clairvoyant bound.
 
-Fixed idle times and the rule are each simulated with several warm reserves. The last table compares the rule
-with fixed times at equal mean waits: the settings of both are chosen on the first half of each trace.
+Fixed idle times and the rule are each simulated with several warm reserves. The last table
+compares the rule with fixed times at equal mean waits. The settings of both are chosen on the
+first half of each trace.
 
-Each trace is simulated as a whole under every setting; arrivals of two traces are stretched so that nodes are
-idle. The table shows one half of the time of the trace. All settings that were tried are shown: choose one on
-the first half (`--half first`) and read its result in the second half.
-The clairvoyant bound is the least energy without any added wait: each idle gap of the schedule with
-all nodes on is used where that pays, and nodes boot in time.
+Each trace is simulated as a whole under every setting. Arrivals of two traces are stretched so
+that nodes are idle. A table shows one half of the time of the trace, with all settings that
+were tried. To evaluate a setting, choose it on the first half (`--half first`) and read its
+result in the second half. The clairvoyant bound is the minimum energy without any added wait.
+For this bound, nodes are powered down in each idle gap of the schedule with all nodes on in
+which this saves energy, and nodes boot in time.
 
-Needs: pip install '.[simulation]', and a folder with the traces lublin_256.swf, pai-100k.csv and
-sample_eagle_data.csv.
+Needs: pip install '.[simulation]', and a folder with the traces lublin_256.swf, pai-100k.csv
+and sample_eagle_data.csv.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def main() -> int:
 
 
 def traces(folder: Path) -> Iterator[Trace]:
-    """Yield the traces, each on a cluster on which it leaves nodes idle."""
+    """Yield the job traces. Each trace comes with a cluster on which the jobs leave nodes idle."""
     jobs = read_workload(
         folder / "lublin_256.swf", ["node"], WorkloadFormat(watts_per_unit=BUSY_WATTS)
     ).workload
@@ -143,7 +145,7 @@ def part(jobs: Workload, count: int, stretch: float) -> Workload:
 
 
 def eagle(path: Path) -> Trace:
-    """Return the sample of NREL's Eagle."""
+    """Return the workload in the sample of NREL's cluster Eagle, sorted by submission."""
     with path.open() as file:
         table = [row for row in csv.DictReader(file) if float(row["run_time"] or 0) > 0]
     table.sort(key=lambda row: row["submit_time"])
@@ -162,7 +164,7 @@ def eagle(path: Path) -> Trace:
 
 
 def compare(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Simulate a trace under all settings and yield the rows of the table for both halves of its time."""
+    """Simulate a trace under all settings. Yield a row per setting and half of the trace's time."""
     base = run(trace, settings())
     chosen = {
         "all on": settings(),
@@ -208,10 +210,11 @@ def fixed_time(idle_s: float, reserve_share: float) -> ScheduleSettings:
 
 
 def equal_wait_line(trace: str, wait_s: float, rows: list[dict[str, Any]]) -> str:
-    """Return the energy of both methods in the second half at a wait, with settings chosen on the first half.
+    """Return a table row that compares two power-saving methods at the same maximum mean boot wait.
 
-    Of each method the setting with the least energy among those that wait at most `wait_s` on the first half
-    is chosen.
+    For each method, the setting is chosen on the first half of the trace: the setting with the
+    least energy among those with a mean boot wait of at most `wait_s`. The row shows the results
+    of these settings on the second half.
     """
     chosen: list[dict[str, Any] | None] = []
     for method in ("SuspendTime", "forecast"):

@@ -1,7 +1,8 @@
-"""Random power series of programs for the benchmark of the period detection. Each family is a generator.
+"""Random power series of programs for the benchmark of the period detection.
 
-The constants of the detector were fixed with the families in FITTED only. HELD_OUT shows how it does on
-programs of other kinds.
+Each family of programs is a generator. The constants of the detector were fitted to the
+families in FITTED only. The families in HELD_OUT show how the detector performs on programs of
+other kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ FINE_PER_SAMPLE = 50
 
 @dataclass(frozen=True, slots=True)
 class PowerSeries:
-    """A sampled series and the lengths of the steps of its loops; empty if no period is right."""
+    """A sampled power series with the correct periods.
+
+    `periods_s` has the lengths of the steps of the program's loops. It is empty if no period is
+    correct.
+    """
 
     times_s: Array
     watts: Array
@@ -49,7 +54,7 @@ def fine_hz(times: Array) -> float:
 
 
 def pick(rng: Random, low: float, high: float) -> float:
-    """Return a number whose logarithm is uniform."""
+    """Return a random number from `low` to `high` whose logarithm is uniformly distributed."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
@@ -136,7 +141,7 @@ def checkpoints(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def harmonics(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps whose second to fourth harmonic is stronger than the first."""
+    """Return a program in which the second, third or fourth harmonic exceeds the fundamental."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges)
     shape = np.zeros_like(times)
@@ -190,7 +195,10 @@ def evaluation(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def drifting(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """A step that becomes longer or shorter by 8 to 40 %. Above 12 % no single period is right."""
+    """Return a program whose step time becomes 8 to 40 % longer or shorter during the run.
+
+    If the change exceeds 12 %, no single period is the correct answer.
+    """
     change = rng.uniform(0.08, 0.4) * rng.choice((-1, 1))
     lengths = period_s * (1 + change * (times / times[-1] - 0.5))
     phase = np.cumsum(1 / lengths) / fine_hz(times)
@@ -220,7 +228,7 @@ def slow_sensor(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def requests(rng: Random, times: Array, _: float) -> SyntheticProgram:
-    """A server with requests of random arrival and length: no period is right."""
+    """Return a server program with requests of random arrival and length; it has no period."""
     starts = np.cumsum(rng.exponential(pick(rng, 0.2, 3), 3000))
     lengths = pick(rng, 0.2, 3) * rng.gamma(4, 0.25, len(starts))
     running = np.searchsorted(starts, times) - np.searchsorted(np.sort(starts + lengths), times)
@@ -228,7 +236,10 @@ def requests(rng: Random, times: Array, _: float) -> SyntheticProgram:
 
 
 def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps of two kinds in a fixed order, for example generator and discriminator: the cycle is the step."""
+    """Program with two kinds of steps in a fixed order, for example generator and discriminator.
+
+    The cycle of both kinds counts as one step.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges) % 1
     cut = rng.uniform(0.3, 0.7)
@@ -247,7 +258,10 @@ def ramps(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def two_loops(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Two independent programs: the period of either is right, a common multiple is not."""
+    """Two independent periodic programs. Each of the two periods is a right answer.
+
+    A common multiple of the periods is wrong.
+    """
     other_s = period_s * pick(rng, 1.15, 3.7)
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
     second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
@@ -255,7 +269,10 @@ def two_loops(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def growing(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps that become 15 to 50 % longer at each of several instants: no single period is right."""
+    """Power of a program whose steps become 15 to 50 % longer at several instants.
+
+    No single period describes the whole series.
+    """
     changes = int(rng.integers(2, 5))
     stage = np.minimum((times / times[-1] * changes).astype(int), changes - 1)
     phase = np.cumsum(rng.uniform(1.15, 1.5) ** -stage / period_s) / fine_hz(times)
@@ -305,15 +322,16 @@ HELD_OUT: dict[str, Family] = {
 
 
 def sample(rng: Random, family: Family, hertz: float, *, regular: bool, short: bool = False) -> PowerSeries:
-    """Return a random series of a family.
+    """Return a random power series of a program.
 
     Args:
         rng: random numbers.
-        family: generator of the program.
+        family: generator of the program's power.
         hertz: samples per second.
-        regular: whether the sampling interval is constant; otherwise it varies by 20 % in either direction.
-        short: whether the step is shorter than the sampling interval times 2, so that no period is right
-            except that of the step itself.
+        regular: whether the sampling interval is constant; otherwise it varies by 20 % in either
+            direction.
+        short: whether the program's steps are shorter than two sampling intervals. The only
+            correct period is then the length of a step.
     """
     seconds = rng.uniform(400, 1200) / hertz
     period_s = pick(rng, 0.3, 1.9) / hertz if short else pick(rng, 2.5, 150) / hertz

@@ -1,20 +1,29 @@
-"""Cost of ordering a long queue: scores, a cycle of the engine, slurmctld with the plugin, portable mode.
+"""Cost of ordering a long queue: scores, a cycle of the engine, slurmctld, portable mode.
 
-Scores: every policy of the registry on random jobs with two shapes each, 500 users, and a deadline for one
-job in ten; the sorting is included. Cycle: the work of senergyctld every 15 s with such a queue and 2,000
-finished runs in its history: predictions, ranking, site factors, the plugin's table. Both are the best of the
-rounds.
+Scores: every policy of the registry ranks random jobs with two shapes each, 500 users, and a
+deadline for one job in ten. The time includes the sorting.
 
-Real: a slurmctld of the lab with as many pending records and the site factor plugin. `pass_timer.c` measures
-the CPU time of the plugin's update and of multifactor's own pass over the same jobs, which computes all its
-factors (weights above 0). The values are medians of five passes. Then a cycle of portable mode is measured:
-one squeue, and changes of 1 % of the jobs. slurmctld's time for these requests is taken from sdiag and
-includes its waits for locks.
+Cycle: the work that senergyctld does every 15 s with such a queue and 2,000 finished runs in
+its history. The work consists of predictions, ranking, site factors and the plugin's table.
+For scores and cycle, the best of the rounds counts.
 
-Prints `CLAIM priority_scores_N ratio=...`: seconds of the slowest policy over 0.1 s, at 100,000 jobs, at most
-1; `CLAIM priority_cycle_N`: seconds of a cycle, at most 1; `CLAIM priority_update_N`: the plugin's update
-over multifactor's pass, at most 1; `CLAIM priority_portable_N`: slurmctld's seconds for a cycle of portable
-mode over the 15 s between two, at most 0.05.
+slurmctld: a slurmctld of the lab runs with as many pending records and the site factor plugin.
+`pass_timer.c` measures the CPU time of the plugin's update, and of multifactor's own pass over
+the same jobs. This pass computes all factors of multifactor, because all weights are above 0.
+The values are medians of five passes.
+
+Portable mode: a cycle consists of one squeue and of changes to 1 % of the jobs. slurmctld's
+time for these requests is taken from sdiag and includes waits for locks.
+
+Prints these claims, where N is the number of jobs:
+
+- `CLAIM priority_scores_N ratio=...`: seconds of the slowest policy divided by the target (0.1
+  s at 100,000 jobs), at most 1.
+- `CLAIM priority_cycle_N`: seconds of a cycle, at most 1.
+- `CLAIM priority_update_N`: time of the plugin's update divided by the time of multifactor's
+  pass, at most 1.
+- `CLAIM priority_portable_N`: slurmctld's seconds for a cycle of portable mode divided by the
+  interval of 15 s, at most 0.05.
 """
 
 from __future__ import annotations
@@ -75,7 +84,10 @@ def _numbers(text: str | None, otherwise: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def best_s(rounds: int, work: Callable[[], object]) -> float:
-    """Return the minimum wall-clock seconds: other work on the machine only adds time."""
+    """Return the minimum wall-clock seconds of `work` over some rounds.
+
+    The minimum is used because other work on the machine only adds time.
+    """
     times = []
     for _ in range(rounds):
         begin = time.perf_counter()

@@ -59,10 +59,10 @@ def loopback_bytes() -> int:
 
 @dataclass
 class ProcessWindow:
-    """What processes used during a time.
+    """Resources that processes used during a time window.
 
     Attributes:
-        seconds: length.
+        seconds: length of the time window.
         cpu_s: CPU seconds by name.
         max_mb: maximum resident memory by name.
         max_sockets: maximum number of open sockets by name.

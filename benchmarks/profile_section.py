@@ -1,16 +1,22 @@
-"""Cost of measuring a section for the program: seconds of its begin and end, against zeus and EA2P.
+"""Cost of measuring a section for a program: seconds of begin and end, against zeus and EA2P.
 
-slurm-energy: `with slurm_energy.profile("x")` through a running senergyd. This file starts one on its own
-socket and announces a job to it (root); inside a job, the node's agent is used. Others:
-ZeusMonitor.begin_window and end_window, without synchronising a device; with --ea2p, PowerMeter.start_measure
-and stop_measure of EA2P (not on PyPI), which waits for its sampling thread at the end and therefore runs
-fewer rounds. Sections alternate between the tools and are paced, so that those of slurm-energy stay within
-the rate limit of a user's fresh samples. All run in the same emulated node, which this file starts (root);
-with --here, or inside a job, on this machine. Another tool that measures nothing there makes no claim;
-slurm-energy measuring nothing is a failure.
+slurm-energy is measured with `with slurm_energy.profile("x")` through a running senergyd. This
+file starts a senergyd on its own socket and announces a job to it, which needs root. Inside a
+job, the agent of the node is used.
 
-Prints `CLAIM profile_section ratio=... target=<=1`: the median of slurm-energy over 1 ms, and `CLAIM
-profile_section_zeus` and `CLAIM profile_section_ea2p`: its median over theirs.
+zeus is measured with ZeusMonitor.begin_window and end_window, without synchronising a device.
+With --ea2p, PowerMeter.start_measure and stop_measure of EA2P (not on PyPI) are measured too.
+EA2P waits for its sampling thread at the end and therefore runs fewer rounds.
+
+Sections alternate between the tools and are paced. The sections of slurm-energy thus stay
+within the rate limit of a user's fresh samples. All tools run in the same emulated node, which
+this file starts (root). With --here, or inside a job, they run on this machine. No claim is
+made for another tool that measures nothing there. If slurm-energy measures nothing, the
+benchmark fails.
+
+Prints `CLAIM profile_section ratio=... target=<=1`, the median of slurm-energy divided by 1
+ms. Also prints `CLAIM profile_section_zeus` and `CLAIM profile_section_ea2p`, the median of
+slurm-energy divided by the median of the other tool.
 """
 
 from __future__ import annotations
@@ -78,7 +84,10 @@ def announced_job() -> Iterator[None]:
 
 
 def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
-    """Return the seconds of begin and end together, tools in turn so that noise affects all alike."""
+    """Return, for each tool, the seconds that the begin and the end of a section take together.
+
+    The tools take turns, so that noise affects all tools alike.
+    """
     import slurm_energy
 
     ours = slurm_energy.profile("x")
@@ -109,7 +118,7 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
 
 
 def cost(begin_section: Step, end_section: Step) -> float:
-    """Return the seconds of begin and end of one section."""
+    """Return the seconds that the begin and the end of one section take together."""
     start = time.perf_counter()
     begin_section()
     inside = time.perf_counter()
@@ -121,7 +130,10 @@ def cost(begin_section: Step, end_section: Step) -> float:
 
 @contextlib.contextmanager
 def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
-    """Return begin and end of a measurement of EA2P, or None if it cannot run."""
+    """Context manager that yields the functions that begin and end a measurement with EA2P.
+
+    The context manager yields None if EA2P cannot run.
+    """
     tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), Path.cwd()
     try:
         tool.prepare()
@@ -135,7 +147,10 @@ def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
 
 
 def zeus_window() -> tuple[Step, Step] | None:
-    """Return begin and end of a window of zeus, or None if it cannot run."""
+    """Return the functions that begin and end a measurement window of zeus.
+
+    None if zeus cannot run or measures nothing here.
+    """
     try:
         from zeus.monitor import ZeusMonitor
 

@@ -1,15 +1,16 @@
-"""Responses of random GPUs to power limits, in the files that `benchmarks/tuning.py --data DIR` reads.
+"""Random GPU responses to power limits, as input files of `benchmarks/tuning.py --data DIR`.
 
-Dynamic power follows V²f, time follows a roofline, and half of the jobs wait for their host for a part of the
-time. The coefficients of each card and job are drawn at random. Jobs outside the range of measured GPUs are
-left out: their time at 0.8, 0.7 and 0.6 of the own draw lies within the published classes of data-center GPUs
-and the A40 and Quadro RTX 6000 of the power-limit study (5 to 95 %), and no limit saves more than 42 % of the
-EDP, as on these two.
+Dynamic power follows V²f, and time follows a roofline. Half of the jobs wait for their host
+for a part of the time. The coefficients of each GPU and job are drawn at random. Jobs outside
+the range of measured GPUs are left out. The range comes from the published classes of
+data-center GPUs, and from the A40 and Quadro RTX 6000 of the power-limit study (5 to 95 %). It
+bounds the time at 0.8, 0.7 and 0.6 of the job's untuned power. In addition, no limit may save
+more than 42 % of the EDP, as on the two GPUs of the study.
 
-`--beyond` draws GPUs outside this range: no job is left out, so that the steepness of a response has no
-bound, and steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of the default, and
-there are three to five limits. Each limit has 25 rows, so that the mean of the rows is near the true response
-in spite of the noise.
+`--beyond` draws GPUs outside this range. No job is left out, so the steepness of a response
+has no bound. Steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of
+the default, and there are three to five limits. Each limit has 25 rows, so that the mean of
+the rows is near the true response in spite of the noise.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def draw_card(random: np.random.Generator) -> Card:
-    """Draw a GPU."""
+    """Return a GPU with random properties."""
     default = float(random.choice(DEFAULT_WATTS))
     lowest = 5 * round(default * random.uniform(0.28, 0.55) / 5)
     count = int(random.integers(7, 13))
@@ -92,7 +93,10 @@ def draw_card(random: np.random.Generator) -> Card:
 
 
 def draw_beyond(random: np.random.Generator) -> Card:
-    """Draw a GPU with noisy rows and responses of any steepness. Half of these GPUs have few, high limits."""
+    """Draw a GPU with noisy measurements and a response of any steepness to power limits.
+
+    Half of these GPUs have only a few power limits, all of them high.
+    """
     card = draw_card(random)
     default, limits = card.limits[-1], card.limits
     if random.random() < 0.5:
@@ -104,7 +108,10 @@ def draw_beyond(random: np.random.Generator) -> Card:
 def plausible_jobs(
     card: Card, random: np.random.Generator
 ) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
-    """Yield the seconds of an epoch and rows of limit, time ratio and watts of plausible jobs."""
+    """Yield random plausible jobs.
+
+    Each result has the seconds of an epoch, and a list of (limit, time ratio, watts).
+    """
     while True:
         compute, sharpness = random.uniform(0.05, 1), random.uniform(1.2, 5)
         memory = 0.05 + random.uniform(0.1, 0.35) * (1 - compute)
@@ -137,7 +144,10 @@ def _is_plausible(power: np.ndarray, time: np.ndarray) -> bool:
 
 
 def _at(power: np.ndarray, time: np.ndarray, share: float) -> float:
-    """Return the time at the highest clock whose power is within a share of the draw; infinite if none is."""
+    """Return the time at the highest clock whose power is at most a share of the maximum power.
+
+    The result is infinite if the power is higher at every clock.
+    """
     place = int(np.searchsorted(power, share, "right")) - 1
     return float(time[place]) if place >= 0 else float("inf")
 

@@ -1,8 +1,9 @@
 """A real slurmctld with a long queue of separate job records, for benchmarks; no job runs.
 
-The partition is down, so that the jobs are pending, not held. The first jobs are submitted one by one.
-Further records are an array that slurmctld splits into separate records when one request updates its tasks,
-in a second for 100,000; senergyctld ranks an array as one.
+The partition is down, so that the jobs are pending, not held. The first jobs are submitted one
+by one. Further records come from an array. One request that updates its tasks makes slurmctld
+split the array into separate records; this takes a second for 100,000 records. senergyctld
+ranks the whole array as one job.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _RPC = re.compile(r"^\s*(\w+)\s*\(\s*\d+\)\s*count:(\d+)\s*ave_time:\d+\s*total_
 
 
 class RealQueue:
-    """A lab of one node whose slurmctld runs with `pass_timer.c`."""
+    """A lab of one node whose slurmctld is preloaded with `pass_timer.c` to time its passes."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -82,7 +83,7 @@ class RealQueue:
 
     @contextlib.contextmanager
     def without_senergyctld(self) -> Iterator[None]:
-        """Stop senergyctld for a while."""
+        """Context manager that stops senergyctld (SIGSTOP) during the `with` block."""
         pid = self.lab.daemon_pid("senergyctld")
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -129,14 +130,14 @@ class RealQueue:
         self.run("scontrol", "reconfigure")
 
     def rpcs(self) -> dict[str, tuple[int, float]]:
-        """Return the number of requests of each kind, and slurmctld's milliseconds for all of them."""
+        """Return the number of requests and slurmctld's total time in milliseconds, by kind of request."""
         text = self.run("sdiag").partition("by message type")[2].partition("by user")[0]
         return {name: (int(calls), int(us) / 1e3) for name, calls, us in _RPC.findall(text)}
 
 
 @contextlib.contextmanager
 def real_queue(*settings: str) -> Iterator[RealQueue]:
-    """Start a lab in plugin mode with these lines in slurm.conf, and stop it at the end."""
+    """Context manager for a lab in plugin mode. `settings` are added as lines to its slurm.conf."""
     lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
     with tempfile.TemporaryDirectory(prefix="senergy-", dir="/dev/shm") as folder:
         yield from _lab_with_tables(lab_layout, Path(folder), settings)
@@ -145,7 +146,7 @@ def real_queue(*settings: str) -> Iterator[RealQueue]:
 def _lab_with_tables(
     lab_layout: layout.LabLayout, folder: Path, settings: tuple[str, ...]
 ) -> Iterator[RealQueue]:
-    """Run the lab; the tables are in memory, as they are in /run."""
+    """Run the lab with its queue and priority tables in memory, as on a real system with /run."""
     folder.chmod(0o755)
     queue_table = folder / "queue" / "queue.table"
     queue_table.parent.mkdir()
@@ -163,7 +164,7 @@ def _lab_with_tables(
 
 
 def _with_timer(lab: Lab) -> None:
-    """Restart slurmctld with the timer."""
+    """Restart slurmctld with the library of `pass_timer.c` preloaded."""
     library = lab.layout.root / "pass_timer.so"
     source = Path(__file__).with_name("pass_timer.c")
     subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, source], check=True, timeout=60)

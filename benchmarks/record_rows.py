@@ -1,8 +1,9 @@
-"""Rows of a large cluster's records and sums, as senergyctld stores them, to measure big databases.
+"""Rows of a large cluster's records and sums, as senergyctld stores them, for benchmarks.
 
-A cluster of 10,000 nodes ends 30,000 jobs a day: 2 h mean on 4 nodes, each with a record of the job and of
-two steps per node, 360,000 records a day. 1,000 users in 50 accounts. The density in time does not depend on
-the number of records: with fewer records the database covers less time.
+In a cluster of 10,000 nodes, 30,000 jobs end each day. A job runs for 2 h on average on 4
+nodes. Each node has one record of the job and one record of each of two steps, so that 360,000
+records arrive a day. There are 1,000 users in 50 accounts. The number of records per day does
+not depend on the total number of records: with fewer records the database covers less time.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ def fill(connection: Connection, rows: RecordRows, jobs: int) -> None:
 
 
 def fill_sums(connection: Connection, end: int, days: int = 30) -> None:
-    """Store the sums of a month for `senergy report`: five groups per user, a fifth of them in each hour."""
+    """Store a month of energy sums, as `senergy report` reads them.
+
+    Each user has five groups. In each hour, a fifth of the groups uses energy.
+    """
     groups: list[dict[str, Any]] = []
     for user, number in itertools.product(range(USERS), range(GROUPS_PER_USER)):
         name, uid = f"user{FIRST_UID + user}", FIRST_UID + user

@@ -58,7 +58,7 @@ def records_query(rows: RecordRows, first: int, last: int) -> str:
 
 
 def refuse_other_rows(connection: Connection, rows: RecordRows, last: int) -> None:
-    """End the program if the queries generate other rows than `RecordRows` does for the last jobs."""
+    """End the program if the SQL queries and `RecordRows` generate different rows for the last jobs."""
     first = max(0, last - _CHECKED_JOBS)
     for query, expected in (
         (jobs_query(rows, first, last), rows.jobs(first, last)),
@@ -74,13 +74,13 @@ def refuse_other_rows(connection: Connection, rows: RecordRows, last: int) -> No
 
 
 def _parsed(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row with its body as an object: PostgreSQL writes the number 1.0 as 1."""
+    """Return a row with its JSON body parsed, because PostgreSQL writes the number 1.0 as 1."""
     body = row[-1]
     return (*row[:-1], json.loads(body)) if body.startswith("{") else row
 
 
 def _times(rows: RecordRows, first: int, last: int) -> str:
-    """Return a query of the jobs with start, end, uid and the start of the record ids."""
+    """Return an SQL query that yields each job with its start, end, uid and prefix of the record ids."""
     end = f"{rows.first_end_s!r}::float8 + job * {DAY_S / JOBS_PER_DAY!r}::float8"
     return (
         'SELECT job, "end" - 600.0 - job * 7919 % 13200 AS start, "end",'

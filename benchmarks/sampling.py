@@ -1,15 +1,17 @@
-"""CPU time of one sample of a node: of senergyd's sampler, of bare reads, and of other tools.
+"""CPU time of one sample of a node, for senergyd's sampler, for bare reads, and for other tools.
 
-Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a separate
-process. The cost is the CPU time of that process and its children after start-up, divided by its samples.
-`bare` reads the same files with pread and calls NVML as often as the sampler does, and stores nothing.
-`senergyd` is the whole agent with one job that has the node: sampling, attribution, trace, checkpoints. Tools
-take turns, and the minimum of the rounds counts, because other work on the machine only adds time. Needs root
-and the extra `judges`; EA2P needs `--ea2p PATH` of a checkout.
+Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a
+separate process. The cost is the CPU time of this process and its children after start-up,
+divided by the number of samples. `bare` reads the same files with pread, calls NVML as often
+as the sampler does, and stores nothing. `senergyd` is the whole agent with one job that has
+the node: sampling, attribution, trace, checkpoints. Tools take turns. The result of a tool is
+its minimum over the rounds, because other work on the machine only adds time. Needs root and
+the extra `judges`; EA2P needs `--ea2p PATH` of a checkout.
 
-Prints `CLAIM sampling_TOOL ratio=...`: the tool's CPU time per sample over the sampler's, target at least 5,
-`CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5, and `CLAIM
-sampling_whole_agent`: that of the whole agent over Zeus', target at most 0.5.
+Prints these claims about ratios of CPU time per sample:
+- `CLAIM sampling_TOOL ratio=...`: the tool divided by the sampler, target at least 5;
+- `CLAIM sampling_bare`: the sampler divided by bare reads, target at most 1.5;
+- `CLAIM sampling_whole_agent`: the whole agent divided by Zeus, target at most 0.5.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def main() -> int:
 
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the milliseconds of CPU time per sample by tool; prints them."""
+    """Print and return the milliseconds of CPU time per sample, by tool."""
     result: dict[str, list[float]] = {}
     reasons: dict[str, str] = {}
     for _ in range(arguments.rounds):

@@ -1,21 +1,24 @@
 """Size of the clusters that one senergyctld serves.
 
-Part `agents`: simulated agents (default 10,000) with the real protocol over loopback, on SQLite and
-PostgreSQL: live reports at the default interval, which senergyctld lengthens; jobs of 2 h mean on 4 nodes,
-each with a trace and two steps; then all nodes close their period at once, as at each full hour. CPU time of
-senergyctld is read from /proc and excludes that of the simulated agents, munged and PostgreSQL, which are
-printed apart. Runs in a network namespace of its own. Needs root.
+Part `agents`: simulated agents (default 10,000) send reports with the real protocol over
+loopback. The database is SQLite, then PostgreSQL. Live reports come at the default interval,
+which senergyctld lengthens. Jobs run for 2 h on average on 4 nodes, each with a trace and two
+steps. Then all nodes close their period at once, as at each full hour. The CPU time of
+senergyctld is read from /proc. It excludes the CPU time of the simulated agents, munged and
+PostgreSQL, which is printed separately. This part runs in its own network namespace and needs
+root.
 
-Part `records`: a database with the records of a cluster of 10,000 nodes (1.5 KB each on PostgreSQL; SQLite
-gets a tenth), and the commands of one of 1,000 users and of an operator on it. They run without slurmdbd, so
-that only our own time counts. Each needs at most 1 s of CPU time of command, senergyctld and server together.
+Part `records`: a database with the records of a cluster of 10,000 nodes (1.5 KB each on
+PostgreSQL; SQLite gets a tenth). One of 1,000 users and an operator run commands on this
+database. The commands run without slurmdbd, so that only our own time counts. The command,
+senergyctld and the server together may use at most 1 s of CPU time per command.
 
-Part `queue`: a slurmctld without slurmd, with 10,000 nodes and 100,000 pending tasks of job arrays, and the
-CPU time, cycle time and RPCs of senergyctld that ranks them.
+Part `queue`: a slurmctld without slurmd, with 10,000 nodes and 100,000 pending tasks of job
+arrays. The part measures CPU time, cycle time and RPCs of senergyctld, which ranks the tasks.
 
-Prints `CLAIM scale_lag_STORE` (maximum seconds from hand-over to confirmation over a period of 3,600 s),
-`scale_cores_STORE` (CPU seconds per second of senergyctld), `scale_memory_STORE` (over 2 GB) and
-`scale_missing_STORE` (items lost or doubled); `scale_COMMAND_STORE` for the
+Prints `CLAIM scale_lag_STORE` (maximum seconds from hand-over to confirmation over a period of
+3,600 s), `scale_cores_STORE` (CPU seconds per second of senergyctld), `scale_memory_STORE`
+(over 2 GB) and `scale_missing_STORE` (items lost or doubled); `scale_COMMAND_STORE` for the
 commands; and `scale_queue_cores`.
 """
 
@@ -111,7 +114,10 @@ def measure_agents(arguments: argparse.Namespace) -> list[Claim]:
 
 
 def measure_records(arguments: argparse.Namespace) -> list[Claim]:
-    """Return the claims of the part `records`. SQLite gets a tenth of the records."""
+    """Measure the part `records` and return its claims (ratios compared with targets).
+
+    SQLite gets a tenth of the records.
+    """
     claims: list[Claim] = []
     for store in arguments.stores.split(","):
         records = arguments.records // 10 if store == "sqlite" else arguments.records

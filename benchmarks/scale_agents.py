@@ -72,7 +72,7 @@ def measure(arguments: argparse.Namespace, store: str) -> list[Claim]:
 
 
 def phase_ends(arguments: argparse.Namespace) -> list[tuple[str, float]]:
-    """Return the phases of a measurement with their ends in seconds after the start."""
+    """Return the name and the end of each phase of a measurement, in seconds after the start."""
     warm_s, burst_s = arguments.warm_s, arguments.warm_s + arguments.seconds
     return [("start", warm_s), ("steady", burst_s), ("full hour", burst_s + arguments.burst_s)]
 
@@ -80,7 +80,10 @@ def phase_ends(arguments: argparse.Namespace) -> list[tuple[str, float]]:
 def start_generator(
     stack: contextlib.ExitStack, daemons: Daemons, arguments: argparse.Namespace, number: int
 ) -> subprocess.Popen[str]:
-    """Start a process with a part of the agents. All close a period at the end of the steady phase."""
+    """Start a process that simulates a part of the agents.
+
+    All agents close an accounting period at the end of the steady phase.
+    """
     nodes = arguments.agents // GENERATORS
     burst_s = arguments.warm_s + arguments.seconds
     command = [
@@ -152,7 +155,7 @@ def _run(
 
 
 def _warnings(log: Path) -> str:
-    """Return the lines of senergyctld's log that are no information."""
+    """Return the lines of senergyctld's log above level INFO, at most ten."""
     lines = [line for line in log.read_text().splitlines() if " INFO " not in line]
     return "".join(f"    senergyctld: {line}\n" for line in lines[:10])
 
@@ -193,7 +196,7 @@ def munge_cost(daemons: Daemons) -> str:
 
 
 def server_pid(place: str) -> int | None:
-    """Return the process id of the database server of a location; None: SQLite."""
+    """Return the process id of the server of a database location; None for a SQLite file."""
     if "://" not in place:
         return None
     host = place.partition("host=")[2].partition("&")[0].replace("%2F", "/")

@@ -44,7 +44,7 @@ PartitionName=batch Nodes=ALL Default=YES State=UP
 
 
 def measure(arguments: argparse.Namespace) -> list[Claim]:
-    """Return the claims of the part `queue`."""
+    """Measure senergyctld with a long queue, and return the results as claims to check."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="senergy-", dir="/var/tmp")))
         started: dict[str, int] = {}

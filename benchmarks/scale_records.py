@@ -81,7 +81,7 @@ def _drop_caches() -> None:
 def measure_queries(
     daemons: scale_agents.Daemons, server: int | None, store: str, jobs: int, end: float
 ) -> list[Claim]:
-    """Time the commands of a user and of an operator, and return the claims."""
+    """Time the commands of a user and of an operator, and return the claims (checks of targets)."""
     own_jobs = [
         job for job in range(jobs - 1, max(0, jobs - 100_000), -1) if record_rows.user_of(job) == USER
     ]

@@ -56,7 +56,7 @@ def measure(path: Path, agent: int, first: int, count: int) -> float:
 
 
 def run(path: Path, first: int, count: int, rate_hz: float) -> None:
-    """Announce jobs at a given rate; each ends when the second one after it has begun."""
+    """Announce the starts of jobs at a given rate. Each job ends two starts after its own start."""
     start = time.monotonic()
     for number in range(count + 2):
         if number < count:

@@ -1,14 +1,18 @@
-"""Speed of the simulator in jobs per second, against AccaSim 1.1.3 and a SimPy process per job.
+"""Speed of the simulator in jobs per second, against AccaSim 1.1.3 and SimPy.
 
-All simulate the same jobs: rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY
-backfilling (SimPy: first come, first served, as it has no scheduler); slurm-energy with exact energies.
-zeus, kairos, blend and metis simulate the same jobs, also at a load of 1.5, and jobs with eight shapes. More
-claims are 100,000 jobs submitted at once and a year with a million jobs. AccaSim simulates only the
-first jobs, as it would take minutes for all. The mean wait of first come, first served on the same jobs is
-compared, too: it must be equal to the second, the resolution of AccaSim.
+The SimPy simulation has one process per job. All simulators run the same rigid jobs: lognormal
+run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY backfilling. SimPy has no scheduler
+and uses first come, first served. slurm-energy computes exact energies. AccaSim simulates only
+the first jobs, because all jobs would take minutes.
 
-All rates are jobs per second of processor time, so that other programs on the machine change them little. All
-simulators use one thread. Only the thesis' experiments, which use two processes, are timed by the clock.
+Further claims of slurm-energy: the policies zeus, kairos, blend and metis on the same jobs, on
+jobs with a load of 1.5, and on jobs with eight shapes; 100,000 jobs that are submitted at
+once; a year with a million jobs. Under first come, first served, the mean wait must equal the
+mean wait in AccaSim to the second, which is AccaSim's resolution.
+
+All rates are jobs per second of processor time, so that other programs on the machine change
+them little. All simulators use one thread. Only the thesis' experiments, which use two
+processes, are timed by the clock.
 
 Needs: pip install accasim simpy
 """
@@ -108,7 +112,7 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def policies_speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measure the compiled engine of all policies, with EASY and packing."""
+    """Measure the speed of the compiled engine for all scheduling policies, with EASY and packing."""
     jobs, few = random_jobs(args.jobs), random_jobs(OVERLOAD_JOBS)
     malleable, nodes = malleable_jobs(args.jobs // 4), [NodeKind("node", MALLEABLE_NODES, 1, 150.0, 150.0)]
     overload = submitted(few, few.submit_s * LOAD / OVERLOAD)
@@ -176,7 +180,7 @@ def year_claims(jobs: int) -> Iterator[dict[str, Any]]:
 
 
 def submitted(jobs: Workload, submit_s: np.ndarray) -> Workload:
-    """Return the rigid jobs with other submission times."""
+    """Return the rigid jobs with the submission times `submit_s`."""
     shape = {"units": jobs.units, "time_s": jobs.time_s, "power_watts": jobs.power_watts}
     job = {"submit_s": submit_s, "time_limit_s": jobs.time_limit_s}
     return workload(np.arange(jobs.count + 1), job, shape)

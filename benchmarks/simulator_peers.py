@@ -36,7 +36,10 @@ def columns(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def simpy_processes(jobs: Workload) -> float:
-    """Return jobs per second of processor time of a process per job that queues for its nodes."""
+    """Return the speed of a SimPy simulation in jobs per second of processor time.
+
+    Each job is one SimPy process, which waits for its nodes.
+    """
     import simpy
 
     environment = simpy.Environment()
@@ -77,10 +80,12 @@ def accasim(count: int) -> dict[str, float]:
 
 
 def accasims_easy(count: int) -> list[float]:
-    """Return the starts under AccaSim's rule, which explains where its EASY differs from the textbook's.
+    """Return the start times under the rule of AccaSim's EASY backfill.
 
-    Every job that fits passes the job at the head, even if that delays it, because AccaSim's list of reserved
-    nodes is always empty. The head waits until its reserved time, even if enough nodes are free before.
+    The rule explains where AccaSim's EASY differs from the textbook's EASY. Every job that fits
+    starts before the job at the head of the queue, even if this delays the head, because AccaSim's
+    list of reserved nodes is always empty. The head waits until its reserved time, even if enough
+    nodes are free before.
     """
     submit_s, units, time_s, limit_s = (column.tolist() for column in columns(count))
     start_s = [math.nan] * count

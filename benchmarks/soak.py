@@ -1,14 +1,19 @@
-"""A day of senergyd in accelerated time: checks that it loses no record, memory or descriptor.
+"""A simulated day of senergyd: checks that the daemon loses no record, memory or descriptor.
 
-Drives the agent's job manager (sampler, ledger, traces, journal, spool) with a virtual clock over files that
-emulate a node's counters and control groups: a sample per second, jobs that share the node, and records
-delivered every ten minutes. It uses neither sockets nor hardware, so it needs no root. 24 hours with 2,000
-jobs take about a minute.
+The benchmark runs the agent's job manager (sampler, ledger, traces, journal, spool) with a
+virtual clock. Files emulate the counters and control groups of a node. The agent takes a
+sample per second, jobs share the node, and records are delivered every ten minutes. Neither
+sockets nor hardware are used, so root is not needed. 24 hours with 2,000 jobs take about a
+minute.
 
-Prints `CLAIM soak_memory`: maximum resident memory after the first hour less that at its end, in MB, target
-at most 1; `CLAIM soak_descriptors`: maximum descriptors over those after the first hour, target at most 1;
-`CLAIM soak_records`: the share of jobs and steps with exactly one record; `CLAIM soak_energy`: microjoules in
-the node's energy accounts over those that the counters counted; both target exactly 1.
+Prints four `CLAIM` lines with these ratios:
+- `soak_memory`: growth of the maximum resident memory after the first hour, in MB; target at
+  most 1;
+- `soak_descriptors`: maximum number of descriptors over the number after the first hour;
+  target at most 1;
+- `soak_records`: share of jobs and steps with exactly one record; target exactly 1;
+- `soak_energy`: microjoules in the node's energy accounts over the microjoules that the
+  counters counted; target exactly 1.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Rates of the record store on SQLite, MariaDB and PostgreSQL: deliveries stored, and records read.
+"""Rates of the record store on SQLite, MariaDB and PostgreSQL: records stored and records read.
 
-The servers write each commit to the disk. A delivery has 500 records of a node with four GPUs. CPU is that of
-the controller, without the server's.
+The servers write each commit to the disk. A delivery has 500 records of a node with four GPUs.
+CPU time is that of the controller, without the CPU time of the database server.
 
-Prints a line per store, and `CLAIM ingest_sqlite ratio=... target=>=1 holds=yes|no`: records stored per
-second of the controller's CPU, over 10,000. The servers have no target.
+Prints a line per store, and `CLAIM ingest_sqlite ratio=... target=>=1 holds=yes|no`. The ratio
+is the number of records stored per second of the controller's CPU time, divided by 10,000. The
+servers have no target.
 """
 
 from __future__ import annotations
@@ -67,7 +68,12 @@ def location(name: str) -> Iterator[str]:
 
 
 def measure(place: str, records: int) -> dict[str, float]:
-    """Return records per second: stored per second of time and of CPU, selected, and read as JSON."""
+    """Measure the rates of a database with `records` energy records.
+
+    Returns:
+        Records stored per second of elapsed time and per second of CPU time, records selected per
+            second, and records read as JSON per second.
+    """
     migrations.prepare(place)
     writer, reader = Database(place), Database(place, read_only=True)
     wall_s = cpu_s = 0.0

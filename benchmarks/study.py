@@ -1,16 +1,20 @@
-"""Studies from the baseline to the validation on four emulated nodes, against the true effect.
+"""Studies from baseline to validation on four emulated nodes, compared with the true effect.
 
-Each repetition runs the site of `senergy lab weeks` for four weeks, measures the baseline, deploys tuning as
-a switchback or in one partition, runs four more weeks, and validates each week. All steps are command lines.
-The true saving is that of the same jobs with and without tuning. Half of the repetitions use the mix of the
-thesis, the other half the lengths and sizes of a trace (--trace; without it all use the mix of the thesis).
+Each repetition simulates the site of `senergy lab weeks` for four weeks, measures the
+baseline, and deploys tuning as a switchback or in one partition. The repetition then simulates
+four more weeks and validates each week. All steps are command lines. The true saving compares
+the same jobs with and without tuning. With --trace, half of the repetitions use the job
+lengths and sizes of a trace, and the other half use the mix of the thesis. Without --trace,
+all repetitions use the mix of the thesis.
 
-A placebo is the same deployment on a site on which the settings have no effect. A fault is a deployment in
-the whole cluster, on all days or as a switchback of single days, that starves one account: it must be taken
-back, and energy.toml must be as before.
+A placebo is the same deployment on a site on which the settings have no effect. A fault is a
+deployment that starves one account. The deployment of a fault covers the whole cluster, on all
+days or as a switchback of single days. This deployment must be undone, and energy.toml must be
+as before.
 
---model also runs the steps characterise, model and choose in each repetition, and states the replay error of
-the twin on the held-out days. Without it the deployed alternative is given.
+With --model, each repetition also runs the steps characterise, model and choose, and states
+the replay error of the twin on the held-out days. Without --model, the deployed alternative is
+given.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ REPLAY_TARGETS = {"energy_kwh": 0.08, "makespan_s": 0.08, "mean_jct_s": 0.15}
 
 @dataclass(frozen=True)
 class Trial:
-    """One repetition: its seed, trace, design, and what is planted."""
+    """One repetition: seed, trace, design, and the planted condition (`placebo`, `fault` or empty)."""
 
     seed: int
     trace: Path | None
@@ -66,7 +70,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a repetition claims, and the truth."""
+    """Estimated effect and verdict of one repetition of a study, with the true effect."""
 
     trial: Trial
     change: float

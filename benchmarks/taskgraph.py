@@ -1,12 +1,18 @@
-"""The task-graph trainer against PyTorch in float64: values, gradients, updates, curves; idle workers.
+"""Comparison of the task-graph trainer with PyTorch in float64, and CPU use of idle workers.
 
-Random networks of the layers of DAHL (section 3) run in both with the same parameters. The curves are of a
-network on generated images of ten classes with the size of Fashion-MNIST (28 x 28 x 1). Needs PyTorch for
---python (Debian: python3-torch), StarPU and OpenBLAS.
+Values, gradients, updates and training curves are compared. Random networks with the layers of
+DAHL (section 3) run in both programs with the same parameters. The training curves come from a
+network on generated images of ten classes with the size of Fashion-MNIST (28 x 28 x 1). Needs
+PyTorch for --python (Debian: python3-torch), StarPU and OpenBLAS.
 
-Prints `CLAIM taskgraph_digits ratio=DIGITS target=>=10` (the least number of equal digits over all networks,
-layers, splits and updates), `CLAIM taskgraph_curve_digits` (loss of each step of the curves) and `CLAIM
-taskgraph_idle_cpu` (processors used by idle workers). `--table FILE` writes the curves as Markdown.
+Prints three claims:
+
+- `CLAIM taskgraph_digits ratio=DIGITS target=>=10`: the minimum number of equal digits over
+  all networks, layers, splits and updates.
+- `CLAIM taskgraph_curve_digits`: the same for the loss in each step of the training curves.
+- `CLAIM taskgraph_idle_cpu`: number of processors that idle workers use.
+
+`--table FILE` writes the curves as Markdown.
 """
 
 from __future__ import annotations
@@ -110,7 +116,10 @@ def random_layers(
 
 
 def both(layers: list[tuple[str, tuple[Any, ...]]]) -> tuple[Any, Any]:
-    """Return the same network in both frameworks with PyTorch's initial parameters, float64."""
+    """Return the same network in both frameworks, in float64, with PyTorch's initial parameters.
+
+    The result is the network of the task-graph trainer, followed by the network of PyTorch.
+    """
     from torch import nn
 
     from slurm_energy.training import taskgraph as tg
@@ -122,7 +131,10 @@ def both(layers: list[tuple[str, tuple[Any, ...]]]) -> tuple[Any, Any]:
 
 
 def digits_of_network(seed: int) -> float:
-    """Return the least number of equal digits of a random network: gradients, logits, updates."""
+    """Return the minimum number of digits in which a random network agrees with PyTorch.
+
+    The loss, logits, gradients and updated parameters are compared.
+    """
     import numpy as np
     import torch
 

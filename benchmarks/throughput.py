@@ -1,22 +1,26 @@
 """Cost of slurm-energy for a cluster with many short jobs: jobs per second with and without it.
 
-Three labs with the same emulated nodes run at the same time: one with all parts (SPANK plugin, job_submit
-module, prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone, and one with
-Slurm and `/bin/true` as prolog and epilog. Batches of jobs run on all in turn. A batch is timed from its
-first sbatch to the end of its last job. Needs root.
+Three labs with the same emulated nodes run at the same time: one with all parts (SPANK plugin,
+job_submit module, prolog and epilog hooks, senergyd on every node, senergyctld), one with
+Slurm alone, and one with Slurm and `/bin/true` as prolog and epilog. Each batch of jobs runs
+on the three labs in turn. A batch is timed from its first sbatch to the end of its last job.
+Needs root.
 
-Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`: jobs per second with slurm-energy over
-Slurm alone, medians over the batches. Prints also
-- `CLAIM job_throughput_less_emulation`: the same after the CPU time of the emulators, divided by the number
-  of CPUs, was subtracted from the length of each batch. Emulators stand for hardware: senergyd's readings
-  cost them CPU time that a real node does not spend. The correction holds where all CPUs are busy during
-  the batches; otherwise it is too large.
-- `CLAIM job_throughput_empty_hooks`: slurm-energy over Slurm with an empty prolog and epilog. slurmd forks
-  for each of the two; Slurm alone does not.
-- the CPU time per job of each kind of daemon. That of slurmd includes its prologs and epilogs, not its
-  slurmstepd. All other processes are not listed.
-- the time that a prolog and an epilog wait for senergyd on the idle lab. Nodes of a real cluster have CPUs of
-  their own, so this time, not CPU time, is what slurm-energy adds to a job there.
+Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`. The ratio is the jobs per
+second with slurm-energy divided by the jobs per second with Slurm alone, as medians over the
+batches. Also prints:
+- `CLAIM job_throughput_less_emulation`: the same ratio with corrected lengths of the batches.
+  The CPU time of the emulators, divided by the number of CPUs, is subtracted from each length.
+  Emulators stand for hardware: senergyd's readings cost the emulators CPU time that a real
+  node does not spend. The correction is valid if all CPUs are busy during the batches;
+  otherwise it is too large.
+- `CLAIM job_throughput_empty_hooks`: jobs per second with slurm-energy, divided by jobs per
+  second of Slurm with an empty prolog and epilog. slurmd forks for each of the two, but not in
+  Slurm alone.
+- The CPU time per job of each kind of daemon. The time of slurmd includes prologs and epilogs,
+  but not slurmstepd. All other processes are not listed.
+- The time that a prolog and an epilog wait for senergyd on the idle lab. Nodes of a real
+  cluster have their own CPUs, so slurm-energy adds this time to a job there, not CPU time.
 """
 
 from __future__ import annotations
@@ -126,7 +130,8 @@ def process_seconds(pid: int) -> float:
 def measure_waits(lab: Lab) -> dict[str, float]:
     """Return the median milliseconds that a prolog (`begin`) and an epilog (`end`) wait for senergyd.
 
-    They are announced as the hooks announce them, one after the other, on all nodes in turn.
+    The begin and end of each job are announced as the hooks announce them. The jobs run one after
+    the other, on all nodes in turn.
     """
     waits: dict[str, list[float]] = {"begin": [], "end": []}
     for number in range(WAITING_JOBS):
@@ -172,7 +177,7 @@ def _queued(environment: dict[str, str]) -> bool:
 
 
 def evaluate(claim: str, rates: dict[str, list[float]], base: str) -> Claim:
-    """Return the claim of this name: slurm-energy over the lab `base`."""
+    """Return the claim `claim`: the rate of slurm-energy relative to the rate of the lab `base`."""
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians[SUITE] / medians[base]
     return at_least(claim, ratio, TARGET) | {

@@ -1,12 +1,13 @@
-"""Time, memory and size of `senergy timeline` for a 64-rank job of one hour with 10 million events.
+"""Time, memory and size of `senergy timeline` for a job with 64 ranks and 10 million events.
 
-Event files of the job are generated: 8 nodes with 8 GPUs, steps of data, copy, forward, backward,
-communication and optimizer. The trace and the page are written by `senergy timeline` in a process of its own,
-whose maximum resident memory is measured. The same run measures the speed of the disk and of gzip alone on
-the same bytes, which bound any writer.
+Event files of the job of one hour are generated: 8 nodes with 8 GPUs, steps of data, copy,
+forward, backward, communication and optimizer. `senergy timeline` writes the trace and the
+page in a separate process, whose maximum resident memory is measured. The same run measures
+the speed of the disk and of gzip alone on the same bytes. This speed is a bound for any
+writer.
 
-Prints `CLAIM timeline_*`: seconds over 60 s, resident bytes over 1 GB, size of the page over 5 MB. --keep
-keeps the files in a directory.
+Prints `CLAIM timeline_*` with three ratios: run time divided by 60 s, resident memory divided
+by 1 GB, and size of the page divided by 5 MB. --keep keeps the files in a directory.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def write_rank(folder: Path, rank: int, count: int, seconds: float) -> None:
 
 
 def steps(rank: int, step_ns: int, at_ns: int) -> Iterator[tuple[int, int, float, int, int, int]]:
-    """Yield the records of endless steps in the order of their ends."""
+    """Yield the timeline records of an endless sequence of training steps, ordered by end time."""
     rng = random.Random(rank)
     nan = float("nan")
     while True:

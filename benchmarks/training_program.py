@@ -266,7 +266,11 @@ def use_cpu(seconds: float) -> None:
 
 
 def is_checkpoint(args: argparse.Namespace, count: int, saved_s: float) -> bool:
-    """Return whether a checkpoint is due after a step: in intervals of steps, or of seconds if adjusted."""
+    """Return whether a checkpoint is due after a step.
+
+    Checkpoints are written every `checkpoint_every` steps, or every `checkpoint_s` seconds if this
+    option is set.
+    """
     if args.checkpoint_every and args.checkpoint_s:
         return bool(time.monotonic() - saved_s >= args.checkpoint_s)
     return bool(args.checkpoint_every and count % args.checkpoint_every == 0)
@@ -299,7 +303,10 @@ def save(model: nn.Module, optimizer: Any, path: str) -> None:
 
 
 def is_over(end_s: float, size: int) -> bool:
-    """Return whether the time is over, for the first rank if there are several."""
+    """Return whether the training time is over, as a value that is equal on all ranks.
+
+    With several ranks, the clock of the first rank decides.
+    """
     is_late = torch.tensor(float(time.monotonic() >= end_s))
     if size > 1:
         distributed.broadcast(is_late, 0)

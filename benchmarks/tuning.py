@@ -1,23 +1,28 @@
 """Replay of the tuner on measured responses of GPUs to power limits.
 
-`--data DIR` holds files `summary_power_GPU.csv` with the columns dataset, network, batch_size, optimizer,
-power_limit, time_per_epoch and average_power. Each network, batch size and optimizer is a job. Its true
-response is the monotone curve nearest to the measured points (isotonic regression of the logarithms; constant
-where the power varies by less than 10 %: no limit reaches the draw). The residuals of the points from the
-curve are the noise of a step, at least the median of the GPU's jobs and 1 %. A run has 300 steps; windows
-of 5 steps go to the search, which may set every measured limit. The highest limit is the default.
+`--data DIR` holds files `summary_power_GPU.csv` with the columns dataset, network, batch_size,
+optimizer, power_limit, time_per_epoch and average_power. Each combination of network, batch
+size and optimizer is a job. The true response of a job is the monotone curve nearest to its
+measured points (isotonic regression of the logarithms). The curve is constant where the power
+varies by less than 10 %, because no limit is below the job's power there. The residuals of the
+points from the curve are the noise of a step. This noise is at least the median of the GPU's
+jobs and at least 1 %. A run has 300 steps. The search gets windows of 5 steps and may set
+every measured limit. The highest limit is the default.
 
-The search knows the range of the limits and the job's own measured draw. Its generic prior is a physical
-model, conditioned on published responses of other GPUs (docs/tuning.md); no row of the data enters it, so
-that all rows of the evaluated GPU and network are withheld. The constants of the decision were chosen by
-hand with results on the Quadro RTX 6000 in view; one rule (a budget that is used up does not end a search)
-was added after a look at the A40. For these constants both GPUs are in-sample.
+The search knows the range of the limits and the measured untuned power of the job. Its generic
+prior is a physical model, conditioned on published responses of other GPUs (docs/tuning.md).
+No row of the data enters the prior, so all rows of the evaluated GPU and network are withheld.
+The constants of the decision were chosen by hand with results on the Quadro RTX 6000 in view.
+One rule (a budget that is used up does not end a search) was added after a look at the A40.
+For these constants both GPUs are in-sample.
 
-EDP is that of the whole run, with the reference and all probes, from the noise-free curve. Its loss is
-relative to the best static limit of the job in hindsight. Jobs of which no limit improves the EDP by 1 % do
-not respond; the hit rate is the share of the other runs that end within 1 % of the best EDP. Slowdowns are
-those of the limit held at the end and of the whole run. Recurring jobs have no progress signal: the point of
-each run is chosen from whole earlier runs, and that of the first run from the prior and the own draw alone.
+EDP is the EDP of the whole run, with the reference and all probes, from the noise-free curve.
+The loss of EDP is relative to the best static limit of the job in hindsight. A job does not
+respond if no limit improves its EDP by 1 %. The hit rate is the share of the runs of all other
+jobs that end within 1 % of the best EDP. Slowdowns are given for the limit held at the end and
+for the whole run. Recurring jobs have no progress signal. The point of their first run is
+chosen from the prior and the untuned power alone, and the point of each later run from whole
+earlier runs.
 """
 
 from __future__ import annotations
@@ -65,17 +70,19 @@ class Settings:
 
 @dataclass
 class JobResult:
-    """Results of one job, one entry for each run.
+    """Results of one job. Each list has one entry for each run.
+
+    EDP values are relative to the EDP of the best static limit.
 
     Attributes:
         job: the job.
-        edp: EDP of whole runs relative to the best static limit, by strategy.
-        held: EDP of the limit held at the end relative to the best, for the search.
-        recurring: EDP relative to the best, by run number.
-        slowdowns: by slowdown limit: slowdown held, slowdown of the run, energy saved, and energy that the
-            best static limit saves in hindsight.
-        recurring_slowdowns: the same by slowdown limit, and for each run of a recurring job.
-        probes: probes of each search.
+        edp: EDP of each whole run, by strategy.
+        held: EDP of the limit that the search holds at the end of each run.
+        recurring: EDP of each run of the recurring job, one list per series of runs.
+        slowdowns: by slowdown limit: slowdown at the held limit, slowdown of the whole run, energy
+            saved, and energy that the best static limit saves in hindsight.
+        recurring_slowdowns: the same values by slowdown limit, for each run of the recurring job.
+        probes: number of probes of each search.
     """
 
     job: MeasuredJob
@@ -298,7 +305,7 @@ def _rows(results: Sequence[JobResult], limit: float, gpu: str | None = None) ->
 
 
 def _claims(results: Sequence[JobResult]) -> list[Claim]:
-    """Return the claims for each GPU; the ratio of an EDP claim is the mean relative loss."""
+    """Return the claims for each GPU. The ratio in an EDP claim is the mean relative loss of EDP."""
     claims = []
     for gpu in sorted({result.job.gpu for result in results}):
         some = [result for result in results if result.job.gpu == gpu]

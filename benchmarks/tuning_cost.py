@@ -43,7 +43,9 @@ MAX_SHARE, MAX_DECISION_MS = 0.005, 1.0
 
 
 class CpuTimer:
-    """CPU seconds of the calls of functions. A call within another one is part of it.
+    """Timer of the CPU time of wrapped functions.
+
+    If a wrapped function calls another one, both count as one call.
 
     Attributes:
         spent_s: CPU time of each call.
@@ -84,7 +86,7 @@ def main() -> int:
 
 
 def measure(seed: int, seconds: float, *, reporting: bool) -> list[Claim]:
-    """Return the claims about all programs on a node with GPUs and on one without."""
+    """Run all programs on a node with GPUs and on a node without GPUs. Return the claims."""
     samples, decisions, builds, detections = CpuTimer(), CpuTimer(), CpuTimer(), CpuTimer()
     job_s = 0.0
     with (

@@ -1,20 +1,22 @@
-"""Tuning of jobs on emulated nodes that no table lists, against an exhaustive static sweep of each node.
+"""Tuning of jobs on emulated nodes, compared with an exhaustive static sweep of each node.
 
-Half of the nodes have GPUs. The coefficients of each node are drawn at random (`senergy lab profile`). Seven
-kernels and three programs of several phases run on each node under the objective `edp` without a limit, and
-under `energy` with slowdown limits of 3, 5 and 10 %. The energy of a job is that of its whole node.
+No table lists these nodes: the coefficients of each node are drawn at random (`senergy lab
+profile`). Half of the nodes have GPUs. Seven kernels and three programs of several phases run
+on each node under the objective `edp` without a limit, and under `energy` with slowdown limits
+of 3, 5 and 10 %. The energy of a job is the energy of its whole node.
 
-Each run is a job of the job manager of an agent on a virtual clock. `--search-only` drives the search alone,
-which is faster. The progress that a job reports varies by 2 % per second.
+Each run is a job of an agent's job manager on a virtual clock. `--search-only` runs only the
+search, which is faster. The progress that a job reports varies by 2 % per second.
 
-The sweep runs each program at every point of a grid of GPU limits and CPU frequencies without noise. `saving`
-is the share of the untuned energy-delay product or energy that a run saves, with the search included;
-`possible` is that of the best point of the sweep; `share` is the sum of the savings over the sum of the
-possible ones. A run is responsive if at least 2 % are possible.
+The sweep runs each program without noise at every point of a grid of GPU limits and CPU
+frequencies. `saving` is the fraction of the untuned energy-delay product or energy that a run
+saves; the search is included in the run. `possible` is the saving at the best point of the
+sweep. `share` is the sum of `saving` divided by the sum of `possible`. A run is responsive if
+`possible` is at least 2 %.
 
-`--regain` measures instead how fast a program that is memory-bound for 200 steps and compute-bound for 100
-regains its speed. Its steps last a second. The speed is regained when the program is at most 6 % slower than
-untuned.
+`--regain` measures instead how fast a program regains its speed. The program is memory-bound
+for 200 steps of one second, then compute-bound for 100 steps. The speed is regained when the
+program is at most 6 % slower than untuned.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class ProgramResult:
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether the run was slower than its limit by more than one point."""
+        """Whether the slowdown of the run exceeds its limit by more than one percentage point."""
         return self.limit is not None and self.slowdown > self.limit + 0.01
 
     @property
@@ -101,7 +103,10 @@ def main() -> int:
 
 
 def regain(arguments: argparse.Namespace) -> int:
-    """Run the program whose bound changes on every node, and publish the claim about it."""
+    """Run a program that becomes compute-bound on every node, and publish a claim.
+
+    The claim is about the time in which the program regains its speed.
+    """
     seeds = range(arguments.seed, arguments.seed + arguments.nodes)
     print(f"{arguments.nodes} nodes with seeds from {arguments.seed}, runs of {REGAIN_RUN_S:g} s")
     with ProcessPoolExecutor(arguments.workers) as pool:
@@ -118,7 +123,10 @@ def regain(arguments: argparse.Namespace) -> int:
 
 
 def regain_on_node(seed: int) -> dict[str, float]:
-    """Return the seconds in which the program regains its speed on one node, by objective."""
+    """Return the time in seconds that the program needs to regain its speed, by objective.
+
+    The program runs on one node.
+    """
     logging.disable(logging.WARNING)
     device = "gpu" if seed % 2 else "cpu"
     name = f"random-{device}-{seed}"
@@ -206,7 +214,7 @@ def judged(
 
 
 def line(item: ProgramResult) -> str:
-    """Return the text of a run."""
+    """Return the result of a tuned run as one line of text."""
     return (
         f"{item.seed} {item.device} {item.program:<13}{item.goal:<11} saving {item.saving:6.1%} of"
         f" {item.possible:6.1%}, slowdown {item.slowdown:6.1%}, {item.probes:2} probes, {item.chosen};"
@@ -235,13 +243,13 @@ def report(results: Sequence[ProgramResult]) -> None:
 
 
 def share(items: Sequence[ProgramResult]) -> float:
-    """Return the sum of the savings over the sum of the possible savings."""
+    """Return the sum of the savings divided by the sum of the possible savings."""
     possible = sum(item.possible for item in items)
     return sum(item.saving for item in items) / possible if possible else math.nan
 
 
 def claims(results: Sequence[ProgramResult]) -> list[Claim]:
-    """Return the claims about savings, losses and slowdown limits."""
+    """Return the claims (ratio and target) about savings, losses and slowdown limits."""
     edp = [item for item in results if item.objective == "edp"]
     limited = [item for item in results if item.limit is not None]
     five = [item for item in limited if item.limit == 0.05]

@@ -1,4 +1,4 @@
-"""Strategies that choose power limits during a simulated run: our search and the ones to compare it with."""
+"""Strategies that choose power limits during a simulated run: our search and its baselines."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def best_fixed_limit(jobs: Sequence[MeasuredJob]) -> float:
 
 
 def exhaustive(run: SimulatedRun, steps: int) -> SimulatedRun:
-    """Try every limit for some steps, then hold the one with the least measured EDP."""
+    """Run some steps at every power limit, then the remaining steps at the limit with the lowest EDP."""
     costs = []
     for index in reversed(range(len(run.job.limits))):
         window = run.advance(index, min(TRIAL_STEPS, steps - run.steps))
@@ -124,10 +124,11 @@ class _ZeusMonitor:
 
 
 def zeus(run: SimulatedRun, steps: int) -> SimulatedRun:
-    """Run a job under Zeus' GlobalPowerLimitOptimizer, which chooses the least measured EDP.
+    """Run a job under Zeus' GlobalPowerLimitOptimizer, which selects the limit with the lowest EDP.
 
-    Its defaults (40 profiled steps for each limit) do not finish within 300 steps. Here it profiles
-    `TRIAL_STEPS` after two steps of warm-up. Limits that were not measured are set to the nearest measured.
+    With the default of 40 profiled steps per limit, the optimizer does not finish within 300
+    steps. Here the optimizer profiles `TRIAL_STEPS` steps after two steps of warm-up. A limit that
+    was not measured is replaced by the nearest measured limit.
     """
     from zeus.optimizer import power_limit
 
@@ -159,10 +160,11 @@ def zeus(run: SimulatedRun, steps: int) -> SimulatedRun:
 def recurring(
     job: MeasuredJob, generator: np.random.Generator, steps: int, runs: int, objective: Objective
 ) -> list[SimulatedRun]:
-    """Run a job several times without a progress signal, each run at one point chosen from the earlier runs.
+    """Run a job several times without a progress signal and return the runs.
 
-    The first run begins untuned, until its own draw is known, and goes on at the static point of the prior.
-    Whole runs vary by the noise of the trace.
+    Each run uses one operating point, which is chosen from the results of the earlier runs. The
+    first run is untuned until its untuned power is known. It then continues at the static point of
+    the prior. Time and power of whole runs vary by the noise of the trace.
     """
     points = job.points()
     first = SimulatedRun(job, generator)

@@ -1,12 +1,14 @@
 """Duration of `senergy report` over a month with 1,000,000 jobs.
 
-A database gets 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 accounts: the sums, runs and
-facts that senergyctld keeps, computed here with the same keys. Jobs have 4 policies, 3 partitions, 6 sizes
-and 20 tags. Each report is timed from the query of the database to the printed lines, the best of three runs.
+A database gets 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 accounts: the
+sums, runs and facts that senergyctld keeps, computed here with the same keys. Jobs have 4
+policies, 3 partitions, 6 sizes and 20 tags. Each report is timed from the query of the
+database to the printed lines. The time of a report is the minimum of three runs.
 
---server measures a private MariaDB or PostgreSQL server instead of a SQLite file. Prints per report
-`CLAIM report_*`: seconds over one second. `*_hourly_co2e`: with a carbon intensity that changes each hour.
-`*_local_day`: days of another time zone.
+--server measures a private MariaDB or PostgreSQL server instead of a SQLite file. Prints per
+report `CLAIM report_*`, whose ratio is the duration in seconds, divided by one second.
+`*_hourly_co2e` is a report with a carbon intensity that changes each hour. `*_local_day` is a
+report by days of another time zone.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class LogLevels:
         self._configured: tuple[str, Mapping[str, str]] = ("info", {})
 
     def configure(self, level: str, components: Mapping[str, str]) -> None:
-        """Set the levels of the configuration. Logging at level debug on request ends."""
+        """Set the configured log levels. This ends logging at level debug that a signal has started."""
         self._configured = self._override or level, components
         set_log_level(*self._configured)
 

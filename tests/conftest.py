@@ -45,16 +45,20 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
 
 
 def _checked_only(file) -> None:
-    """Raise the errors of a wrong descriptor, but write nothing to disk."""
+    """Replacement for fsync and fdatasync in tests: check the file descriptor, but write nothing.
+
+    A wrong descriptor raises an error, as in the original functions.
+    """
     os.fstat(file if isinstance(file, int) else file.fileno())
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out what takes seconds in `make check` and is in `make test`.
+    """Skip work that takes seconds in `make check`. `make test` does this work.
 
-    Numba compiles nothing: the simulator's loops run as Python code. Hypothesis does not read all sources for
-    constants to try. Files of this process are not forced to disk: for users who cannot write /dev/shm, that
-    took a third of the waiting time of tests that create files.
+    Numba compiles nothing: the simulator's loops run as Python code. Hypothesis does not read all
+    sources for constants to try. Files of this process are not forced to disk. For users who
+    cannot write /dev/shm, forcing files to disk took a third of the waiting time of tests that
+    create files.
     """
     if config.getoption("--hypothesis-profile", None) == "check":
         os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
@@ -110,10 +114,10 @@ def _import_share_of_tests(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Collect tests without the garbage collector, which visits the growing tree of tests again and again.
+    """Collect tests without the garbage collector, and freeze the collected tree of tests.
 
-    That took half of the collection's processor time. The tree stays frozen, so that the tests' own
-    collections do not visit it either.
+    The collector visits the growing tree of tests repeatedly, which took half of the processor
+    time of the collection. Garbage collections during the tests do not visit a frozen tree either.
     """
     gc.disable()
     try:
@@ -218,7 +222,10 @@ def prepared_sqlite(tmp_path_factory):
 
 @pytest.fixture(params=STORES)
 def store_location(request, tmp_path, database_servers, prepared_sqlite):
-    """Location of a store without rows, of each kind: the path of a SQLite file, or a URL."""
+    """Location of an empty store: path of a SQLite file, or URL of a server.
+
+    The tests run once for each kind of store.
+    """
     if request.param != "sqlite":
         return database_servers.empty_store(request.param)
     path = tmp_path / "senergy.db"

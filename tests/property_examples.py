@@ -1,4 +1,4 @@
-"""Number of hypothesis examples for tests that need another one than the profile's."""
+"""Number of hypothesis examples, for tests that need a number other than the profile's default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Temporary directories in memory for tests in unit/ and lab/, which create hundreds of thousands of files.
+"""Temporary directories in memory for tests in unit/ and lab/.
 
-On a disk they cost an eighth more processor time, and waiting. Tests of nodes and clusters need directories
-in /tmp, because emulated nodes have a /dev of their own.
+These tests create hundreds of thousands of files. On a disk, the tests would take an eighth
+more processor time, and would also wait for the disk. Tests of nodes and clusters need
+directories in /tmp, because emulated nodes have their own /dev.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class MemoryPathFactory:
         return self._base
 
     def mktemp(self, basename: str, numbered: bool = True) -> Path:
-        """Create a directory, whose name becomes unique by a number."""
+        """Create a directory. If `numbered` is true, a number makes the name unique."""
         path = self._base / (f"{basename}{next(self._numbers)}" if numbered else basename)
         path.mkdir(mode=0o700)
         return path
@@ -77,7 +78,10 @@ def tmp_path(
 
 
 def open_to_others(path: Path) -> None:
-    """Let other users read a temporary directory and those above it, up to the one that all share."""
+    """Let other users read a temporary directory and its parent directories.
+
+    The parent directories are changed up to, but not including, the first one with the sticky bit.
+    """
     for folder in (path, *path.parents):
         mode = folder.stat().st_mode
         if mode & stat.S_ISVTX:

@@ -50,7 +50,7 @@ class Sent:
     """A submitted job.
 
     Attributes:
-        number: as in `workload.LiveJob`; 0 for others.
+        number: number of the job as in `workload.LiveJob`; 0 for a job outside the workload.
         job_id: job id of Slurm.
         at_unix_s: time of the call of sbatch.
     """
@@ -114,7 +114,7 @@ class LiveCluster:
         return len(self.call("squeue", "--noheader", "--format=%A").split())
 
     def truth(self) -> Json:
-        """Return the exact joules and watts of the nodes with the time, by node."""
+        """Return the exact energy in joules and power in watts of each node, with the time, by node."""
         return {node: client.truth(self.lab.layout.emulator_socket(node)) for node in self.lab.nodes}
 
     def records(self, sent: Sequence[Sent]) -> list[Json]:
@@ -133,7 +133,7 @@ class LiveCluster:
 
 @contextmanager
 def cluster(progress: Progress) -> Iterator[LiveCluster]:
-    """Run a lab."""
+    """Context manager that starts a lab, yields its cluster, and ends the lab."""
     lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
     progress(f"bringing up a lab in {lab_layout.root}")
@@ -202,7 +202,11 @@ def run(on: LiveCluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, 
 
 
 def _joules(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float, last_s: float) -> float:
-    """Return the joules of a node between two times close to two readings at which it is idle."""
+    """Return the joules of a node between `origin` and `last_s`.
+
+    The energy between the readings `begin` and `end` is corrected for the short times before
+    `origin` and after `last_s`. The node is idle at both readings.
+    """
     whole = end["energy_joules"]["node"] - begin["energy_joules"]["node"]
     before, after = origin - begin["time"], end["time"] - last_s
     return float(whole - before * begin["power_watts"]["node"] - after * end["power_watts"]["node"])

@@ -96,12 +96,13 @@ class ZoneJob:
     """A job of the workload.
 
     Attributes:
-        at_s: time of its submission after the start.
-        home: the cluster at whose login node it is submitted.
+        at_s: time of the job's submission, in seconds after the start.
+        home: the cluster at whose login node the job is submitted.
         cpus: number of CPUs.
-        minutes: time limit in minutes of the lab, of which half is the predicted run time.
+        minutes: time limit in minutes of lab time. Half of the time limit is the predicted run
+            time.
         sleep_s: run time of the script.
-        data_gb: data to transfer if it runs elsewhere.
+        data_gb: data to transfer if the job runs at another cluster.
     """
 
     at_s: float
@@ -186,8 +187,8 @@ def simulate(
         jobs: the workload.
         rule: a placement policy, or `round-robin`.
         values: prices by cluster.
-        launch_s: seconds from the start of a job to that of its script.
-        clusters: the cluster of each job; empty: the rule chooses it.
+        launch_s: seconds from the start of a job to the start of its script.
+        clusters: the cluster of each job; if empty, the rule chooses the clusters.
     """
     names, count = list(values), len(jobs)
     work = workload(

@@ -25,14 +25,17 @@ Json = dict[str, Any]
 
 
 def simulate(jobs: Sequence[PlannedJob], first: Json, apart_s: float, day: Sequence[float]) -> Json:
-    """Simulate the run with deferral from the times of submission, launch and watts of the run without it.
+    """Simulate a measured run with deferral.
 
-    The jobs of the run without deferral are simulated, too: plans of the second run see their arrivals.
+    The input is measured in an earlier run without deferral: the launch time and the power of the
+    jobs. The jobs of that run are simulated too, because the plans of the run with deferral take
+    their arrivals into account.
 
     Args:
-        jobs: the workload.
+        jobs: the workload, with submission times.
         first: measurements of the run without deferral.
-        apart_s: time from the start of that run to the start of the run with deferral.
+        apart_s: time from the start of the run without deferral to the start of the run with
+            deferral.
         day: prices of a day by hour, from the start of the run with deferral on.
     """
     launch_s = statistics.median(

@@ -1,7 +1,7 @@
 """Simulation of the same submissions from the measured time and power of each kind of job.
 
-It does not use the measurements of the run that it simulates, only the calibration, the times of submission
-and the shapes.
+The simulation uses the calibration, the times of submission and the shapes. Measurements of
+the run that is simulated are not used.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ class Node:
 
 
 def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node, launch_s: float) -> Json:
-    """Return a line: the job holds its GPUs during launch and run, and draws power during the run only."""
+    """Return the row of the scenario's workload file that describes a job.
+
+    The job holds its GPUs during launch and run. It draws power during the run only, so
+    `power_watts` is the mean over both.
+    """
     time_s = launch_s + record["elapsed_s"]
     watts = node.dynamic_joules(record, shape.gpus) / time_s + shape.gpus * node.unit_watts
     return {
@@ -102,8 +106,9 @@ def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node,
 def _scenario(nodes: Mapping[str, Node], wish: workload.Wish) -> str:
     """Return the text of the scenario.
 
-    A job with several shapes gets one that fits now: `packing`. Otherwise slurmctld starts jobs in order and
-    lets others overtake if its backfill expects no delay: `conservative`.
+    The discipline is `packing` if users accept several kinds or shapes of GPUs: each job then gets
+    an alternative that fits now. Otherwise the discipline is `conservative`: slurmctld starts jobs
+    in order, and a later job overtakes if the backfill expects no delay of other jobs.
     """
     lines = ['title = "The live experiment, simulated"']
     for kind, node in nodes.items():

@@ -71,7 +71,7 @@ def _number(value: float) -> str:
 
 
 def _against(name: str, live: Mapping[str, list[float]]) -> str:
-    """Return one sentence that compares a policy with the first one."""
+    """Return one sentence that compares the policy `name` with the first policy in `live`."""
     base_name, base = next(iter(live.items()))
     makespan, cluster, jobs, _, jct, _, _, edp = (
         100 * (value / before - 1) for value, before in zip(live[name], base, strict=True)

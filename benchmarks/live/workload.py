@@ -49,7 +49,7 @@ _HOME = {"a100": 0.5, "h100": 0.5}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """GPUs of one kind."""
+    """Number of GPUs of one kind that a job requests."""
 
     kind: str
     gpus: int
@@ -65,11 +65,11 @@ SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4)
 
 
 class Wish(StrEnum):
-    """GPU request of the users.
+    """GPU request of a job.
 
-    KIND: four of the kind that they usually use. ANY: four of any kind. SHAPES: four, with the note that any
-    of `SHAPES` is acceptable; no kind is named then, because Slurm before 23.02 cannot convert one kind to
-    another.
+    KIND: four GPUs of the user's usual kind. ANY: four GPUs of any kind. SHAPES: four GPUs without
+    a kind, because Slurm before 23.02 cannot convert one kind to another; a note says that any of
+    `SHAPES` is acceptable.
     """
 
     KIND = "kind"
@@ -102,7 +102,7 @@ class LiveJob:
         return options(self.model, f"gpu:{self.home.gpus}") + flags
 
     def offered(self, wish: Wish) -> list[Shape]:
-        """Return the shapes in which it may run."""
+        """Return the GPU shapes in which the job may run under the given request."""
         if wish == Wish.KIND:
             return [self.home]
         return [shape for shape in SHAPES if wish == Wish.SHAPES or shape.gpus == self.home.gpus]
@@ -134,7 +134,10 @@ def size(model: str) -> float:
 
 
 def a100_seconds(model: str) -> float:
-    """Return the seconds of a model on one A100, predicted by the oracle and in the experiment's time."""
+    """Return the time in seconds that a model takes on one A100, as predicted by the oracle.
+
+    The time is divided by the speed-up of the experiment.
+    """
     thesis = scenarios.read(str(_THESIS))
     section = next(section for section in thesis.models if section.name == model)
     result = predict(section, thesis.kinds["a100"].hardware, 1, BATCH)
@@ -165,6 +168,6 @@ def draw(count: int, seed: int, load: float) -> list[LiveJob]:
 
 
 def kinds_of_jobs() -> Iterator[tuple[str, Shape]]:
-    """Return every model in every shape, the longest first."""
+    """Yield every pair of model and GPU shape in descending order of the predicted run time."""
     result = [(model, shape) for model in KERNELS for shape in SHAPES]
     yield from sorted(result, key=lambda entry: -a100_seconds(entry[0]) / entry[1].gpus)

@@ -52,7 +52,9 @@ def _scenario(run: Run, caps: Sequence[float]) -> Scenario:
 
 
 def jobs_of(base: Scenario, run: Run, folder: Path, jobs: int) -> Workload:
-    """Return the jobs of a run: those of the trace, as trainings of the scenario's models, at its load.
+    """Return the jobs of a run: generated ones, or the jobs of the trace as trainings of the models.
+
+    The arrivals are adapted to the load of the run. The models are those of the scenario.
 
     Raises:
         IndexError: the trace has no such part.
@@ -80,10 +82,11 @@ def _trace(rows: TraceRows) -> Workload:
 
 
 def _at_load(work: Workload, base: Scenario, load: float) -> Workload:
-    """Return the jobs with arrivals stretched so that the cluster needs the share `load` of their span.
+    """Return the jobs with arrival times stretched so that the cluster has the offered load `load`.
 
-    The need is the time in which the whole cluster could run all jobs, if each ran in its shapes with the
-    least GPU time and jobs could be divided between the two kinds of nodes.
+    The load is the needed time divided by the time from the first to the last arrival. The needed
+    time is the time in which the whole cluster could run all jobs, if each job ran in the shape
+    with the least GPU time and could be divided between the two kinds of nodes.
     """
     total = np.array([kind.nodes * kind.units for kind in base.nodes()], float)
     span_s = float(work.submit_s[-1] - work.submit_s[0])
@@ -108,7 +111,10 @@ def _need_s(work: Workload, total: np.ndarray) -> float:
 
 
 def run_one(run: Run, folder: Path, jobs: int, caps: Sequence[float] = ()) -> dict[str, Any] | None:
-    """Simulate one run and return its figures; None if the trace has no such part, or it has no load."""
+    """Simulate one run and return its figures.
+
+    The result is None if the trace does not have the requested part, or if this part has no load.
+    """
     base = _scenario(run, caps)
     try:
         work = jobs_of(base, run, folder, jobs)

@@ -1,9 +1,11 @@
-"""The rankings of Themis and Hades exactly as the thesis prints them, as a site policy file.
+"""Rankings of Themis and Hades exactly as the thesis prints them, as a site policy file.
 
-Both printed formulas divide by the usage of the user and so put the heaviest user first, against their stated
-aim. `themis` and `hades` of the product follow the aim. The printed forms serve only the reproduction:
+Both printed formulas divide by the usage of the user. They therefore rank the user with the
+highest usage first, which contradicts the stated aim. The product's policies `themis` and
+`hades` follow the aim. The printed forms serve only the reproduction:
 
-senergy simulate SCENARIO --policy-file benchmarks/thesis/printed_rankings.py --policies themis-printed,themis
+senergy simulate SCENARIO --policy-file benchmarks/thesis/printed_rankings.py --policies
+themis-printed,themis
 """
 
 from slurm_energy.scheduling import Options, Queue, Ranking, register

@@ -56,9 +56,10 @@ def _run(point: ThesisPoint, args: argparse.Namespace) -> dict[str, list[float]]
 
 
 def markdown(results: dict[ThesisPoint, dict[str, list[float]]]) -> list[str]:
-    """Return one table per figure: every quantity with its 95 % interval.
+    """Return one Markdown table per figure with the 95 % interval of every quantity.
 
-    Bold: it agrees with the thesis. With a question mark: undecided. The last column counts the former.
+    A bold value agrees with the thesis. A value with a question mark is undecided. The last column
+    counts the values that agree.
     """
     lines: list[str] = []
     for figure in dict.fromkeys(point.figure for point in results):

@@ -1,4 +1,7 @@
-"""Points of the thesis sweep: assumptions that the thesis leaves open, and the figures that they yield."""
+"""Points of the thesis sweep, and the verdicts on the thesis's figures.
+
+Each point is a set of assumptions about values that the thesis does not state.
+"""
 
 from __future__ import annotations
 
@@ -153,9 +156,11 @@ class QuantityVerdict:
     Attributes:
         mean: mean over the seeds.
         half_width: half of the 95 % confidence interval of the mean.
-        band: largest difference from the printed value that chance and reading explain.
-        agrees: `yes`: the difference is within the band; `no`: it is not; `undecided`: it is within a band
-            that is wider than half of the printed value, so that this says little.
+        band: largest difference from the printed value that random variation and the precision of
+            the printed value explain.
+        agrees: `yes`: the difference is within the band; `no`: the difference is larger;
+            `undecided`: the difference is within the band, but the band is wider than half of the
+            printed value, so that the agreement is weak evidence.
     """
 
     mean: float
@@ -167,8 +172,9 @@ class QuantityVerdict:
 def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> QuantityVerdict:
     """Compare a sample with a printed mean of ten runs.
 
-    The band is the precision of the printed value plus the 95 % interval of the difference of two means. The
-    thesis' deviation between runs is taken to be ours.
+    The band is the precision of the printed value plus the 95 % interval of the difference of two
+    means. The standard deviation of the thesis' runs is assumed to equal the standard deviation of
+    the sample.
     """
     mean = statistics.fmean(sample)
     deviation = statistics.stdev(sample) if len(sample) > 1 else 0.0

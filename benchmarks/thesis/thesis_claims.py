@@ -182,7 +182,11 @@ def _claim(
     size: Range | None = None,
     direction: Range | None = None,
 ) -> ThesisClaim:
-    """Return a claim and judge it by its mean: `yes` within `size`, else `direction` within `direction`."""
+    """Return a claim of the thesis, judged by the mean of `values`.
+
+    The verdict is `yes` if the mean is within `size`, else `direction` if it is within
+    `direction`, else `no`.
+    """
     numbers = [value for value in values if value == value]
     if not numbers:
         return ThesisClaim(figure, quantity, thesis, None, "-")

@@ -161,7 +161,9 @@ def read_state(connection: Connection) -> LeaseState:
 
 
 def end_former_writer(connection: Connection, state: LeaseState) -> None:
-    """End the session that still writes for a holder whose lease has expired.
+    """End the database session of a former lease holder that still writes to the database.
+
+    The lease of this holder has expired.
 
     Raises:
         WriterPresentError: a program without the lease writes to the database.

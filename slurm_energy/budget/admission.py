@@ -1,8 +1,9 @@
 """Admission under power budgets: pending jobs that fit now, and the limits at which they start.
 
-The simulator and the controller use the same functions. A job starts if the power that it needs at its
-economic limit is free, or if running jobs do less work per watt with this power. In the second case, the
-distribution takes the power from the running jobs.
+The simulator and the controller use the same functions. A job starts in two cases. In the
+first case, the power that the job needs at its economic limit is free. In the second case,
+running jobs do less work per watt with this power than the pending job; the distribution then
+takes the power from the running jobs.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ class _NodeCeilings:
 
     Attributes:
         index: position of the node in the list of names.
-        rows: row of each device.
+        rows: for each device, the index of its row in the table of ceilings.
         boot_id: identifier of the current boot of the node; empty if unknown.
         earlier_boots: earlier boots of the node. Late polls of these boots are ignored.
         number: number of the current decision.
-        confirmed: number of the last confirmed decision of this boot, or the number of the first decision
-            that the node can confirm. A poll with a lower number confirms no decision.
-        sent: for each sent decision, by number, its ceilings by row. Decisions that a confirmed decision
-            has replaced are left out.
+        confirmed: number of the last confirmed decision of this boot, or the number of the first
+            decision that the node can confirm. A poll with a lower number confirms no decision.
+        sent: ceilings in watts by row, for each sent decision by its number. Decisions that a
+            later confirmed decision has replaced are left out.
         has_reported: whether the node has reported since this process started.
     """
 
@@ -109,7 +109,7 @@ class CeilingCommitment:
 
     @property
     def reserved_watts(self) -> Floats:
-        """Power by which each device counts towards its budgets, by row.
+        """Power in watts by which each device counts towards its budgets, one element per device row.
 
         This power is the larger of the held and the granted ceiling.
         """

@@ -126,15 +126,18 @@ def _settled(prices: dict[int, float], members: list[Ints], is_open: Bools) -> l
 def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) -> float:
     """Return the lowest price at which groups fit into a budget.
 
+    The price is that of `LoweringOrder`. The price determines how far the limits of groups are
+    lowered.
+
     Args:
         order: the order in which groups are lowered.
-        rows: groups under the budget.
+        rows: indices of the groups under the budget.
         counts: number of devices of each of these groups under the budget.
         left_watts: power that is left for these devices.
 
     Returns:
-        The price: `MIN_PRICE` if the groups fit without restriction, `MAX_PRICE` if they do not fit even
-            at their floors.
+        The price: `MIN_PRICE` if the groups fit without restriction, `MAX_PRICE` if they do not
+        fit even at their minimum limits.
     """
     top_watts = float(counts @ order.top_watts[rows])
     if top_watts <= left_watts:

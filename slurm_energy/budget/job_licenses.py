@@ -132,23 +132,23 @@ def license_changes(
     targets: dict[int, int],
     max_count: int,
 ) -> list[LicenseChange]:
-    """Return the changes that give each job its licenses.
+    """Return the changes of licenses that are necessary so that each job requests its power.
 
     Running jobs come first, then pending jobs by priority.
 
-    A running job keeps the licenses that it held at its start. If the job's owner has removed licenses, the
-    job gets them back.
+    A running job keeps the licenses that it held at its start. If the job's owner has removed
+    licenses, the job gets them back.
 
     Args:
         queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
-        retained: power that each pending job must leave to running jobs, shape (n,). The job also requests
-            licenses for this power.
-        names_of: function that returns the names of the licenses of the job in a row. The cluster's
-            license comes first.
+        retained: power that each pending job must leave to running jobs, shape (n,). The job also
+            requests licenses for this power.
+        names_of: function that returns the names of the licenses of the job with a given index.
+            The cluster's license comes first.
         every_name: names of all licenses of budgets.
-        targets: count that each job should hold when it runs, by job id. This function updates the counts. A
-            starting task of an array gets the count of the array.
+        targets: number of licenses that each job should hold when it runs, by job id. This
+            function updates the numbers. A starting task of an array gets the number of the array.
         max_count: total of the license in Slurm.
     """
     totals = _het_totals(queue, wanted)

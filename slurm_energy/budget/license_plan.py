@@ -41,11 +41,12 @@ def withheld_power(
     now_unix_s: float,
     offered_watts: float = math.inf,
 ) -> list[WithheldPower]:
-    """Return the power to withhold. The first entry has no end; further entries have separate periods.
+    """Return the power that license reservations must withhold from jobs, by period.
 
-    Where entries overlap, their watts are added. The present sum is `total_watts` minus `used_watts` minus
-    `headroom_watts`. The licenses that remain free then equal the headroom, or `offered_watts` if this is
-    less. At the time of each future change of the limit, the sum changes by the difference between the old
+    The first entry has no end. Each further entry has its own period. Where entries overlap, their
+    watts are added. The present sum is `total_watts` minus `used_watts` minus `headroom_watts`.
+    The licenses that remain free then equal the headroom, or `offered_watts` if this is less. At
+    the time of each future change of the limit, the sum changes by the difference between the old
     and the new limit. The sum never exceeds `total_watts`.
 
     Args:

@@ -205,7 +205,7 @@ class SignalLimit:
         return self.watts is None or abs(unix_s - self.written_unix_s) > self.max_age_s
 
     def limit_at(self, unix_s: float) -> float:
-        """Return the limit at a time if no further value arrives."""
+        """Return the limit that applies at a time, assuming that no further value arrives until then."""
         if self.watts is None:
             return self.fallback_watts
         return min(self.watts, self.fallback_watts) if self.is_lost(unix_s) else self.watts

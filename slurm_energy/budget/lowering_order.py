@@ -46,12 +46,15 @@ class DistributionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoweringOrder:
-    """Prices at which a policy lowers n groups of devices. Each group's range of limits has s segments.
+    """Prices at which a policy lowers the power limits of n groups of devices.
+
+    The range of limits of each group has s segments.
 
     Attributes:
         top_watts: limit per device at the lowest price, shape (n,).
         width_watts: width of each segment in watts per device, shape (n, s).
-        first_price, last_price: prices between which a segment is taken, shape (n, s).
+        first_price, last_price: prices between which the limit falls through a segment, shape (n,
+            s).
     """
 
     top_watts: Floats
@@ -94,15 +97,18 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
 
 def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
-    """Return the limits per device at which the marginal price of a group may change, and tiers between them.
+    """Return the limits at which the marginal price of each group may change, and tiers between them.
+
+    The limits are per device. The tier is -1 above the expected power of a device, 1 below the
+    limit that keeps the job's slowdown limit, and 0 between these two.
 
     Args:
         groups: n groups of devices.
         limits: characteristic limits of these groups from `group_limits`.
 
     Returns:
-        The limits in descending order, shape (n, s + 1), and the tier of each segment between two limits:
-        -1, 0 or 1, shape (n, s).
+        The limits in descending order, shape (n, s + 1), and the tier of each segment between two
+            limits, shape (n, s).
     """
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])

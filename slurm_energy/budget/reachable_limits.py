@@ -45,7 +45,10 @@ Packages of the lab draw up to 0.91 of it at their lowest frequency."""
 
 
 class ReachableLimits:
-    """Lowest reachable limits of the devices of one node, learned from the node's polls."""
+    """Lowest power limits that the devices of a node keep in practice, learned from the node's polls.
+
+    Under full load, a device may draw more than a low limit.
+    """
 
     def __init__(self) -> None:
         self._states: dict[str, _DeviceState] = {}
@@ -176,9 +179,9 @@ def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
 
 
 def _plausible_watts(device: DeviceReport) -> float:
-    """Return the maximum power that may be a lowest reachable limit.
+    """Return the maximum plausible value of a device's lowest reachable limit, in watts.
 
-    Higher power is a fault of the sensor.
+    A higher power is assumed to be a fault of the sensor.
     """
     highest = _MAX_SHARE * (device.max_watts or 0.0)
     return min(highest, _MAX_GPU_RATIO * (device.min_watts or 0.0)) if _is_gpu(device) else highest

@@ -11,16 +11,18 @@ from slurm_energy.scheduling.queue import Floats
 
 
 def safe_limits(min_watts: Floats, ceiling_watts: Floats, budgets: Sequence[CeilingBudget]) -> Floats:
-    """Return the highest limits within the ceilings that keep every budget at its lowest future limit.
+    """Return the highest power limits that keep every budget even at its lowest future limit.
 
-    Each device gets the same fraction of its range between minimum and ceiling, as far as its budgets allow.
-    No device gets less than its minimum, even if a budget is then exceeded.
+    The power limits are at most the ceilings. Each device gets the same fraction of its range
+    between minimum and ceiling, as far as its budgets allow. No device gets less than its minimum,
+    even if a budget is then exceeded.
 
     Args:
-        min_watts: minimum power limit by row. A device that does not follow decisions has its ceiling as
-            its minimum.
+        min_watts: minimum power limit by row. A device that does not follow decisions has its
+            ceiling as its minimum.
         ceiling_watts: current ceiling by row.
-        budgets: budgets. Their available power is the lowest limit of the next hours minus the fixed power.
+        budgets: budgets. Their available power is the lowest limit of the next hours minus the
+            fixed power.
 
     Returns:
         Safe limit by row. No safe limit is above the ceiling.

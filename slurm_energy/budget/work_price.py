@@ -79,10 +79,11 @@ def price_levels(prices: Floats) -> Ints:
 
 
 def limits_at_prices(groups: PowerGroups, limits: GroupLimits) -> Floats:
-    """Return the limit per device that each group keeps at each of `PRICES`, shape (n, number of prices).
+    """Return the power limit per device that each group keeps at each price in `PRICES`.
 
-    Above this limit, power would yield less work per watt than the price. The limit keeps the job's slowdown
-    limit and the floor.
+    A price of power is a work rate per watt. Above the returned limit, additional power would
+    yield less work per watt than the price. The limit respects the job's slowdown limit and the
+    floor. The shape is (n, number of prices).
 
     Args:
         groups: n groups of devices.

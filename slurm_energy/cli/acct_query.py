@@ -228,9 +228,9 @@ def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with the untuned runs of their programs.
+    """Return the rows, each with the statistics of the untuned runs of its program.
 
-    Only rows of completed jobs get untuned runs, because other jobs are not comparable.
+    Only rows of completed jobs get these statistics, because other jobs are not comparable.
     """
     programs = [program_of(row.usage) if row.state == _COMPLETED else None for row in rows]
     distinct = [program for program in dict.fromkeys(programs) if program is not None]

@@ -227,7 +227,10 @@ def _curve(program: Any) -> ResponseCurve | None:
 
 
 def _is_hardware(product: str, gpu_kind: str | None) -> bool:
-    """Return whether a GPU product is of the kind `gpu_kind` (Slurm's GRES type); True if that is None."""
+    """Return whether a GPU product is of the kind `gpu_kind` (a Slurm GRES type).
+
+    If `gpu_kind` is None, return True.
+    """
     if gpu_kind is None:
         return True
     from slurm_energy.oracle.hardware.hardware_files import find_hardware

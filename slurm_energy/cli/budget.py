@@ -171,7 +171,7 @@ def _status(args: argparse.Namespace, query: StatusQuery) -> dict[str, Any]:
     """Return the state of the requested budgets.
 
     Raises:
-        NotFoundError: no budget is configured, or none has a requested name.
+        NotFoundError: no budget is configured, or a requested name is not the name of a budget.
     """
     response = connection.connect(args).get(budget_requests.STATUS_PATH, query.parameters())
     rows = response.get("budgets") or []

@@ -58,7 +58,7 @@ complete -o bashdefault -F _senergy senergy
 
 
 def root_parser() -> CommandParser:
-    """Return one parser of all commands, whose options carry the sources of their completions."""
+    """Return one parser of all commands. Each option knows the source of its completions."""
     root = CommandParser(prog="senergy", description="energy of Slurm jobs")
     root.add_argument("-V", "--version", action="store_true", help="print the release")
     colour.add_color_option(root)

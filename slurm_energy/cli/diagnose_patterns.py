@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Diagnose the jobs of a window that used most energy, and show their findings summed by kind."""
+    """Diagnose the jobs of a time window that used the most energy, and show findings summed by kind."""
     from slurm_energy.reports.diagnosis.waste_patterns import patterns_json, patterns_table, waste_patterns
     from slurm_energy.reports.usage import AccountedRecord, summarise
 

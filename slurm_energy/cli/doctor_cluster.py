@@ -60,7 +60,7 @@ def _read(client: ControllerClient, url: str, only: Collection[str]) -> ClusterF
 
 
 def _wait(client: ControllerClient, url: str, only: Collection[str], wait_s: float | None) -> ClusterFindings:
-    """Return the findings, at the latest `wait_s` seconds later; earlier if all expected agents report.
+    """Return the findings as soon as all expected agents have reported, or after `wait_s` seconds.
 
     Raises:
         UnavailableError: the controller did not answer within `wait_s` seconds.

@@ -98,7 +98,7 @@ def _command(command: str) -> Iterator[str]:
 
 
 def _program(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
-    """Yield the sections of the page of a command or daemon."""
+    """Yield the sections of the man page of a command or daemon."""
     described, examples = roff.body(parser.epilog or "")
     subcommands = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     yield from (roff.section("Name"), roff.escape(name).replace(r" \- ", " \\- ", 1))

@@ -39,7 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the report. Without an agent print a warning and succeed, unless --strict is given."""
+    """Send the progress report of the command line and return the exit code.
+
+    If the agent cannot be reached, print a warning and return success. With --strict, raise the
+    error.
+    """
     for name, value in (("N", args.units), ("--total", args.total)):
         if value is not None and not 0 <= value <= 1e15:
             raise UsageError(f"{name} {value:g}", "must be 0 to 1e15")

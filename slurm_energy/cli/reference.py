@@ -58,7 +58,10 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def is_listed(action: argparse.Action) -> bool:
-    """Return whether an option or argument has a row in the reference. Options of all commands have none."""
+    """Return whether the reference lists an option or argument in a row.
+
+    Options that all commands have (--help and --color) are not listed.
+    """
     return not {"--help", "--color"} & set(action.option_strings) and action.help != argparse.SUPPRESS
 
 

@@ -81,7 +81,10 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy report`. They may stand before, between and after the words."""
+    """Add the options to `senergy report`.
+
+    Options may stand before, between and after the positional words of the report.
+    """
     parser.epilog = EPILOG
     if isinstance(parser, CommandParser):
         parser.intermixed = True
@@ -173,7 +176,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_pages(args: argparse.Namespace) -> int:
-    """Write HTML pages. All words of the command line are conditions; none names a report."""
+    """Write the report as HTML pages.
+
+    All positional words of the command line are conditions. No word is the name of a report.
+    """
     from slurm_energy.cli import report_pages
     from slurm_energy.reports.utilization.grammar import parse_report
 

@@ -26,7 +26,7 @@ _CONDITIONS = ("start=", "end=", "interval=", "accounts=", "users=", "clusters="
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Refuse words that have no meaning for pages.
+    """Refuse command-line words that are not conditions for HTML pages.
 
     Raises:
         UsageError: names the word.

@@ -1,4 +1,4 @@
-"""`senergy setup`: configure slurm-energy on a host of a Slurm cluster, or undo that."""
+"""`senergy setup`: configure slurm-energy on a host of a Slurm cluster, or undo this."""
 
 from __future__ import annotations
 

@@ -123,9 +123,9 @@ def _change(kpi: dict[str, float] | None) -> str:
 
 
 def _cost_table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table with energy, wait and completion time of each row.
+    """Return the lines of a table that compares today with the alternative.
 
-    The table compares today with the alternative.
+    Each line shows energy, wait and completion time of one of the `rows`.
     """
     width = max(len(title), *(len(row["name"]) for row in rows), len("(unknown)"))
     lines = [f"{title:<{width}} {'Jobs':>8} {'kWh today':>10} {'Change':>8} {'Wait':>10} {'Completion':>10}"]

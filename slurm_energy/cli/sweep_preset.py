@@ -106,9 +106,9 @@ def refused_lines(refused: Mapping[str, int]) -> list[str]:
 
 
 def _machine(args: argparse.Namespace, content: bytes) -> dict[str, int]:
-    """Return the number of cores and of threads per core of the machine.
+    """Return the number of cores and the number of threads per core of the machine.
 
-    The keys are the names in presets.
+    The keys of the result are the names that sweep presets use for these numbers.
     """
     from slurm_energy.slurm.batch_script import effective_options
     from slurm_energy.slurm.node_topology import parse_topology, read_topology

@@ -136,10 +136,11 @@ def _best(result: SweepResult, objective: Objective) -> PointResult:
 
 
 def _other_settings(result: SweepResult, best: PointResult, filled: Collection[str]) -> list[str]:
-    """Return variables and options that a sweep point sets, but the template does not set.
+    """Return the settings of the point `best` that the template does not contain, as NAME=VALUE.
 
-    Two settings that are equal at all sweep points, such as two variables with the number of threads, count
-    once.
+    The settings are environment variables and sbatch options. If several settings are equal at all
+    sweep points, such as two variables with the number of threads, at most one of them is
+    returned.
     """
     columns = {
         column[0][0]: tuple(value for _, value in column)

@@ -81,9 +81,10 @@ def _spans(rule: str) -> list[Span]:
 
 
 def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield a laid-out block.
+    """Yield the lines of a block without a rule, fitted to `columns`.
 
-    A line with wide gaps and the lines with gaps below it are a table without a rule.
+    A line with several wide gaps and the following lines with such gaps form a table. The other
+    lines are wrapped.
     """
     gaps = [len(_GAP.findall(line.strip())) for line in block]
     begin = next((index for index, count in enumerate(gaps) if count >= _MIN_HEADER_GAPS), len(block))
@@ -100,7 +101,7 @@ def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _common_spans(block: Sequence[str]) -> list[Span]:
-    """Return the columns of a table without a rule.
+    """Return the columns of a table that has no line of dashes below its header.
 
     Columns are separated by positions that are blank in all lines.
     """

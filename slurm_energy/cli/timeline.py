@@ -38,7 +38,10 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy timeline`. They may stand before, between and after job and paths."""
+    """Add the options of `senergy timeline` to a parser.
+
+    Options may stand before, between and after the arguments JOBID and PATH.
+    """
     parser.epilog = EPILOG
     if isinstance(parser, CommandParser):
         parser.intermixed = True

@@ -167,7 +167,10 @@ def _print(choice: Mapping[str, Any], notes: Sequence[str], submitted: Submitted
 
 
 def _no_choice(config: Config, wanted: Sequence[str], why: str) -> dict[str, Any]:
-    """Return the order in which to try clusters if senergyctld cannot choose: the local one first."""
+    """Return the answer for the case that senergyctld cannot choose a cluster.
+
+    The answer contains the order in which to try the clusters, with the local cluster first.
+    """
     home = config.cluster.name
     order = sorted(wanted, key=lambda name: name != home)
     return {"cluster": None, "reason": why, "order": order, "clusters": [], "left_out": [], "home": home}

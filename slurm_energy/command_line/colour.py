@@ -31,7 +31,7 @@ _HEADING: Final = re.compile(r"^(usage(?=:)|[a-zA-Z][^\n]*(?=:$))", re.MULTILINE
 
 
 class _Choice:
-    """Value of the last --color."""
+    """Value of the last --color option on the command line."""
 
     when = AUTO
 

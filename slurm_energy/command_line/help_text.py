@@ -47,7 +47,7 @@ class HelpBlock:
 
     @property
     def is_examples(self) -> bool:
-        """Whether the rows are commands."""
+        """Whether the rows of the block are example commands."""
         return self.text.startswith("examples")
 
 
@@ -61,7 +61,7 @@ def blocks(text: str) -> list[list[HelpBlock]]:
 
 
 def _split(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the lines of each block of a group."""
+    """Split the lines of a help group into blocks, and yield the lines of each block."""
     current: list[str] = []
     in_rows = False
     for line in lines:

@@ -39,9 +39,9 @@ def _log_level() -> Any:
 
 
 def _log_levels(part: str) -> Any:
-    """Return the declaration of the key for log levels of parts of a daemon.
+    """Return the declaration of the configuration key for the log levels of a daemon's parts.
 
-    `part` is the example of a part in its documentation.
+    `part` is the part that the documentation of the key uses as an example.
     """
     return key(
         {},

@@ -266,7 +266,9 @@ class Config:
     path: Path | None = None
 
     def for_node(self, node: str) -> Config:
-        """Return the configuration of a node: that of the file, with the values of the node's types applied.
+        """Return the configuration of a node.
+
+        The values of the node's types replace the values of the file.
 
         Args:
             node: Slurm's name of the node.

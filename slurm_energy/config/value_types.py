@@ -28,7 +28,7 @@ def convert(raw: Any, hint: Any) -> Any:
         hint: type hint of the dataclass field.
 
     Raises:
-        ValueError: the value has the wrong type; the text of the error is the fault.
+        ValueError: the value has the wrong type. The message of the error describes the fault.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is ControllerUrls:

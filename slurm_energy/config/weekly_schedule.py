@@ -66,7 +66,7 @@ def parse_schedule(tables: Sequence[Mapping[str, Any]]) -> tuple[ScheduleEntry, 
 
 
 def check_schedule(tables: Sequence[Mapping[str, Any]]) -> str | None:
-    """Check a schedule. Return None, or the fault."""
+    """Check a schedule. Return a description of the fault, or None if the schedule is valid."""
     try:
         parse_schedule(tables)
     except ValueError as error:

@@ -99,11 +99,11 @@ def reconcile(devices: NodeDevices, journal: SettingsJournal, arbiter: Arbiter) 
 
 
 def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> SettingOutcome | None:
-    """Add a job's claim to the journal entry of a knob within a transaction.
+    """Add the value that a job requests for a knob to the knob's journal entry in a transaction.
 
     Returns:
-        None if the claim was added, or if the setting is optional and the node lacks the knob. Otherwise the
-        outcome, which is marked as failed.
+        None if the value was added, or if the setting is optional and the node lacks the knob.
+        Otherwise the outcome, which is marked as failed.
     """
     key, value = setting.key, setting.value
     knob = transaction.devices.knobs.get(key)

@@ -1,7 +1,8 @@
-"""Arbitration between the jobs on one node: which jobs a knob affects, and which value the claims yield.
+"""Arbitration between the jobs on one node.
 
-The rules are in docs/policies.md, "Jobs that share a node". All functions are pure: they neither access
-hardware nor keep state.
+The module determines which jobs a knob affects, and which value results from the values that
+these jobs request. The rules are in docs/policies.md, "Jobs that share a node". All functions
+are pure: they neither access hardware nor keep state.
 """
 
 from __future__ import annotations

@@ -14,22 +14,22 @@ from slurm_energy.devices.discovery import NodeDevices
 def set_ceilings(
     devices: NodeDevices, journal: SettingsJournal, ceilings: Mapping[str, str | None], arbiter: Arbiter
 ) -> list[RestoreResult]:
-    """Set or lift the ceilings of knobs. Write every value that changes as a result.
+    """Set or remove the ceilings of knobs. Write every value that changes as a result.
 
-    The original value is in the journal before the first write. A value that another program has set is
-    overwritten only if it exceeds the ceiling. A knob stays unchanged if it cannot be read or its device is
-    gone.
+    The original value is in the journal before the first write. A value that another program has
+    set is overwritten only if it exceeds the ceiling. A knob stays unchanged if it cannot be read
+    or its device is gone.
 
     Args:
         devices: devices of the node.
-        journal: original values, claims and ceilings.
-        ceilings: ceiling by key of the knob, in the unit of the knob; None lifts the ceiling. Knobs that are
-            not listed keep their ceilings.
+        journal: original values, claims (values requested by jobs) and ceilings.
+        ceilings: ceiling by key of the knob, in the unit of the knob; None removes the ceiling.
+            Knobs that are not listed keep their ceilings.
         arbiter: arbitration between the jobs on the node.
 
     Returns:
-        Restore results of the knobs that no claim and no ceiling needs any more. Their originals were
-        restored.
+        Restore results of the knobs that are no longer subject to a claim or a ceiling. The
+        original values of these knobs were restored.
 
     Raises:
         OSError: the journal cannot be written; the hardware was not changed.

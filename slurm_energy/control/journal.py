@@ -198,7 +198,7 @@ class SettingsJournal:
         ]
 
     def owners(self) -> set[str]:
-        """Return the jobs (`JOBID.RESTART`) that have claims in the journal."""
+        """Return the jobs (`JOBID.RESTART`) whose requested values are in the journal."""
         return {owner for entry in self.entries.values() for owner in entry.claims}
 
     def _save(self, entries: dict[str, JournalEntry], *, sync: bool = True) -> None:

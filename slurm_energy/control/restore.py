@@ -21,8 +21,9 @@ class RestoreResult:
     Attributes:
         key: key of the knob.
         done: whether nothing remains to be restored for this job.
-        note: reason why the original was not restored. If `done` is True, the note states the value that
-            other jobs claim, or is empty.
+        note: reason why the original value was not restored. If `done` is True, the note states
+            the value that the knob has because other jobs request settings of this knob, or is
+            empty.
     """
 
     key: str

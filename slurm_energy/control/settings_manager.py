@@ -109,9 +109,9 @@ class SettingsManager:
         )
 
     def _change_ceilings(self, ceilings: Mapping[str, str | None]) -> list[RestoreResult] | None:
-        """Set or lift ceilings and return the results of restored knobs.
+        """Set or remove ceilings of knobs. Return the results of the knobs that were restored.
 
-        Return None if the journal cannot be written.
+        The result is None if the journal cannot be written.
         """
         try:
             results = set_ceilings(self._devices, self.journal, ceilings, self._arbiter())

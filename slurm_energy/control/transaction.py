@@ -1,6 +1,8 @@
-"""A transaction on hardware settings: compute the writes from claims and ceilings, write them, read back.
+"""Transaction on the hardware settings of a node.
 
-The caller writes the journal between these steps, as in `apply` and `restore`.
+A transaction computes the writes from the claims of jobs (requested values) and from the
+ceilings of power budgets. It then writes the values and reads them back. The caller writes the
+journal between these steps, as in `apply` and `restore`.
 """
 
 from __future__ import annotations
@@ -44,17 +46,22 @@ class SettingOutcome:
 
 @dataclass(slots=True)
 class SettingsTransaction:
-    """Set of writes to knobs. The writes follow from the claims of all jobs and from the ceilings.
+    """Set of writes to knobs, computed from the claims of all jobs and from the ceilings.
+
+    A claim is the value that a job requests for a knob. A ceiling is the upper bound that a power
+    budget sets.
 
     Attributes:
         devices: devices of the node.
         journal: original values and claims.
         arbiter: merges the claims of the running jobs.
         current: current value by key of the knob, for the knobs that were read.
-        released: keys of knobs that are being restored. Claims on these knobs no longer have an effect.
+        released: keys of knobs that are being restored. Claims on these knobs no longer have an
+            effect.
         entries: journal entries by key as they will be after the transaction.
         writes: value to write by key of the knob.
-        changed_externally: keys of knobs that another program changed after the agent's last write.
+        changed_externally: keys of knobs that another program changed after the agent's last
+            write.
         outcomes: outcome by key of each written knob.
     """
 

@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class ChangedFiles(Generic[T]):
-    """Cache of parsed text files by key. Besides the file, only values in the key influence the result."""
+    """Cache of parsed text files by key.
+
+    The parsed result may depend only on the file and on the values in the key.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[int, ...], T]] = {}

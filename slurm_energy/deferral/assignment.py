@@ -47,7 +47,10 @@ def total_score(score: Floats, slots: Ints) -> float:
 
 
 def penalty(score: Floats) -> float:
-    """Return the penalty of a job without room. It exceeds every difference of total scores."""
+    """Return the penalty of an assignment in which a job gets no slot.
+
+    The penalty exceeds every difference between total scores.
+    """
     finite = np.where(np.isfinite(score), np.abs(score), 0.0)
     return 2.0 * float(np.sum(np.max(finite, axis=1, initial=0.0))) + 1e-9
 

@@ -42,9 +42,9 @@ class SlotFit:
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
-        """Return the first slot of each job, and the slot after its last slot.
+        """Return the first slot of each job, and the slot after the last slot of each job.
 
-        Job i starts in the slot `rows[i]`.
+        Job i starts in the slot `rows[i]` and runs for `time_s[i]` seconds.
         """
         after = np.searchsorted(self._starts_s, self._starts_s[rows] + time_s - _SLACK, side="left")
         return rows, np.maximum(after, rows + 1)

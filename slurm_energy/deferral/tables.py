@@ -118,7 +118,9 @@ class DeferralOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeferralQueue:
-    """Pending jobs, each in one shape, in the order in which they get resources; columns have shape (n,).
+    """Pending jobs in the order in which they get resources, each with one chosen allocation.
+
+    Columns have shape (n,).
 
     Attributes:
         now_s: current time in seconds.
@@ -132,11 +134,11 @@ class DeferralQueue:
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None if no signal is known.
         capacity: free resources; None means unlimited.
-        planned_s: start that an earlier plan granted to the job; NaN for a job that the earlier plan did not
-            contain. None if there is no earlier plan. A job keeps its resources at this start until a better
-            start is found.
-        slack_s: whole slack of each job. The slack limits the margin before the latest start. NaN if the job
-            is not deferrable. None means that no margin is used.
+        planned_s: start that an earlier plan granted to the job; NaN for a job that the earlier
+            plan did not contain. None if there is no earlier plan. A job keeps its resources at
+            this start until a better start is found.
+        slack_s: whole slack of each job. The slack limits the margin before the latest start. NaN
+            if the job is not deferrable. None means that no margin is used.
     """
 
     now_s: float

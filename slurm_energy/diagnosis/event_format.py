@@ -204,7 +204,10 @@ def decode_header(data: bytes) -> EventFileHeader:
 
 
 def lap_of(number: int, capacity: int) -> int:
-    """Return the lap that record `number` contains: 1 to 65535, then 1 again."""
+    """Return the lap that record `number` contains: how often the writer has begun at the first slot.
+
+    The lap counts from 1 to 65535 and then starts at 1 again.
+    """
     return number // capacity % 0xFFFF + 1
 
 

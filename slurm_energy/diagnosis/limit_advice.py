@@ -56,9 +56,9 @@ class _PowerModel:
 
 
 def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to raise a limit if a higher limit lowers the energy.
+    """Yield the advice to raise a power or clock limit if a higher limit would lower the energy.
 
-    A limit that saves energy is no fault.
+    A limit that already saves energy yields no advice.
     """
     gpus = [gpu for gpu in view.busy_gpus if gpu.name in finding.where]
     model = _power_model(view, gpus) if gpus and len(gpus) == len(view.busy_gpus) else None

@@ -74,16 +74,17 @@ class JobSummary:
     Attributes:
         elapsed_s: duration.
         energy_joules: energy of all nodes.
-        steps: number of iterations of the job, which is the maximum over its processes, because the processes
-            work on the same iterations.
+        steps: number of iterations of the job. All processes work on the same iterations, so this
+            is the maximum over the processes.
         samples: samples of all processes.
-        joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by the number
-            of samples.
-        time_shares: by category, fraction of the time of all processes; empty if no process reports steps.
+        joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by
+            the number of samples.
+        time_shares: by category, fraction of the time of all processes; empty if no process
+            reports steps.
         energy_shares: joules by category. The energy of the job is divided among the categories in
             proportion to their time. Empty if unknown.
         phases: durations of phases per job, node, GPU and rank.
-        signals: signals per job, node and part.
+        signals: distributions of signals for the job, for each node, and for each part of a node.
     """
 
     elapsed_s: float

@@ -57,10 +57,13 @@ class GridFactor:
         return value if value is not None or self.fallback is None else self.fallback.at(time_s)
 
     def amount(self, parts: Iterable[EnergyPart]) -> GridAmount:
-        """Return the emissions or cost of energy. Power counts as constant within each part.
+        """Return the emissions or the cost of an amount of energy.
+
+        Power is assumed to be constant within each time span.
 
         Args:
-            parts: energy by time span. A part without duration takes the factor at its time.
+            parts: energy by time span. The factor of a span without duration is the factor at its
+                time.
         """
         total = known = primary = amount = 0.0
         complete = True

@@ -191,7 +191,8 @@ class GridFactors:
 
         Args:
             parts: energy of the computers, without the PUE.
-            reservation: hardware that was reserved, for the embodied share; None leaves out that share.
+            reservation: hardware that was reserved, for the embodied emissions; None leaves out the
+                embodied emissions.
         """
         kept: Sequence[EnergyPart] = parts if isinstance(parts, (list, tuple)) else list(parts)
         energy = _total(kept)

@@ -158,9 +158,9 @@ class GridSeries:
                     yield begin, until, self._values[sample]
 
     def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
-        """Return the integral from the first sample to `time_s`, and the seconds in which the value is known.
+        """Return the integral from the first sample to `time_s`, and the seconds with a known value.
 
-        `time_s` is in the sample `row` or after it.
+        `row` is the index of the last sample that starts at or before `time_s`.
         """
         known_s = min(time_s, self._ends[row]) - self._starts[row]
         return (

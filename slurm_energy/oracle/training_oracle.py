@@ -239,7 +239,10 @@ class TrainingOracle:
         return caps_watts
 
     def effective_rows(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the effective number of measurements behind each alternative, shape (n,)."""
+        """Return the effective number of measurements on which each alternative's prediction is based.
+
+        The shape is (n,).
+        """
         counts = np.zeros(len(alternatives))
         for rows in alternatives.groups():
             profile, kind, _ = alternatives.names(rows[0])

@@ -57,7 +57,10 @@ def copy_path(agent_socket: Path) -> Path:
 
 
 def read_copy(path: Path) -> PolicyCopy | None:
-    """Return the copy in a file. None means that the file is missing, is not trusted, or contains no copy."""
+    """Return the copy of the policy file that is stored at `path`.
+
+    None means that the file is missing, is not trusted, or contains no copy.
+    """
     try:
         text = read_trusted(path).decode()
     except (OSError, ConfigError, UnicodeDecodeError):

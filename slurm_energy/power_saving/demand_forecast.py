@@ -69,15 +69,16 @@ class DemandForecast:
         return rise
 
     def probability(self, known: Floats, nodes: Floats) -> Floats:
-        """Return the probability that, before a bin ends, more than given numbers of nodes are needed.
+        """Return the probability that the demand exceeds numbers of nodes by the end of each time bin.
 
         Args:
-            known: change of the demand in each bin by known jobs, shape (h,).
-            nodes: numbers of nodes, shape (k,).
+            known: change of the demand in each bin that the already known jobs cause, shape (h,).
+            nodes: k numbers of nodes with which the demand is compared, shape (k,).
 
         Returns:
-            Probabilities, shape (k, h). The probabilities do not decrease with time, and do not increase with
-            the number of nodes.
+            Probabilities that more nodes than this are needed at some time before the end of the bin,
+            shape (k, h). The probabilities do not decrease with time, and do not increase with the
+            number of nodes.
         """
         key = (known.tobytes(), np.asarray(nodes, np.float64).tobytes())
         probability = self._probabilities.get(key)
@@ -164,7 +165,10 @@ class DemandHistory:
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:
-        """Add courses of the demand after further past moments, as far as these courses are completely known.
+        """Add scenarios of the demand, one for each further past moment.
+
+        A scenario is the demand after this moment. Only moments after which the demand is completely
+        known are added.
 
         Args:
             begin_s: time from which all arrivals are known.
@@ -192,8 +196,8 @@ class DemandHistory:
     def forecast(self, now_s: float) -> DemandForecast:
         """Return the forecast that is made at the time `now_s`.
 
-        Past courses of the demand from the same hour of similar days have the highest weights. Without a
-        history, the forecast has a single course in which no job arrives.
+        The past demand at the same hour of similar days has the highest weight. Without a history, the
+        forecast has a single scenario, in which no job arrives.
         """
         step = int(now_s // self._step_s)
         if self._latest is None or self._latest[0] != step:

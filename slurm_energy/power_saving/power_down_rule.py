@@ -225,7 +225,10 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 
 
 def _count_kept(wanted: Bools, limit: int) -> int:
-    """Return the number of nodes that stay on: all ranks up to the last wanted rank below `limit`."""
+    """Return the number of nodes that stay on.
+
+    The nodes are ordered by rank. All nodes up to the last wanted rank below `limit` stay on.
+    """
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0
 

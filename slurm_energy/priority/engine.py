@@ -244,10 +244,10 @@ class PriorityEngine:
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the place and the site factor of each job, and the queue rows of newly ranked jobs.
+        """Return the position and the site factor of each job, and the queue rows of newly ranked jobs.
 
-        A place or site factor of 0 marks a job that is not ranked. As few site factors as possible are
-        changed.
+        A position or site factor of 0 marks a job that is not ranked. As few site factors as possible
+        are changed.
         """
         place, site_factors = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]

@@ -97,7 +97,11 @@ class Explainer:
         self._waited_s = snapshot.scheduled.wait_s
 
     def job(self, row: int) -> dict[str, Any]:
-        """Return the entry of a queue row's pending job in the response to `GET /v1/priority`."""
+        """Return the entry for a pending job in the response to `GET /v1/priority`.
+
+        Args:
+            row: index of the job in the queue.
+        """
         snapshot, queue = self._snapshot, self._snapshot.queue
         at = self._ranked.get(int(self._snapshot.leader[row]))
         place, number = int(snapshot.place[row]), int(snapshot.site_factors[row])
@@ -287,7 +291,10 @@ def _figures(predicted: QueuePredictions, row: int) -> str:
 
 
 def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
-    """Return phrases on how lower bound and misprediction factor changed the predicted time."""
+    """Return phrases that explain how a predicted time was adjusted.
+
+    The time is raised to the lower bound, and multiplied by the misprediction factor.
+    """
     words, said_s = [], float(predicted.source_time_s[row])
     bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])
     if bound_s > said_s * _SHOWN_RATIO:

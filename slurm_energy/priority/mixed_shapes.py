@@ -114,16 +114,17 @@ def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str
 def combined(
     predicted: QueuePredictions, rows: ComponentRows
 ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-    """Combine the predictions of component rows to one prediction per offered shape.
+    """Combine the predictions of component rows into one prediction per offered shape.
 
-    Also return the division of work of each mixed shape, by index of the shape.
+    Each GPU type of a mixed shape has its own component row. The function also returns how each
+    mixed shape divides the work among its GPU types, by index of the shape.
 
-    The prediction of a mixed shape has the least certain source among those of its GPU types. The number of
+    The prediction of a mixed shape has the least certain source among its GPU types. The number of
     runs is the minimum over the GPU types.
 
     Args:
         predicted: predictions of the component rows.
-        rows: the rows of the shapes, one per GPU type of a mixed shape.
+        rows: the component rows, one per GPU type of a mixed shape.
     """
     first = np.flatnonzero(np.diff(rows.origin, prepend=-1))
     ends = np.append(first, len(rows.origin))[1:]

@@ -79,9 +79,10 @@ class NodeCapacity:
         return {kind: count / total for kind, count in counts.items() if count}
 
     def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
-        """Return total and free GPUs of one type, as two arrays over the nodes.
+        """Return the total and the free GPUs of a type on each node, as two arrays over the nodes.
 
-        A node with several types of a mixed shape counts only for the type of which it has most GPUs.
+        The type may stand for several types (a mixed shape). A node with GPUs of several of these
+        types counts only for the type of which it has most GPUs.
         """
         kinds = kinds_of(gpu_kind, self._kinds)
         total = [max(node.gpus.get(kind, 0) for kind in kinds) for node in self._nodes]
@@ -101,7 +102,8 @@ class NodeCapacity:
     def _can_ever_fit(self, need: JobNeed, shape: GpuShape) -> bool:
         """Return whether a partition has enough nodes, free or busy, for a job in a GPU shape.
 
-        One node has GPUs of one type, so a job on one node cannot have a mixed shape.
+        A GPU shape is a number and a type of GPUs per node. A mixed shape allows GPUs of several
+        types. One node has GPUs of one type, so a job on one node cannot have a mixed shape.
         """
         if len(self.kinds(shape)) > 1 and need.nodes < MIN_NODES:
             return False

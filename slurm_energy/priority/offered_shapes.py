@@ -43,14 +43,16 @@ BlockedShape = tuple[int, GpuShape]
 
 @dataclass(frozen=True, slots=True)
 class OfferedShapeTable(ShapeTable):
-    """Table of GPU shapes in which some jobs have several alternatives.
+    """Table of GPU shapes, with several rows for a job that offers several shapes.
 
     Attributes:
         shape: GPU shape by row; None means the job's original request.
-        fits: whether the free resources suffice for the job in a GPU shape, for each of the m rows.
-        offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
-        gpus_free: free GPUs when the table was made, by GPU type in the rows. For a mixed shape, the free
-            GPUs of all its types are added up.
+        fits: whether the free resources suffice for the job in the GPU shape of the row, shape
+            (m,).
+        offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no
+            entry.
+        gpus_free: number of free GPUs when the table was made, by GPU type. For a mixed shape, the
+            number is the sum over its GPU types.
         splits: division of the work of each mixed shape, by row of the table.
     """
 
@@ -268,12 +270,13 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
 
 
 def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
-    """Choose a shape for each job that offers several. Jobs that start now come first, in queue order.
+    """Choose a shape (number and type of GPUs) for each job that offers several shapes.
 
-    A job counts as starting now if it would start when the queue is processed in order with the resources
-    that are free now. A job that starts now gets the policy's choice among the shapes that fit. Any other job
-    gets the policy's choice among all its shapes, because Slurm may start the job as soon as that shape is
-    free, before the next cycle.
+    Jobs that start now come first, in queue order. A job counts as starting now if it would start
+    when the queue is processed in order with the resources that are free now. A job that starts
+    now gets the policy's choice among the shapes that fit. Any other job gets the policy's choice
+    among all its shapes, because Slurm may start the job as soon as that shape is free, before the
+    next cycle.
 
     Args:
         snapshot: the ranked queue.

@@ -234,7 +234,10 @@ class QueuePredictor:
     def predict_by_model(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
     ) -> tuple[Floats, Floats]:
-        """Return run time (s) and watts of GPU shapes from the training model alone; NaN if not possible.
+        """Return run time (s) and watts of GPU shapes, predicted by the training model alone.
+
+        A GPU shape is a number and a type of GPUs. The result is NaN if the model cannot predict a
+        job.
 
         Args:
             queue: the jobs.

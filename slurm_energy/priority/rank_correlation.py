@@ -27,11 +27,11 @@ class RankCorrelation:
 
 
 def rank_correlation(place: Ints) -> RankCorrelation:
-    """Compare two orders of the same jobs.
+    """Return the rank correlation of two orders of the same jobs.
 
     Args:
-        place: place of each job in the first order, shape (n,). The jobs are listed in the second order. All
-            places are different.
+        place: place of each job in the first order, shape (n,). The jobs are listed in the second
+            order. All places are different.
     """
     count = len(place)
     pairs = count * (count - 1) / 2

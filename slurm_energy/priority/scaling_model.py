@@ -48,7 +48,10 @@ def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floa
 
 
 def is_measured(predicted: QueuePredictions) -> Bools:
-    """Return whether the prediction in each row is based on measured runs in exactly this GPU shape."""
+    """Return for each row whether its prediction is based on measured runs in the same GPU shape.
+
+    A GPU shape is a number and a type of GPUs.
+    """
     of_kind: Bools = (predicted.source == HISTORY) & _NAMES_GPU_KIND[predicted.level]
     return of_kind
 
@@ -56,23 +59,24 @@ def is_measured(predicted: QueuePredictions) -> Bools:
 def harmonized(
     predicted: QueuePredictions, job: Ints, time: Floats, watts: Floats, limit_s: Floats
 ) -> QueuePredictions:
-    """Return a copy of the predictions that are made consistent among the GPU shapes of each job.
+    """Return a copy of the predictions that is consistent among the GPU shapes of each job.
 
-    If some shapes of a job have been measured, the predictions of the other shapes are scaled from the shape
-    with most runs. If no shape has been measured, the general prediction for the job is taken as the average
-    over its shapes.
+    If some shapes of a job have been measured, the predictions of the other shapes are scaled from
+    the shape with most runs. If no shape has been measured, the general prediction for the job is
+    used as the average over its shapes.
 
-    Shapes of one job are compared by the predictions before lower bounds and factors are applied. Where a
-    lower bound or factor (see `prediction_guard`) raises a measured shape, all shapes of the job are raised
-    by the same ratio. On average the predicted times are then at least those that would be predicted without
-    any runs. Decoys (cheap jobs that a user runs to lower predictions) in one shape therefore cannot make
-    another shape look fast.
+    The shapes of a job are compared by their predictions before lower bounds and factors (see
+    `prediction_guard`) are applied. If a lower bound or factor raises the prediction of a measured
+    shape, the predictions of all shapes of the job are raised by the same ratio. On average, the
+    predicted times are then not below the times that would be predicted without any runs. Decoys
+    (cheap jobs that a user runs to lower predictions) in one shape therefore cannot make another
+    shape look fast.
 
     Args:
         predicted: predictions in m rows; the rows of one job are adjacent.
         job: a number that identifies the job of each row, shape (m,).
-        time: relative run times in any unit; NaN means that it is unknown, so that the job's predictions stay
-            unchanged.
+        time: relative run times in any unit; NaN means unknown, so that the predictions of the job
+            stay unchanged.
         watts: relative watts in any unit; NaN has the same meaning as in `time`.
         limit_s: maximum run time of each row in seconds; NaN for none.
     """

@@ -92,13 +92,13 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return the leader of each queue row: the row with which the queue row shares its place, shape (n,).
+    """Return the row of the leader of each queue row, shape (n,).
 
-    Most rows are their own leaders.
+    A queue row shares the place of its leader in the queue. Most rows are their own leaders.
 
-    Slurm addresses all records of an array or of a heterogeneous job together. The pending records of an
-    array or heterogeneous job therefore share one place. It is the place of the first record that is not
-    held. Running records and records with a fixed place are their own leaders.
+    Slurm addresses all records of an array or of a heterogeneous job together. The pending records
+    of an array or heterogeneous job therefore share one place. Their leader is the first record
+    that is not held. Running records and records with a fixed place are their own leaders.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -112,9 +112,12 @@ def leader_rows(queue: QueueColumns) -> Ints:
 
 
 def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) -> Ints:
-    """Return the queue rows of the jobs to rank: pending leaders in `partitions` whose place is not fixed.
+    """Return the queue rows of the pending jobs to rank.
 
-    Held and dependent jobs are ranked too, so that their place is right as soon as they are released.
+    A row is included if its job is in `partitions`, if its place in the queue is not fixed, and if
+    the row is its own leader. A leader is the row that represents a whole job array or
+    heterogeneous job. Held and dependent jobs are ranked too, so that their place is right as soon
+    as they are released.
 
     Args:
         queue: all jobs.

@@ -127,7 +127,10 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Return whether new jobs at an end of the order are too close together for further jobs to fit in."""
+    """Return whether new jobs at either end of the order leave too little room for further jobs.
+
+    The room is the distance between the site factors of neighbouring new jobs.
+    """
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
     return bool((new[0] > 0 and steps[0] < _MIN_STEP) or (new[-1] > 0 and steps[-1] < _MIN_STEP))

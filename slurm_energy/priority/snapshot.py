@@ -90,14 +90,15 @@ class Snapshot:
         return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
 
     def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
-        """Return those site factors that differ from the factors in Slurm, by id, in order of importance.
+        """Return the new site factors that differ from the factors in Slurm, by job id.
 
-        The importance of a change is the maximum of the old and the new factor. A job that must leave the
-        head of the queue is therefore as important as a job that must move there. If only the first changes
-        are made, the jobs above those of the remaining changes are already in the right order.
+        The changes are in order of importance: the maximum of the old and the new factor. A job that
+        must leave the head of the queue is therefore as important as a job that must move there. After
+        the first changes, the head of the queue is already in the right order, down to the jobs of the
+        remaining changes.
 
-        The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one id,
-        which applies to all its records.
+        The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one
+        id, which applies to all its records.
 
         Args:
             new_only: whether to include only jobs that are new since the last cycle and are not held.

@@ -15,7 +15,7 @@ from slurm_energy.slurm.fair_share import FairShare
 
 
 def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
-    """Return a dict of usage and shares for every account and association.
+    """Return a list with the usage and shares of every account and association, one dict for each.
 
     In the list, an account comes before the users in the account.
 

@@ -134,7 +134,7 @@ class DecayedUsage:
         return np.array(rows, np.int64)
 
     def associations(self) -> list[Association]:
-        """Return all associations in the order of their rows."""
+        """Return all associations in the order of their row numbers."""
         return list(self._rows)
 
     def decayed(self, now_s: float) -> tuple[Floats, Floats]:

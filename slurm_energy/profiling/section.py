@@ -52,10 +52,10 @@ class Section:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds between the agent's samples and the start and end of the section, as a sum.
+        """Sum of the seconds between the section's start and end and the respective samples of the agent.
 
-        The interval to which the joules belong is shifted by at most this time. None means that the section
-        has not ended, or its energy is unknown.
+        The interval to which the joules belong is shifted by at most this sum. None means that the
+        section has not ended, or its energy is unknown.
         """
         self._settle()
         return self._age_s

@@ -139,7 +139,7 @@ class StepRecorder:
                 self._lock.release()
 
     def add_samples(self, samples: float) -> None:
-        """Add a difference to the number of samples of the recorded steps."""
+        """Add `samples` to the number of samples of the recorded steps."""
         self.collect()
         if self._statistics is not None:
             self._statistics.add_samples(samples)

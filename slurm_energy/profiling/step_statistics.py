@@ -230,9 +230,9 @@ class StepStatistics:
         self._end_step(start_ns, end_ns, samples, thread)
 
     def add_samples(self, samples: float) -> None:
-        """Correct the number of samples of the steps.
+        """Add `samples` to the number of samples of the steps.
 
-        The last batch of an epoch may be smaller than the others.
+        This corrects the number, because the last batch of an epoch may be smaller than the others.
         """
         if self._samples is not None:
             self._samples += samples

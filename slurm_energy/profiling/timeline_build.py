@@ -146,7 +146,7 @@ class TimelineBuilder:
         self._progress(self._done_bytes, self._total_bytes)
 
     def _add_steps(self, node: NodeObservation, processes: Sequence[EventInput]) -> None:
-        """Add the steps over time of the processes of a node that have no event file."""
+        """Add the recorded steps of the processes on a node that have no event file."""
         known = {(process.header.node, process.header.pid) for process in processes}
         ranks = [steps for steps in node.ranks if (node.node, steps.pid) not in known and steps.intervals]
         names = [_label(steps.rank, steps.pid) for steps in ranks]

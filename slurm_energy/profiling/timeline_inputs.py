@@ -130,11 +130,10 @@ def open_events(source: EventInput) -> contextlib.AbstractContextManager[BinaryI
 
 @contextlib.contextmanager
 def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[ScannedEvent | ScannedValue]]]:
-    """Open a profiler trace again.
+    """Open a profiler trace again, and yield the file and the contents of the trace.
 
-    Yield the file, and the events and other values of the trace in file order.
-
-    The position in the file shows how much has been read.
+    The contents are the events and other values of the trace in file order. The current position
+    in the file shows how much of the file has been read.
 
     Raises:
         EnergyError: the file cannot be read any more.

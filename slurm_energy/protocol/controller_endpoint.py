@@ -238,7 +238,8 @@ class ControllerEndpoint:
     def _unproven(self, status: int, answer: Mapping[str, Any], release: str | None) -> EnergyError:
         """Return the error for a response without proof, which any program may have sent.
 
-        The caller may retry after any of these errors: none states that the request can never succeed.
+        The caller may retry after any of these errors, because none of them says that the request can
+        never succeed.
 
         Args:
             status: HTTP status.

@@ -74,7 +74,7 @@ def grid_factors(client: ControllerClient, start_s: float, end_s: float, zone: s
 
 
 def factors_of(answer: dict[str, Any]) -> GridFactors:
-    """Return the factors in the response to `GET /v1/grid`.
+    """Return the factors for emissions and cost in the response to `GET /v1/grid`.
 
     Raises:
         UnavailableError: the response is malformed.

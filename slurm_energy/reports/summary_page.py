@@ -78,7 +78,10 @@ _Column = tuple[str, int, Callable[[str, Summary], str]]
 
 
 def _columns(report: Report, *, parsable: bool) -> list[_Column]:
-    """Return the columns, each with a fixed unit. Unknown values are empty in output for programs."""
+    """Return heading, width and formatting function of each column of the summary.
+
+    Each column has a fixed unit. If `parsable` is true, unknown values are empty.
+    """
     total = report.total.energy_joules
     unknown = "" if parsable else UNKNOWN
 

@@ -84,12 +84,14 @@ def choose(
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
     """Return the resources that a job takes if it starts now, shape (r,).
 
-    If the job's units are not free, return the resources that the job takes with all nodes on.
+    If too few units are free for the job, return the resources that it needs when all nodes are
+    on.
 
     Args:
         candidate: pending job with the shape in which it would start.
         left: free resources, shape (r,).
-        need_now: function that returns the resources that a job takes if it starts now, as in `choose`.
+        need_now: function that returns the resources that a job takes if it starts now, as in
+            `choose`.
     """
     if need_now is None or (candidate.need[:-1] > left[:-1]).any():
         return candidate.need

@@ -34,7 +34,9 @@ class UnitPlan:
         self._gaps: list[tuple[float, int]] = []
 
     def starts_s(self, gpus: Ints, time_s: Floats) -> Floats:
-        """Return the earliest start of each of s shapes; infinity for a shape that needs too many units.
+        """Return the earliest start of each of s shapes (allocations that a job can use).
+
+        The result is infinity for a shape that needs more units than the cluster has.
 
         Args:
             gpus: units that each shape needs, shape (s,).

@@ -15,9 +15,9 @@ _PASS: Final = "power_save_interval="
 
 
 def power_saving_lines(site: SlurmSite, library: Path) -> list[str]:
-    """Return the lines that the administrator must add to slurm.conf for power saving.
+    """Return instructions for the lines that slurm.conf needs for power saving, one text each.
 
-    Each line is complete.
+    The administrator must follow each instruction. The result is empty if no line is missing.
 
     Args:
         site: Slurm on this host.

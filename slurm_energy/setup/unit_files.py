@@ -21,14 +21,14 @@ _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
     """Return the changes that create or extend the unit of a daemon.
 
-    A unit that a package installed is not changed. Values that differ from those in the unit are written to a
-    drop-in. A unit in /etc/systemd/system that the site wrote is not changed either.
+    A unit that a package installed is not changed. Values that differ from those in the unit are
+    written to a drop-in. A unit in /etc/systemd/system that the site wrote is not changed either.
 
     Args:
         name: `senergyd` or `senergyctld`.
         site: the Slurm cluster of this host.
-        own: installed files.
-        user: user as whom senergyctld runs.
+        own: locations of the installed files of slurm-energy.
+        user: user that senergyctld runs as.
     """
     if name == "senergyctld" and not site.has_usual_conf:
         return [*_unit(name, site, own, user), *_environment(site, own)]

@@ -168,7 +168,7 @@ class Cluster:
 
     @property
     def usable_nodes(self) -> Bools:
-        """Whether `usable` holds, for each node. Callers must not change the array."""
+        """Whether jobs can get units of each node (see `usable`). Callers must not change the array."""
         return self._is_usable
 
     def usable(self, node: int) -> bool:

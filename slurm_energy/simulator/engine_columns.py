@@ -159,7 +159,7 @@ def interrupt_job(
 
 @compiled
 def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> None:
-    """Add the run of a job that releases its units now to the accounts."""
+    """Release the units of a job and add its run, which ends now, to the accounts."""
     real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
     units, run_s = jobs.need[shape, UNITS], now_s - real[job, BEGIN_S]
     state.free[jobs.need[shape, KIND]] += units

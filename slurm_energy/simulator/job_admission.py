@@ -64,7 +64,7 @@ class JobAdmission:
         return [self._economic[shape][2] for shape in shapes]
 
     def _find(self, shapes: Sequence[int]) -> None:
-        """Compute the economic power of those shapes whose economic power is not known yet."""
+        """Compute and store the economic power of the given shapes for which it is not stored yet."""
         unknown = sorted({shape for shape in shapes if shape not in self._economic})
         if not unknown:
             return
@@ -83,9 +83,9 @@ class JobAdmission:
     def headroom_at_prices(
         self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
     ) -> Floats:
-        """Return the power in watts that new jobs may add, at each price of `work_price.PRICES`.
+        """Return the watts that new jobs may add, at each price of power in `work_price.PRICES`.
 
-        A negative value means an exceeded limit.
+        The prices are in node-seconds of work per joule. A negative value means an exceeded limit.
 
         Args:
             working: the running jobs that draw power.
@@ -116,8 +116,9 @@ class JobAdmission:
 
         Args:
             job: row of the job in the workload.
-            shape: row of the shape in which the job starts, in the workload.
-            left_watts: power that the job may add. It is at least the power with which the job was admitted.
+            shape: row of the shape (way to run the job) in which the job starts, in the workload.
+            left_watts: power that the job may add. It is at least the power with which the job was
+                admitted.
         """
         limits, devices = self._columns.limits([job], [shape]), self._jobs.units[[shape]]
         idle_watts = self._idle_watts[self._jobs.hardware[[shape]]]
@@ -129,7 +130,9 @@ class JobAdmission:
         return self._columns.responses.response(job, shape).point(limit_watts)
 
     def floors_watts(self, working: Sequence[RunningJob], committed_watts: float) -> float:
-        """Return the committed power in watts if all working jobs were limited to their floors.
+        """Return the committed power in watts if all running jobs were limited to their floors.
+
+        The floor of a job is the lowest power to which the budget may limit the job.
 
         Args:
             working: the running jobs that draw power.

@@ -55,7 +55,11 @@ class StallGuard:
 
 
 def _last_change_s(work: Workload, settings: ScheduleSettings) -> float:
-    """Return the last time, of the times known ahead, at which a waiting job may become able to start."""
+    """Return the latest known time at which a waiting job may become able to start.
+
+    The known times are submissions, latest starts, changes of the budget, and ends of
+    reservations.
+    """
     times = [float(np.max(work.submit_s, initial=0.0))]
     times.append(float(np.max(np.nan_to_num(work.latest_start_s(np.arange(work.count))), initial=0.0)))
     if settings.budget_watts is not None:

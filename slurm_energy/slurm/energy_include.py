@@ -49,9 +49,9 @@ class ExactPlugin(enum.Enum):
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings of slurm.conf that name the plugin.
+        """Settings of slurm.conf that load the plugin, as values by name.
 
-        The first setting decides whether the plugin counts as named.
+        slurm.conf counts as using the plugin if it contains the first of these settings.
         """
         if self is ExactPlugin.ENERGY:
             return {"AcctGatherEnergyType": PLUGIN_TYPE}

@@ -176,7 +176,10 @@ class _Tree:
             self._below.setdefault(above, []).append(row)
 
     def parts(self) -> list[tuple[Association, float]]:
-        """Return each association that a root leads to, with its fraction of the cluster (0 to 1)."""
+        """Return the root associations and the associations below them, each with its fraction.
+
+        The fraction is the association's fraction of the cluster, from 0 to 1.
+        """
         parts = [(row, 1.0) for row in self._tops]
         visited = {row.account for row in self._tops}
         for row, norm in parts:  # the list grows during the loop

@@ -43,7 +43,7 @@ class SacctOption:
 
     @property
     def long_name(self) -> str:
-        """The first long spelling. All releases with the option know it."""
+        """The first long spelling of the option. All releases that have the option accept this spelling."""
         return next(name for name in self.names if name.startswith("--"))
 
     @property

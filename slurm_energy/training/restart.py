@@ -106,7 +106,10 @@ class RestartLoop:
         return self._run(argv, {**self._environment, RESTARTS_KEY: str(restarts)}, None)
 
     def _answers(self, node: str) -> bool:
-        """Return whether a node runs a task. slurmctld notices a lost node only after SlurmdTimeout."""
+        """Return whether a node runs a test task within the time limit.
+
+        A test task is needed because slurmctld notices a lost node only after SlurmdTimeout.
+        """
         argv = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "true"]
         return self._run(argv, self._environment, self._probe_s) == EXIT_OK
 

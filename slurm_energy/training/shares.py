@@ -300,12 +300,12 @@ def _filled(
 
 
 def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> Iterator[float]:
-    """Yield candidate times at which the slowest rank ends.
+    """Yield candidate times at which the slowest rank ends a training step (deadlines).
 
-    The energy of a step is convex and piecewise linear in the deadline. Its slope changes only at deadlines
-    at which the first j ranks of the order are just enough for all samples. Between two deadlines of this
-    kind, the product of energy and time is a parabola. The vertex of the parabola lies near a point of the
-    grid.
+    The energy of a step is convex and piecewise linear in the deadline. Its slope changes only at
+    deadlines at which the first j ranks in `order` can just process all samples. Between two of
+    these deadlines, the product of energy and time is a parabola. The deadlines on a grid between
+    them include a point near the vertex of the parabola.
     """
     if len(order) * total <= _ALL_DEADLINES_UP_TO:
         for rank in order:

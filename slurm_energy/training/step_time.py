@@ -106,9 +106,10 @@ class StepTimeFit:
         self.sample_s = None if self.sample_s is None else self.sample_s * ratio
 
     def _fit(self) -> None:
-        """Fit a proportional function, or an affine function if that explains the observations much better.
+        """Fit a proportional function, or an affine function if the affine one is much more accurate.
 
-        Noise alone would otherwise appear as a fixed time, and the shares would swing.
+        Without this condition, noise would appear as a fixed time, and the shares of the ranks would
+        fluctuate.
         """
         windows = list(self._windows)
         changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0

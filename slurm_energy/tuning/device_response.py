@@ -69,9 +69,9 @@ class DeviceResponse:
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 
     def at_clock(self, clock: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power at some clocks, shape (K, J) each, for K samples.
+        """Return the logarithms of time and power at J clocks for K samples, shape (K, J) each.
 
-        The argument is each clock divided by the clock without a bound.
+        The argument `clock` contains relative clocks: each clock divided by the clock without a bound.
         """
         step = _CLOCKS[1] - _CLOCKS[0]
         return _interpolated(self._clock, (clock - np.float32(_CLOCKS[0])) * np.float32(1.0 / step))
@@ -114,7 +114,10 @@ def _agreement(log_time: Array, log_power: Array) -> Array:
 
 
 def _stacked(time: Array, power: Array) -> Single:
-    """Return both tables as one array of shape (K, G, 2). Single precision halves the time of a decision."""
+    """Return the tables of time and power as one array of shape (K, G, 2).
+
+    Single precision halves the time of a decision.
+    """
     return np.stack((time, power), axis=2).astype(np.float32)
 
 

@@ -225,11 +225,11 @@ class EnsemblePosterior:
 
 
 class _Deviation:
-    """Deviation of a job from each sample, given the residuals of measurements.
+    """Deviations of a job from the samples of the ensemble, estimated from residuals of measurements.
 
     Attributes:
         log_likelihood: logarithm of the likelihood of each sample up to a constant, shape (K,).
-        error: standard deviation of the deviation at each point, shape (J,).
+        error: standard deviation of the estimated deviation at each point, shape (J,).
     """
 
     def __init__(

@@ -87,7 +87,7 @@ class RegularityGuard:
         self._windows += 1
 
     def add_contradiction(self) -> None:
-        """Count a window that contradicts its expectation although the untuned speed has not changed."""
+        """Count a window whose result contradicts the expectation at an unchanged untuned speed."""
         self._contradictions += 1
 
     @property
@@ -115,7 +115,10 @@ class DevicePowerGuard:
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
-        """Return the largest change of a device's power since the first window, as a log ratio."""
+        """Add a measurement window and return the largest change of a device's power as a log ratio.
+
+        The change is relative to the first window.
+        """
         watts = (window.gpu_watts, window.package_watts)
         if self._first is None:
             self._first = watts
@@ -174,7 +177,8 @@ class RunBudget:
     def max_loss(self, window_s: float) -> float:
         """Return the maximum permitted relative loss of the objective in the next measurement window.
 
-        All losses together may be `_MAX_LOSS` of the whole job. Gains so far permit further losses.
+        The sum of all losses may be at most `_MAX_LOSS` of the whole job. Gains so far permit further
+        losses.
         """
         lost_s = self._elapsed_s - self._untuned_s
         loss_s = self._excess_energy_s + (TIME_EXPONENTS[self._objective.name] - 1) * lost_s

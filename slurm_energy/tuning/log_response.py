@@ -47,7 +47,7 @@ class LogResponse:
         return np.asarray(np.maximum(np.diag(self.covariance), 0.0))
 
     def some(self, hypotheses: NDArray[np.int64]) -> LogResponse:
-        """Return the distribution under a selection of the hypotheses."""
+        """Return the distribution that is restricted to the hypotheses with the given indices."""
         rest = (self.covariance, self.scale_means[hypotheses], self.scale_covariance, self.scale_variance)
         return LogResponse(self.means[hypotheses], *rest)
 

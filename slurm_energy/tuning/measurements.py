@@ -114,7 +114,7 @@ class NoiseScale:
 
     @property
     def factor(self) -> float:
-        """Factor by which stated errors are multiplied."""
+        """Factor by which the stated errors of measurement windows are multiplied, at least 1."""
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
@@ -162,7 +162,7 @@ class ReferenceTrack:
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
-        """Start with blocks in order of time."""
+        """Create a track from blocks in order of time."""
         self.blocks = list(blocks)
 
     def open_block(self) -> SpeedMeasurement:

@@ -81,8 +81,9 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the factor for the oracle's error at a predicted log time ratio, from 0.3 to 1.
+    """Return the factor, from 0.3 to 1, by which the oracle's error is multiplied.
 
-    The factor is small for a small slowdown.
+    The factor is small if the predicted slowdown is small. `log_time` is the log of the predicted
+    time ratio.
     """
     return min(1.0, max(0.3, log_time / 0.1))

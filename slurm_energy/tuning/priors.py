@@ -220,7 +220,10 @@ class CurvePrior:
         self._base, self._curve, self._extra_error = base, curve, extra_error
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
-        """Return the samples of the base prior, weighted and shifted by the curve."""
+        """Return samples of the response, which the base prior draws and the measured curve weights.
+
+        The samples are also shifted towards the curve.
+        """
         points = {item.point: item for item in self._curve.points if item.point != UNTUNED}
         extra = [point for point in points if point not in candidates]
         everywhere = (*candidates, *extra)
@@ -243,9 +246,11 @@ class CurvePrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the best safe point of the curve.
+        """Return the best safe point of the curve, and the source of this point.
 
-        If the curve has no safe point, return the point of the generic prior.
+        A safe point is a measured candidate that is expected to improve the objective. The risk of a
+        loss, or of exceeding the slowdown limit, must be small. If the curve has no safe point, return
+        the point of the generic prior.
         """
         measured = {item.point: item for item in self._curve.points}
         posterior = self.ensemble(candidates, reference).condition()

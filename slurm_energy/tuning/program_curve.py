@@ -77,8 +77,9 @@ def program_curve(
 ) -> ResponseCurve | None:
     """Return the response curve of a program; None if no two points can be compared.
 
-    Whole runs are compared with untuned runs of the same shape. If there is no untuned run, whole runs are
-    compared with runs at a GPU power limit that is close to the limit in force before the job.
+    Whole runs are compared with untuned runs that have the same numbers of nodes, GPUs and CPUs.
+    If there is no untuned run, whole runs are compared with runs at a GPU power limit that is
+    close to the limit in force before the job.
 
     Args:
         runs: runs of one program on one kind of hardware.
@@ -156,7 +157,9 @@ def _full_limit_watts(runs: Sequence[LearnedRun]) -> float | None:
 def _references(
     measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> dict[str, _Reference]:
-    """Return the reference of each shape. Shapes without a reference are missing.
+    """Return the reference time and power of each shape (numbers of nodes, GPUs and CPUs).
+
+    Shapes without a reference are missing.
 
     Args:
         measurements: measurements of whole runs, and measurements within runs.

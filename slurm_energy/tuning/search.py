@@ -270,7 +270,7 @@ class TuningSearch:
         knowledge.add(index, window)
 
     def _begin_phase(self, block: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Resume a known phase whose reference matches, or start the search in a new phase."""
+        """Resume an earlier phase with a similar untuned measurement, or start the search in a new phase."""
         for item in self._memory:
             if item.resembles(block):
                 self._memory.remove(item)

@@ -66,7 +66,11 @@ def _conflicts(
 
 
 def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterator[Finding]:
-    """Apply the values of a node type to the configuration. Yield the findings that arise only then."""
+    """Yield the findings that the values of a node type cause.
+
+    The values are applied to the configuration. Findings that arise without these values are left
+    out.
+    """
     config, source = context.config, context.source
     sections = {
         section: replace(getattr(config, section), **values)
@@ -90,7 +94,7 @@ def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterato
 class _TypeReader(TableReader):
     """Reader of the table of a node type.
 
-    In its findings, a key of `places` has the name that the key has in this table.
+    A finding about one of the keys `places` names the key as in the table of the node type.
 
     Args:
         reader: reader of the file.

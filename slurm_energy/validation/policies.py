@@ -106,7 +106,7 @@ def check_edp(context: CheckContext) -> Iterator[Finding]:
 def _has_faults(context: CheckContext, section: str) -> bool:
     """Return whether the parser has reported an invalid key in the section.
 
-    The invalid key may be the one that would set the missing value.
+    If a value of the section is missing, the invalid key may be the key that sets this value.
     """
     return any(finding.key.startswith(f"{section}.") for finding in context.source.findings)
 

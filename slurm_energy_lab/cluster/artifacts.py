@@ -57,7 +57,10 @@ class Artifacts:
 
 
 def find_artifacts() -> Artifacts:
-    """Return the built parts from $SENERGY_PARTS_DIR, installed packages, or the source checkout."""
+    """Return the SPANK plugin, hooks, job_submit module and daemons for a lab.
+
+    The files are taken from $SENERGY_PARTS_DIR, installed packages, or the source checkout.
+    """
     installed = None if os.environ.get(PARTS_KEY) else package_prefix()
     base = installed or parts_directory()
     hooks = installed or base / "prolog_epilog"

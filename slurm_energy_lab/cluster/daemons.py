@@ -40,7 +40,10 @@ _DATABASE_OPTIONS = (
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """Input of the startup steps of a lab: its paths, specification, built parts and TCP ports."""
+    """Input of the startup steps of a lab.
+
+    The input consists of paths, specification, TCP ports, and the built plugin, hooks and daemons.
+    """
 
     layout: LabLayout
     spec: LabSpec

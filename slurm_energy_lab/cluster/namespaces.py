@@ -149,10 +149,10 @@ def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
-    """Mount over a directory of the host a copy of this directory that also has the entries `added`.
+    """Replace the view of a host directory by a copy that also has the entries `added`.
 
-    Files of the host become symbolic links into the original directory, so that later changes on the host are
-    visible.
+    The copy is mounted over the directory. Files of the host become symbolic links into the
+    original directory, so that later changes on the host are visible.
     """
     entries = {name: path for name, path in _entries(directory).items() if name not in added}
     files = {name for name, path in entries.items() if _is_plain(path)}

@@ -41,8 +41,8 @@ def _changed(max_ranks: int = 4, **values: object) -> Callable[[Random], JobObse
 def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
     """Return a job without checkpoints.
 
-    In half of the cases, the job has a framework that reports checkpoints, and it reports none. Otherwise the
-    absence of checkpoints shows only in the written data.
+    In half of the cases the framework of the job can report checkpoints but reports none.
+    Otherwise the absence of checkpoints shows only in the written data.
     """
     has_framework = random.random() < 0.5
     job = _changed(8 if has_framework else 1, **values)(random)

@@ -59,7 +59,7 @@ def _check(result: int, what: str) -> None:
 def _configure(device: str, number: int | None) -> None:
     """Activate a network device of this network namespace.
 
-    If `number` is not None, give the device the address of that node.
+    If `number` is not None, give the device the address of the node with this number.
     """
     name = device.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

@@ -155,7 +155,7 @@ class CpuPhysics:
         Args:
             loads: groups of busy cores with equal load and settings.
             ceiling_khz: maximum frequency of every core.
-            fed: the GPUs that threads of this package feed. A busy GPU keeps the package awake.
+            fed: GPUs to which threads of this package submit work. A busy GPU keeps the package awake.
         """
         cpu = self.cpu
         demands: dict[KernelPart, CpuDemand] = {}

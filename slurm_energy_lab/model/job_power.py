@@ -110,10 +110,10 @@ def _add_cores(
     operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
-    """Add the power of a group of cores to the totals by job `own`, in watts.
+    """Add the power of a group of cores, in watts, to `own`, the totals by job.
 
-    The memory traffic that programs outside the model cause on these cores is added to the totals by job
-    `traffic`, in bytes per second.
+    The memory traffic that programs outside the model cause on these cores is added to `traffic`,
+    the totals by job in bytes per second.
     """
     for part in load.parts:
         watts = physics.active_watts(operation.demands[part].activity, khz)
@@ -143,9 +143,10 @@ def _with_shared_power(
 def gpu_shares(
     physics: GpuPhysics, parts: tuple[KernelPart, ...], operation: GpuOperatingPoint, mhz: float
 ) -> dict[Job, float]:
-    """Return the power of a GPU above idle in watts by job.
+    """Return the power above idle that each job causes on one GPU, in watts by job.
 
-    The jobs are those whose kernel parts share the GPU's time.
+    If the kernel parts of several jobs share the GPU's time, the power is divided among these
+    jobs.
 
     Args:
         physics: physics of the GPU.

@@ -141,7 +141,7 @@ class Occupancy:
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
     def _rebuild(self, now_s: float) -> None:
-        """Group the CPUs into cells again after a change of kernel parts or loads."""
+        """Group the CPUs with the same kernel parts and loads again after a change of parts or loads."""
         self._close(now_s)
         parts: dict[int, tuple[KernelPart, ...]] = {}
         computing: set[int] = set()
@@ -165,7 +165,10 @@ class Occupancy:
         self._run(now_s, self._cells)
 
     def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
-        """Compute the current busy share of each job on the CPUs of the given cells."""
+        """Compute how busy each job keeps the CPUs of the given cells from now on.
+
+        A cell is a group of logical CPUs with the same work.
+        """
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
             wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]
@@ -178,7 +181,10 @@ class Occupancy:
                 cell.busy.setdefault(job, Integrator(now_s, 0.0)).set_rate(now_s, rate)
 
     def _close(self, now_s: float) -> None:
-        """Add the busy time of all cells until `now_s` to the totals. Restart the cells at 0."""
+        """Add the busy time of all groups of CPUs (cells) until `now_s` to the totals.
+
+        The busy time of each group then starts at 0 again.
+        """
         self._closed = self.cpu_seconds(now_s)
         for cell in self._cells:
             for job, meter in cell.busy.items():

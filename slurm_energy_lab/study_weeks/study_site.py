@@ -261,7 +261,7 @@ class StudySite:
         return [value * self._ambient(hour) for hour, value in enumerate(joules)]
 
     def _ambient(self, hour: int) -> float:
-        """Return the factor by which the room's temperature changes power in an hour."""
+        """Return the factor by which the room's temperature changes the power in hour `hour`."""
         day = random.Random(f"ambient/{self._seed}/{hour * HOUR_S // DAY_S}").gauss(0.0, _AMBIENT_DAYS)
         return 1.0 + day - _AMBIENT_SWING * math.cos(2.0 * math.pi * (hour % 24 - 3.0) / 24.0)
 

@@ -53,7 +53,7 @@ class HsmpSocket:
 
 
 def add_hsmp(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add one chip per socket to a file tree, numbered after the power meter."""
+    """Add one HSMP hwmon chip per socket to a file tree, numbered after the power meter's chip."""
     for package in range(realtime_model.profile.cpu.packages):
         socket, name = HsmpSocket(realtime_model, package), f"hwmon{_FIRST_CHIP + package}"
         _add_chip(tree, f"{DEVICES}/{name}", socket)

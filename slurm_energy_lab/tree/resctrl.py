@@ -31,7 +31,8 @@ class _CountedTask:
     """A task that runs in a resctrl group.
 
     Attributes:
-        base: counts per package when the task joined the group.
+        base: counter values of the task (memory traffic and core energy) when the task joined the
+            group, per package.
         pids: function that returns the ids of the task's processes.
     """
 
@@ -44,7 +45,7 @@ class _MonitoringGroup:
     """A resctrl group (control group or monitoring group) with its own monitoring id.
 
     Attributes:
-        ended: counts per package of tasks that have left the group.
+        ended: memory traffic and core energy of tasks that have left the group, per package.
         tasks: running tasks in the group.
     """
 

@@ -69,7 +69,7 @@ class StatedSignals:
             self._add("memory.max", lambda: self._number("memory_limit_bytes"))
 
     def end(self, run_id: int) -> None:
-        """Discard the values that a program has stated. The files remain."""
+        """Discard the signal values that a program has set. The cgroup files with the signals remain."""
         with self._lock:
             self._count()
             self._runs.pop(run_id, None)

@@ -194,12 +194,17 @@ class BudgetController:
         self._held[job.job_id] = power.watts + retained
 
     def _released_watts(self, now_s: float) -> float:
-        """Return the licenses, in watts, of jobs that ended after the number was last corrected."""
+        """Return the licenses, in watts, of jobs that ended recently.
+
+        The number of licenses in Slurm has not been corrected since the end of these jobs.
+        """
         self._released = [one for one in self._released if now_s - one[0] < OFFER_DELAY_CYCLES]
         return sum(watts for _, watts in self._released)
 
     def admits(self, job_id: int, power: PendingJobPower, now_s: float, limit_s: float) -> bool:
-        """Return whether there is enough power to start a job. All other conditions are met.
+        """Return whether there is enough power to start a job.
+
+        The caller has verified that all other conditions for the start are met.
 
         Args:
             job_id: id of the job.

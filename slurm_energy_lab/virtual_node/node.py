@@ -178,8 +178,8 @@ class VirtualNode:
     def begin(self, job_id: int, cpus: int | None = None, **flags: str) -> None:
         """Begin a job.
 
-        `cpus` is the number of CPUs allocated to the job, by default all CPUs of the node. `flags` are the
-        values of the job's `--energy-*` flags, by the rest of the flag's name.
+        `cpus` is the number of CPUs allocated to the job, by default all CPUs of the node. `flags` are
+        the values of the job's energy flags; the name `cap` stands for `--energy-cap`.
         """
         self.refresh_files()
         env = self.env(job_id, cpus)

@@ -1,9 +1,11 @@
-"""A program of fixed work that writes checkpoints and takes their interval from `slurm_energy.adjusted`.
+"""A program of fixed work that writes checkpoints.
 
 Usage: checkpointing_program.py STEPS CHECKPOINT_S GROWTH
 
-Steps and checkpoints sleep, so that the load of the machine does not change their times. With GROWTH above 0
-checkpoints become longer with their interval: those of a longer interval cost more time in all.
+The interval of the checkpoints comes from `slurm_energy.adjusted`. Steps and checkpoints
+sleep, so that the load of the machine does not change their times. With GROWTH above 0 a
+checkpoint takes longer if the interval is longer. The time of all checkpoints together then
+also rises with the interval.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ INTERVAL_S = 1.0
 
 
 def main() -> int:
-    """Run the steps."""
+    """Run sleeping steps with checkpoints at intervals, and return the exit status 0."""
     steps, checkpoint_s, growth = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
     interval_s = slurm_energy.adjusted("checkpoint-interval", default=INTERVAL_S)
     duration_s = checkpoint_s * (1 + growth * (interval_s / INTERVAL_S - 1))

@@ -30,7 +30,10 @@ def _wish(item) -> LabRequest:
 
 
 def pytest_collection_modifyitems(items):
-    """Group tests of the same lab, at the position of the first of them."""
+    """Reorder the tests so that tests with the same lab run together.
+
+    Each group takes the position of its first test.
+    """
     order = {}
     places = []
     for number, item in enumerate(items):

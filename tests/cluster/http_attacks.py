@@ -24,8 +24,9 @@ Attack = Callable[[int, Path], None]
 
 @contextlib.contextmanager
 def running(attack: Attack, port: int, munge_socket: Path, uid: int = NOBODY) -> Iterator[int]:
-    """Run an attack as another user and yield its process id; the block begins when the attack is at full
-    strength.
+    """Context manager that runs an attack as another user and yields its process id.
+
+    The `with` block begins when the attack is at full strength.
     """
     began_read, began_write = os.pipe()
     child = os.fork()

@@ -16,16 +16,17 @@ class _Server(HTTPServer):
     allow_reuse_address = True
 
     def handle_error(self, *_: object) -> None:
-        """The client may break off."""
+        """Ignore the error, because a client may close the connection early."""
 
 
 @contextlib.contextmanager
 def listening(port: int, answer: Answer) -> Iterator[Callable[[], None]]:
-    """Serve as user nobody; yield a function that waits until one more request has been answered.
+    """Serve HTTP as user nobody. Yield a function that waits until one more request is answered.
 
     Args:
-        port: on loopback.
-        answer: maps credential and body of the request to status and body.
+        port: TCP port on the loopback interface.
+        answer: function that returns status and body of the response, given the credential and the
+            body of the request.
     """
 
     class Handler(BaseHTTPRequestHandler):

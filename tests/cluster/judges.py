@@ -37,7 +37,10 @@ def settings(lab: LabDriver, node: str) -> Seen:
 
 
 def settings_at_rest(lab: LabDriver, node: str) -> Seen:
-    """Return the settings once senergyd has no job: an epilog waits at most a second for it."""
+    """Return the settings of a node as soon as senergyd has no job.
+
+    The function waits for this state, because an epilog waits at most a second for senergyd.
+    """
     deadline = time.monotonic() + 60
     while jobs := agent_status(lab, node)["jobs"]:
         assert time.monotonic() < deadline, jobs
@@ -56,9 +59,10 @@ def agent_status(lab: LabDriver, node: str) -> dict[str, Any]:
 
 
 def settings_in_time(lab: LabDriver, node: str, right: Callable[[Seen], bool]) -> Seen:
-    """Return the settings once they are right, or those after a minute.
+    """Wait until `right` accepts the settings of a node, at most a minute, and return the settings.
 
-    A prolog waits at most a second for senergyd. If senergyd is busy then, the settings follow after the
+    After a minute, the settings are returned even if `right` rejects them. A prolog waits at most
+    a second for senergyd. If senergyd is busy at that time, the settings are applied after the
     job's script has begun.
     """
     deadline = time.monotonic() + 60

@@ -115,8 +115,8 @@ class LabDriver:
         """Wait until a job with all its array tasks and components has ended, including epilogs.
 
         Returns:
-            The state of the job according to scontrol, e.g. `COMPLETED`; for an array, that of the last task
-                shown.
+            The state of the job according to scontrol, e.g. `COMPLETED`. For an array, the state of
+            the task that scontrol shows last.
         """
         deadline = time.monotonic() + timeout
         while self._queued("-j", str(job_id), "-t", UNFINISHED) != []:
@@ -187,7 +187,7 @@ def sweep() -> None:
 
 
 def traces_of(root: Path) -> Sequence[str]:
-    """Return whatever of a lab is still on this machine: processes, mounts, control groups, files."""
+    """Return the remains of a lab on this machine: processes, mounts, control groups and files."""
     needle = str(root).encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,7 @@
-"""A lab with a queue that we rank and whose jobs start one after the other, for tests of the order."""
+"""A lab whose queue is ranked by slurm-energy, for tests of the order in which jobs start.
+
+The jobs start one after another.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ class OrderedQueue:
             return list(pool.map(lambda job: self.submit(*job[0], user=job[1]), jobs))
 
     def ranked(self, jobs: Sequence[int], policy: str) -> dict[str, Any]:
-        """Wait for a ranking by this policy that includes all of these jobs; return it with its state."""
+        """Wait for a ranking by `policy` that includes all of `jobs`. Return the controller's response.
+
+        The response includes the state of the ranking.
+        """
         found: dict[str, Any] = {}
 
         def known() -> bool:
@@ -97,10 +103,10 @@ class OrderedQueue:
         self.until(lambda: self._applied(jobs), f"the places of {len(jobs)} jobs")
 
     def _applied(self, jobs: Sequence[int]) -> bool:
-        """Hold and release jobs, and return whether they have the places in the table.
+        """Hold and release jobs, and return whether slurmctld has applied their places in the table.
 
-        They do not directly after a slow read: the plugin then reads no other table for twenty times as
-        long.
+        The result may be False directly after a slow read of the table. The plugin then reads no other
+        table for twenty times the duration of this read.
         """
         wanted = self._in_table()
         if not wanted.keys() >= set(jobs):
@@ -146,7 +152,10 @@ class OrderedQueue:
 
     @contextlib.contextmanager
     def followed(self, jobs: Sequence[int], policy: str) -> Iterator[dict[str, Any]]:
-        """Return a ranking of these jobs that slurmctld follows while senergyctld is stopped."""
+        """Context manager that stops senergyctld while slurmctld follows a ranking of `jobs`.
+
+        The context manager returns this ranking.
+        """
         deadline = time.monotonic() + WAIT_S
         while True:
             seen = self.ranked(jobs, policy)
@@ -194,7 +203,10 @@ def changes_jobs(pid: int) -> bool:
 
 
 def recomputed(state: Mapping[str, Any]) -> list[int]:
-    """Rank the recorded input of a ranking with `scheduling`; return job ids, first to start first."""
+    """Rank the recorded input of an earlier ranking again with the package `scheduling`.
+
+    Return the job ids in the order of the ranking, the first job to start first.
+    """
 
     def columns(name: str) -> dict[str, Any]:
         return {key: _array(values) for key, values in state[name].items()}

@@ -25,16 +25,16 @@ _PROBE = 1_234_567_890
 
 
 def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table that the plugin reads at its next opportunity."""
+    """Write the table of site factors, which the plugin reads later."""
     table_file.write(lab.layout.priority_table, list(factors), list(factors.values()), **options)
 
 
 def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table and wait until the plugin has read it.
+    """Write the table of site factors and wait until the plugin has read the table.
 
-    After a slow read the plugin reads no other table for twenty times as long, so the next job may still get
-    a value of the old table. A separate job that cannot start shows when the table is read, and is then
-    removed.
+    After a slow read, the plugin reads no other table for twenty times the duration of this read.
+    The next job may therefore still get a value of the old table. A separate job that cannot start
+    shows when the plugin has read the table. This job is then removed.
     """
     probe = lab.sbatch("true", "-H", "--begin=now+1hour", "-wn1", "-t5")
     write(lab, {**factors, probe: _PROBE}, **options)
@@ -43,8 +43,9 @@ def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> 
 
 
 def given_anew(lab: LabDriver, job: int) -> int:
-    """Make Slurm compute a held job's priority again and return it; the plugin need not have read the table
-    for it.
+    """Let Slurm recompute the priority of a held job by a release, hold the job, return the priority.
+
+    The plugin need not have read the table for this.
     """
     release(lab, job)
     given = priorities(lab)[job]

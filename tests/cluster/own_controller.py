@@ -72,7 +72,10 @@ def munged(place):
 
 @contextlib.contextmanager
 def reserved_port():
-    """Yield a port that no other program gets meanwhile, except a daemon that sets SO_REUSEADDR."""
+    """Yield a reserved TCP port.
+
+    No other program can get the port during the block, except a daemon that sets SO_REUSEADDR.
+    """
     (probe,) = reserve_ports(1)
     with probe:
         yield probe.getsockname()[1]
@@ -156,7 +159,11 @@ def entry(job_id, uid=0, **more):
 
 
 def as_nobody(controller, target):
-    """Send a request as user nobody; return the job ids, `ok` for other responses, or the error."""
+    """Send a request as user nobody and return the result as text.
+
+    The result is the list of job ids for a request for records, `ok` for any other response, or
+    the error.
+    """
     path, _, query = target.partition("?")
     params = dict(pair.split("=") for pair in query.split("&")) if query else None
     read, write = os.pipe()

@@ -1,6 +1,7 @@
-"""Option combinations that sacct and `senergy acct` run over the same jobs, with columns that both have.
+"""Option combinations with which sacct and `senergy acct` are run over the same jobs.
 
-`{name}` is the id of a job of `varied_jobs`.
+The combinations contain only columns that both commands have. `{name}` is the id of a job of
+`varied_jobs`.
 """
 
 from __future__ import annotations

@@ -381,7 +381,10 @@ def _accepts(path: Path) -> bool:
 
 
 def reserve_ports(count: int) -> list[socket.socket]:
-    """Return sockets with a TCP port each that no other program gets, except daemons with SO_REUSEADDR."""
+    """Return sockets that each reserve a TCP port.
+
+    No other program gets these ports, except the daemons under test, which set SO_REUSEADDR.
+    """
     held = [socket.socket() for _ in range(count)]
     for probe in held:
         probe.bind(("127.0.0.1", 0))

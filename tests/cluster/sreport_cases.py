@@ -1,7 +1,8 @@
-"""Words and options that `sreport` and `senergy report` share: reports over the same jobs print the same.
+"""Words and options of `sreport` and `senergy report` with which both must print the same report.
 
-Each case is run on both commands with `start=` of the hour of the jobs. -T cpu leaves the columns of energy
-out, whose numbers differ by design.
+Each case is run with both commands over the same jobs, with `start=` set to the hour of the
+jobs. -T cpu omits the columns of energy, because the energies of the two commands differ by
+design.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ def rows_of(lab: LabDriver, job: int, *options: str) -> list[list[str]]:
 
 
 def sacct(lab: LabDriver, job: int) -> dict[str, int]:
-    """Return the joules by row of an ended job once the job has some; its own row is named `job`."""
+    """Return the joules that sacct shows for an ended job, by step; `job` is the job's own row.
+
+    The function waits until sacct shows energy for the job.
+    """
     deadline = time.monotonic() + 90
     while True:
         rows = rows_of(lab, job)
@@ -55,11 +58,11 @@ def records(lab: LabDriver, *jobs: int) -> dict[int, dict[str, dict]]:
 
 
 def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expected: set[str]) -> None:
-    """Compare every row of a job within 2 %.
+    """Check that sacct and the energy records agree within 2 % for every row of a job.
 
-    Slurm polls a step last when its last task ends. Our record ends when slurmstepd has cleaned up, so the
-    energy of half a second of the job is added to the tolerance, and of moments in which this machine stood
-    still.
+    Slurm polls a step for the last time when its last task ends. The record ends later, when
+    slurmstepd has cleaned up. The tolerance therefore also includes the job's energy in half a
+    second, and in moments in which this machine stood still.
     """
     shown, ours = sacct(lab, job), records(lab, job)[job]
     assert shown.keys() == expected
@@ -111,7 +114,7 @@ def joules_around_a_kill(lab: LabDriver, job: int, step: str) -> tuple[int, int,
 
 
 def live_joules(lab: LabDriver, job: int, step: str = "extern", above: int = 0) -> int:
-    """Return the joules of a running step in sstat once they are more than `above`."""
+    """Wait until sstat shows more than `above` joules for a running step, and return the joules."""
     deadline = time.monotonic() + 60
     while True:
         argv = ["sstat", "-n", "-P", "-a", "-j", str(job), "-o", "JobID,ConsumedEnergyRaw"]
@@ -134,9 +137,9 @@ def node_watts(lab: LabDriver, node: str, right) -> float:
 
 
 def assert_sreport_sums(lab: LabDriver, rows: dict[int, dict[str, int]]) -> None:
-    """Compare the sum in sreport with sacct, in a window in which no job spans the end of an hour.
+    """Compare the sum in sreport with sacct, in an hour in which all jobs start and end.
 
-    slurmdbd rolls up an hour when it is over, so this one is rolled up on request.
+    slurmdbd rolls up an hour when the hour is over. The test requests the roll-up of this hour.
     """
     spans = [records(lab, job)[job]["job"] for job in rows]
     hour = int(min(span["start"] for span in spans)) // 3600 * 3600
@@ -169,8 +172,10 @@ sys.exit(roll(connection, {start}, {end}, 0, None))
 
 @pytest.mark.soak
 def test_a_requeued_job_has_a_value_of_its_own_for_each_run(lab: LabDriver):
-    """Slurm starts a requeued job two minutes later. The row of its first run itself is blank in sacct: Slurm
-    writes it before the last step of that run ends.
+    """Each run of a requeued job has its own energy value in sacct.
+
+    Slurm starts a requeued job two minutes later. The row of the first run itself is blank in
+    sacct, because Slurm writes this row before the last step of the run ends.
     """
     job = lab.sbatch(f"srun -n1 {GEMM} 8", "--exclusive", "-wn1", "--requeue")
     live_joules(lab, job, above=1500)

@@ -42,7 +42,10 @@ def login(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> LabDriver:
 
 
 def test_both_commands_over_the_same_jobs(login: LabDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jobs are submitted once: a new test would cancel those that wait and run."""
+    """Run all comparisons of sacct with `senergy acct` in one test.
+
+    The jobs are submitted only once. A new test would cancel the jobs that wait or run.
+    """
     jobs = varied_jobs.submit(login)
     both_print_the_same_rows(login, jobs)
     both_follow_the_environment(login, monkeypatch)
@@ -200,7 +203,10 @@ def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str,
 
 
 def shape(value: Any) -> Any:
-    """Return a document with types instead of values, which change while a job runs."""
+    """Return a document in which each value is replaced by the name of its type.
+
+    The values themselves change while a job runs.
+    """
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     return [shape(item) for item in value] if isinstance(value, list) else type(value).__name__

@@ -52,7 +52,11 @@ def adjustments(lab, job):
 
 
 def trial_of(lab, job, condition):
-    """Return the last trial of a job's program as soon as it satisfies a condition, or what it is at last."""
+    """Wait until the last trial of a job's program satisfies a condition, and return the trial.
+
+    After `DECISION_S` seconds, return the last trial even if the condition does not hold. Return
+    None if there is no trial.
+    """
     end_s = time.monotonic() + DECISION_S
     while True:
         try:

@@ -1,7 +1,8 @@
-"""Admission of jobs under a power budget on a real Slurm of any release: licenses, reservations, evasion.
+"""Admission of jobs under a power budget on a real Slurm: licenses, reservations, evasion.
 
-Runs on the installed Slurm; spank-release.sh runs it in a root with another release. The nodes are three of
-four CPUs, on each of which jobs can add 200 W, and 100 W with one CPU.
+The tests use the installed Slurm. spank-release.sh runs them with another Slurm release in a
+separate root directory. There are three nodes with four CPUs each. Jobs can add 200 W on a
+node, and 100 W if they use one CPU.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ def budget(cluster):
 
 @pytest.fixture
 def measured_budget(cluster):
-    """Yield a budget on nodes with power limits whose history has runs of 180 W above idle on each node."""
+    """Yield a budget with a history of runs that draw 180 W above idle per node.
+
+    The nodes have power limits.
+    """
     history = HistoryCache(None, RepeatedFailureLog(logging.getLogger("test")), 90.0)
     runs = [
         ObservedRun(
@@ -146,7 +150,7 @@ def sbatch(cluster):
 
 
 def licenses(cluster, job):
-    """Return the licenses in Slurm of a job that is one record."""
+    """Return the licenses that Slurm shows for a job with a single record, which is no job array."""
     shown = cluster.run("squeue", "-h", "-j", str(job), "-o", "%W|%i").stdout.split()
     return shown[0].partition("|")[0]
 

@@ -1,4 +1,4 @@
-"""Several clusters: keys of their own, and `senergy where --submit` on two real Slurm clusters."""
+"""Several clusters with different munge keys, and `senergy where --submit` on two Slurm clusters."""
 
 from __future__ import annotations
 

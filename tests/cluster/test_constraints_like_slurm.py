@@ -1,9 +1,10 @@
-"""The jobs that the simulator starts first under constraints are those that a real Slurm starts.
+"""Under constraints, the simulator starts the same jobs first as a real Slurm.
 
-Random queues wait on drained nodes. When the nodes are resumed, Slurm's scheduler and backfill select jobs by
-memory, partition, priority tier, time limits and a maintenance; the simulator does so with the discipline
-conservative. All time limits of a queue differ, because a job that starts a second later ends a second later.
-Slurm's backfill plans whole nodes for jobs that share nodes, so that it starts fewer of them now and then.
+Random queues wait on drained nodes. When the nodes are resumed, Slurm's scheduler and backfill
+select jobs by memory, partition, priority tier, time limits and a maintenance reservation. The
+simulator selects jobs with the discipline `conservative`. All time limits of a queue differ,
+because a job that starts a second later ends a second later. Slurm's backfill plans whole
+nodes for jobs that share nodes. Slurm therefore sometimes starts fewer of these jobs at once.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ def simulated_starts(queue):
 
 
 def slurm_starts(cluster, queue):
-    """Return which jobs a real Slurm starts when its nodes are resumed, until its choice stays the same."""
+    """Return the jobs that a real Slurm starts after its drained nodes are resumed.
+
+    The function waits until the set of started jobs stays the same.
+    """
     nodes = ("nodename=n[1-3]",)
     assert cluster.run("scontrol", "update", *nodes, "state=drain", "reason=test").returncode == 0
     reservation = (

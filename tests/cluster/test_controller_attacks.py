@@ -51,8 +51,9 @@ def test_an_attacked_controller_stays_small_and_responsive(controller, attack):
 
 
 def unread_mb(port):
-    """Return the MB that the kernel holds of a server's responses, including closed connections of the
-    server.
+    """Return the MB of a server's responses that the kernel holds because no client has read them.
+
+    Connections that the server has closed count as well.
     """
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     queued = [row[4].partition(":")[0] for row in rows if row[1].endswith(f":{port:04X}")]

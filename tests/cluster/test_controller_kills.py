@@ -1,7 +1,8 @@
-"""kill -9 of senergyctld and of its database server while an agent delivers: nothing is lost or doubled.
+"""kill -9 of senergyctld and its database server during deliveries: nothing is lost or doubled.
 
-senergyctld is a process with a real munged, on each kind of store. The agent's part is its own spool and
-delivery. `make soak` kills 200 times and keeps a server away for ten minutes.
+senergyctld is a process with a real munged, on each kind of database. Instead of a whole
+agent, the test uses the agent's spool and delivery. `make soak` kills 200 times and stops a
+server for ten minutes.
 """
 
 from __future__ import annotations

@@ -40,7 +40,10 @@ def outputs_by_policy(lab: LabDriver, node: str, command: str) -> tuple[dict, di
 
 
 def test_powersave_costs_compute_bound_work_time_and_saves_power(lab: LabDriver):
-    """The emulator times its kernels exactly, whatever the machine does meanwhile."""
+    """The governor powersave makes compute-bound work slower and lowers its power.
+
+    The emulator times its kernels exactly, independent of the load on this machine.
+    """
     kernels, labels = outputs_by_policy(lab, "n1", "senergy lab run gemm --cpu --seconds 2 --json")
     slow, fast = kernels["powersave"], kernels["performance"]
     assert slow["seconds"] >= 1.5 * fast["seconds"]

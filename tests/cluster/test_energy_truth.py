@@ -75,7 +75,10 @@ class TruthRecorder:
         self.samples.append(client.truth(self.socket, jobs=self.jobs))
 
     def stalled_s(self, start: float, end: float) -> float:
-        """Return the seconds between two times in which the emulator did not answer at its usual rate."""
+        """Return the length of all unusually long gaps between two samples from `start` to `end`.
+
+        The result is in seconds. In these gaps the emulator did not answer at its usual rate.
+        """
         times = [start, *(s["time"] for s in self.samples if start < s["time"] < end), end]
         gaps = (later - sooner for sooner, later in itertools.pairwise(times))
         return sum(gap for gap in gaps if gap > _USUAL_GAP_S)

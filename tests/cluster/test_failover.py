@@ -91,9 +91,10 @@ def test_a_restart_of_the_active_controller_hands_over(url):
 
 
 class Cut:
-    """A network between a client and the Unix socket of a server that can be cut without a notice.
+    """A proxy between a client and a server's Unix socket that can interrupt the traffic.
 
-    While it is cut, bytes wait, and no connection is closed.
+    During an interruption, bytes wait and no connection is closed, so that neither side is
+    notified.
     """
 
     def __init__(self, target, path):
@@ -137,7 +138,10 @@ class Cut:
 
 @pytest.fixture
 def cut_networks(server, url, tmp_path_factory):
-    """Yield a cut for each controller, and the URLs of the database behind them."""
+    """Yield a `Cut` for each controller, and the database URLs of the controllers.
+
+    Each URL leads through one `Cut`.
+    """
     if server.name != "postgresql":
         pytest.skip("the URL of PostgreSQL names the directory of the socket")
     cuts, urls = [], []
@@ -177,7 +181,10 @@ def test_a_controller_that_is_cut_off_neither_writes_nor_disturbs(cut_networks, 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_stopped_controller_wakes_up_in_the_middle_of_a_delivery(url):
-    """It is stopped while agents deliver, and its open requests continue after the takeover."""
+    """The active controller is stopped during deliveries.
+
+    When it continues after the takeover, its open requests continue, too.
+    """
     with running_pair(url) as pair:
         model = SimulatedWorkload("c1", job_s=60.0, trace_points=60)
         nodes = [SimulatedNode(model, number, 1, time.time()) for number in range(300)]
@@ -230,7 +237,10 @@ def test_one_of_two_is_active_after_each_start_and_each_loss_of_the_database(ser
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_active_controller_follows_slurmctld(url, tmp_path):
-    """Each controller believes to be on another one of slurmctld's two hosts."""
+    """Check that the active controller is the controller on the host of the active slurmctld.
+
+    In the test, each of two controllers is configured to be on a different host of slurmctld.
+    """
     name = os.uname().nodename
     with running_pair(url) as pair:
         for index, one in enumerate(pair.controllers):

@@ -58,7 +58,7 @@ def block(lab, node, *options):
 
 
 def rankings(lab, job_id):
-    """Return the time of the ranking in which the job waits; None: no ranking contains it."""
+    """Return the time of the last ranking that contains the job; None if no ranking contains it."""
     done = lab.run("senergy", "prio", "-j", str(job_id), "--json", check=False)
     return json.loads(done.stdout)["computed"] if done.returncode == 0 else None
 

@@ -1,4 +1,8 @@
-"""senergyctld as a process fetches from a provider on this host; the CLI shows values and quotas of it."""
+"""Test of senergyctld with grid values from a provider on this host.
+
+senergyctld runs as a process. The CLI shows the fetched values, and quotas that use these
+values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""docs/install-by-hand.md on a fresh Debian with systemd, on request only; the extraction of its blocks."""
+"""Tests of the commands in docs/install-by-hand.md and of their extraction from the page.
+
+The commands run on a fresh Debian with systemd, but only on request.
+"""
 
 import os
 import subprocess

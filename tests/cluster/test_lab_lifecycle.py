@@ -63,7 +63,7 @@ def nodes_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up_in_vain(root: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A `senergy lab up` that starts all daemons and never completes before it is stopped."""
+    """A running `senergy lab up` that has started all daemons but never completes."""
     nodes = tmp_path / "never.toml"
     nodes.write_text(NEVER_IDLE)
     argv = [*SENERGY, "up", "--nodes", str(nodes), *NEVER_UP]
@@ -101,9 +101,10 @@ def small_spec(**more) -> LabSpec:
 
 
 def host_files() -> set[tuple[str, int | bytes]]:
-    """Return the host's files that a lab could have changed, each with the time of its last change.
+    """Return the host's files that a lab could have changed, each with its modification time.
 
-    The linker's cache has its content instead, because other tests and programs write the same content again.
+    The linker's cache is returned with its content instead, because other tests and programs write
+    the same content repeatedly.
     """
     found = set()
     for place in HOST_PLACES:

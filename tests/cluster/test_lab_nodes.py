@@ -85,7 +85,10 @@ def test_the_real_nvml_module_finds_the_emulated_driver(lab: LabDriver, node: st
 
 
 def test_nvml_stays_when_the_host_runs_ldconfig(lab: LabDriver):
-    """The installation of any package with a library does that; it renames a file over /etc/ld.so.cache."""
+    """The installation of any package with a library runs ldconfig.
+
+    ldconfig replaces /etc/ld.so.cache by renaming a new file.
+    """
     before = Path("/etc/ld.so.cache").stat().st_ino
     subprocess.run(["ldconfig"], check=True, timeout=60)
     assert Path("/etc/ld.so.cache").stat().st_ino != before
@@ -159,7 +162,11 @@ def test_a_kernel_runs_on_the_cpus_of_its_step(lab: LabDriver):
 
 
 def test_the_cpu_time_of_a_kernel_counts_for_its_job(lab: LabDriver):
-    """The CPU time is in Slurm's control group on the node; the job has its id from its environment."""
+    """Check that the CPU time of a compute kernel is charged to the Slurm job that runs the kernel.
+
+    The job's control group on the node contains the CPU time. The kernel gets the job id from the
+    job's environment.
+    """
     script = "senergy lab run gemm --seconds 0.5 --json; echo $SLURM_JOB_ID"
     result, job = lab.run("srun", "-w", "n2", "-n1", "-c32", "sh", "-c", script).stdout.splitlines()
     kernel_s = 32 * json.loads(result)["seconds"]

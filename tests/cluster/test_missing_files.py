@@ -20,8 +20,9 @@ pytestmark = marks("srun", "gcc", "make")
 
 
 class InstalledCluster(SmallCluster):
-    """A cluster without Prolog and Epilog, whose plugstack.conf includes the file that `make install`
-    installs.
+    """A cluster whose plugstack.conf includes the file that `make install` installs.
+
+    By default, the cluster has no Prolog and no Epilog.
 
     Args:
         directory: an empty directory for the cluster.
@@ -45,7 +46,10 @@ class InstalledCluster(SmallCluster):
         (self.directory / "plugstack.conf").write_text(f"include {self.library}/plugstack.d/*.conf\n")
 
     def install(self) -> None:
-        """Install the parts, with this cluster's socket and policy file."""
+        """Install the SPANK plugin, the prolog and the epilog.
+
+        They use the socket and the policy file of this cluster.
+        """
         for part, variable in (("spank", "PLUGIN_DIR"), ("prolog_epilog", "HOOK_DIR")):
             command = ["make", "--silent", "-C", self.built / part, "install", f"{variable}={self.library}"]
             subprocess.run(

@@ -1,4 +1,8 @@
-"""Periods of a node's energy from real daemons: a stopped agent delivers, and they equal the job's record."""
+"""Energy periods of a node, from real daemons.
+
+A stopped agent still delivers its periods, and their sum equals the energy in the job's
+record.
+"""
 
 from __future__ import annotations
 

@@ -253,9 +253,10 @@ def simulated_joules(times_s, learned) -> tuple[float, float, list[float]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("waits_for_boot", "trials"), [(True, 5), (False, 6)])
 def test_wait_of_jobs_for_a_boot(monkeypatch, waits_for_boot, trials):
-    """Print the waits with and without prolog_slurmctld, of jobs that arrive while nodes are off or stop.
+    """Print the waits of jobs that arrive while nodes are off or shut down.
 
-    Without the program slurmctld starts batch jobs in passes, whose times nobody can state in advance.
+    The test runs with and without prolog_slurmctld. Without this program, slurmctld starts batch
+    jobs in passes, whose times are not predictable.
     """
     directory = Path(tempfile.mkdtemp(prefix="senergy-", dir="/var/tmp"))
     try:
@@ -277,12 +278,13 @@ def test_wait_of_jobs_for_a_boot(monkeypatch, waits_for_boot, trials):
 
 
 def measured_wait(cluster, nodes: int, after_s: float | None, pause_s: float) -> tuple[float, float]:
-    """Return how long a job waits, and how long after the last slurmd has started.
+    """Return the wait of a job, and the time from the start of the last slurmd to the job's start.
 
     Args:
         cluster: the cluster.
         nodes: nodes of the job.
-        after_s: time from the begin of the shutdown until submission; None: until all nodes are off.
+        after_s: time from the begin of the shutdown until submission; None: until all nodes are
+            off.
         pause_s: further time before submission.
     """
     cluster.run("scontrol", "update", f"NodeName={','.join(NODES)}", "State=POWER_DOWN")

@@ -42,7 +42,10 @@ def _run(lab: LabDriver, path: Path) -> int:
 
 
 def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
-    """Return the prediction from this number of runs of the job; other tests' jobs are learned meanwhile."""
+    """Wait until a prediction is based on exactly `runs` earlier runs of the job, and return it.
+
+    The wait is necessary because the controller learns jobs of other tests at the same time.
+    """
     deadline = time.monotonic() + 90
     while True:
         answer = _predict(lab, str(path), KERNEL_S)["prediction"]
@@ -54,9 +57,11 @@ def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
 
 
 def test_the_next_run_is_predicted_from_the_runs_before(lab: LabDriver):
-    """The same work takes longer on a busy machine, so the runs themselves bound the prediction.
+    """Compare the prediction of a job's next run with the job's earlier runs.
 
-    Variation is learned from all jobs of the cluster, so the mean may lie beyond these three runs.
+    The same work takes longer on a busy machine. Therefore the bounds of the test are the times of
+    the measured runs. The predicted variation is learned from all jobs of the cluster, so the mean
+    may lie outside the range of these three runs.
     """
     path = lab.layout.root / "repeat.sh"
     path.write_text(SCRIPT)

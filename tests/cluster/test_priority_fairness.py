@@ -114,7 +114,11 @@ def know_shares(lab):
 
 
 def last_start(starts, owner):
-    """Return the time up to which jobs count; None: too few have started, and every user has more to run."""
+    """Return the time up to which job starts count.
+
+    The time is the earlier one of two times: the start number `MEASURED`, and the first time at
+    which a user has started all jobs. None means that neither has happened.
+    """
     ends = [sorted(starts.values())[MEASURED - 1]] if len(starts) >= MEASURED else []
     for user, count in JOBS.items():
         of_user = [start for job, start in starts.items() if owner[job] == user]

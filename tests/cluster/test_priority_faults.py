@@ -70,7 +70,7 @@ def _old(path: Path, job: int) -> None:
 
 
 def _from_the_future(path: Path, job: int) -> None:
-    """A table written before the clock was set back."""
+    """Write a table whose time stamp is in the future, as if the clock had been set back afterwards."""
     _replace(path, _good(job, 9, time.time() + 3600))
 
 
@@ -122,7 +122,10 @@ def _restart(lab: LabDriver, meanwhile: Callable[[], None] = lambda: None) -> No
 
 
 def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
-    """Every site factor in a bad table is 9; the valid table before it has 5000 and 4000."""
+    """A faulty table leaves the site factors of the previous valid table in force.
+
+    Every site factor in the faulty table is 9. The valid table has the site factors 5000 and 4000.
+    """
     write(lab, {1: 1})
     _restart(lab)  # what was complained of before is not said again
     before, earlier = lab.pid("slurmctld"), len(complaints(lab))
@@ -147,7 +150,10 @@ def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
 
 
 def test_a_table_replaced_a_thousand_times_a_second(lab: LabDriver, table_path: Path):
-    """At any moment of a read a job gets the factor of one complete table, at worst of the last valid one."""
+    """A job gets its factor from one complete table, even if a table is replaced during the read.
+
+    If the newest table is damaged, the job gets the factor from the last valid table.
+    """
     before = lab.pid("slurmctld")
     blocker(lab)
     jobs = [held(lab) for _ in range(10)]

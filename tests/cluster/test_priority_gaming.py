@@ -50,7 +50,10 @@ def waiting_jobs(queue, name="train42", limit_min=DAY_MIN):
 
 
 def place_among(queue, long, others):
-    """Return how many of the others slurmctld would start before the long job, once it follows our order."""
+    """Return how many of the other jobs have a higher Slurm priority than the job `long`.
+
+    The priorities are read while slurmctld follows the order of our policy.
+    """
     with queue.followed([long, *others], POLICY):
         priorities = queue.priorities()
     return sum(priorities[job] > priorities[long] for job in others)

@@ -1,7 +1,7 @@
-"""Statements of users and administrators about a job's place keep their meaning under our order.
+"""Users' and administrators' settings for a job's place work as before under our queue order.
 
-The policy is shortest time limit first. Each test closes the partition, queues jobs with different limits,
-changes one of them, and checks the order in which slurmctld starts them.
+The policy is shortest time limit first. Each test closes the partition, queues jobs with
+different limits, changes one of them, and checks the order in which slurmctld starts them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def queue(lab):
 
 
 def submit(queue, *minutes, options=(), user=None):
-    """Submit jobs with these limits and wait until slurmctld has our places for them."""
+    """Submit one job per time limit, and wait until slurmctld has applied the ranking to these jobs."""
     jobs = [queue.submit(f"--time={limit}", *options, user=user) for limit in minutes]
     queue.ranked(jobs, POLICY)
     queue.apply(jobs)

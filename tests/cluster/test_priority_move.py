@@ -1,5 +1,6 @@
-"""The migration of docs/priority.md and its reversal on a real cluster; `senergy prio | share | experiment`
-there.
+"""The migration of docs/priority.md and its reversal on a real cluster.
+
+`senergy prio`, `senergy share` and `senergy experiment` are tested there too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ pytestmark = [
 
 
 def until(condition: Callable[[], Any], what: Callable[[], Any]) -> Any:
-    """Return the first true value; after the deadline fail with the last value."""
+    """Wait until a condition returns a true value, and return this value.
+
+    After 90 seconds, fail with the value of `what()` as the message.
+    """
     deadline = time.monotonic() + 90
     while not (found := condition()):
         assert time.monotonic() < deadline, what()
@@ -133,15 +137,16 @@ def _told_factors(lab: LabDriver) -> dict[int, int]:
 
 
 def _told(lab: LabDriver, completed: int) -> dict[str, Any] | None:
-    """Return the report once all records and Slurm's facts about them have arrived."""
+    """Return the report; None until all records and Slurm's data about the jobs have arrived."""
     report = asked(lab, "experiment", "-a", "--by", "user")
     states = report["total"]["states"]
     return report if states == {"COMPLETED": completed, "CANCELLED": 1} else None
 
 
 def _agree(lab: LabDriver) -> bool:
-    """Return whether shares and report show the same energy of root, once the engine counts all five
-    records.
+    """Return whether the shares and the report show the same energy of user root.
+
+    The two agree once the engine counts all five records.
     """
     rows = asked(lab, "share")["rows"]
     used = [row["energy_joules"] for row in rows if (row["account"], row["user"]) == ("root", "root")]

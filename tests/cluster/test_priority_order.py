@@ -60,7 +60,10 @@ def judge_order(lab, policy):
 
 
 def blinded(state, policy):
-    """Return the state without usage, or without age if the policy ignores usage."""
+    """Return the state without a term that matters for the policy.
+
+    The term is the users' usage for fair policies, and the weight of the age for all others.
+    """
     if policy in FAIR:
         nothing = [0.0] * len(state["users"]["share"])
         return state | {"users": state["users"] | {"energy_joules": nothing, "gpu_seconds": nothing}}

@@ -46,7 +46,11 @@ def test_nice_holds_and_fixed_priorities_keep_their_meaning(lab: LabDriver):
 
 
 def test_a_pass_reorders_pending_jobs_and_writes_the_queue(lab: LabDriver):
-    """Everything that only slurmctld's pass over all jobs does, in a single wait of up to a minute."""
+    """Check all effects of one pass of slurmctld over all jobs.
+
+    Only this pass reorders the jobs and writes the queue. Slurm may take up to a minute for a
+    pass, so one test waits once.
+    """
     running = blocker(lab)
     options = ["--exclusive", "-wn1", "-t5"]
     first = lab.sbatch("true", *options, "--energy-policy=edp", "--energy-cap=300", "--job-name=näme '; x")

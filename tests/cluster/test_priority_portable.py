@@ -164,7 +164,10 @@ DEFERRAL = '[price]\nprovider = "csv"\nfile = "/x"\n[deferral]\npolicy = "cheape
 
 
 def test_deferrable_jobs_are_held_on_slurm(cluster, sbatch, busy):
-    """A job with slack waits for the cheap hour, an array as a whole; without a price they are released."""
+    """A job or a job array with slack is held until the price is low.
+
+    An array is held as a whole. Without a price all held jobs are released.
+    """
     noted = "AdminComment=energy-flags: ENERGY_SLACK=36000s"
     jobs = [sbatch(*BUSY), sbatch(*BUSY, "--array=1-3")]
     urgent = sbatch(*BUSY)

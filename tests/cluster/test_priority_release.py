@@ -1,4 +1,7 @@
-"""The order of the queue on another Slurm release: a complete Debian root directory, only on request."""
+"""Tests that jobs start in our order on another Slurm release.
+
+The release is installed in a complete Debian root directory. The tests run only on request.
+"""
 
 import os
 import subprocess

@@ -24,7 +24,10 @@ def queue(lab):
 
 
 def by_limit(queue, *minutes):
-    """Submit jobs and wait until slurmctld has them in the order of their limits, without changing any."""
+    """Submit one job per time limit. Wait until slurmctld orders the jobs by their limits.
+
+    The function only reads the priorities and changes no job.
+    """
     jobs = {queue.submit(f"--time={limit}"): limit for limit in minutes}
 
     def right():
@@ -37,7 +40,10 @@ def by_limit(queue, *minutes):
 
 
 def given_to_a_newcomer(queue):
-    """Return the site factor that an unranked job gets; after a slow read the plugin pauses."""
+    """Return the site factor that slurmctld gives to a new job, which is not ranked yet.
+
+    The plugin pauses after a slow read of the table, so the factor may come from an earlier table.
+    """
     job = queue.submit("--time=10")
     given = queue.priorities()[job]
     queue.lab.run("scancel", str(job))

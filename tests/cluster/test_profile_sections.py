@@ -59,8 +59,9 @@ def lines(folder: Path) -> list[dict]:
 
 
 def judge(recorder: TruthRecorder, line: dict, part: str) -> None:
-    """Compare a section's joules with the model's, for a window that is off by at most the stated
-    uncertainty.
+    """Check that a section's energy agrees with the model's energy within 2 %.
+
+    The window of the section may be shifted by at most the stated uncertainty `age_s`.
     """
     start, end, age_s = line["start"], line["start"] + line["seconds"], line["age_s"]
     least = recorder.joules(part, start + age_s, end - age_s)
@@ -119,7 +120,7 @@ def test_a_forged_job_id_reveals_no_energy(lab: LabDriver, folder: Path):
         time.sleep(0.1)
 
     def spy(user: str) -> subprocess.CompletedProcess[str]:
-        """Ask as a user, until senergyd has time to answer."""
+        """Request the job's energy as a user, again and again until senergyd responds."""
         switch = ["setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"]
         argv = [*switch, "env", f"SLURM_JOB_ID={job}", "SENERGY_PROFILE_DIR=", PYTHON, "-c", SPY]
         deadline = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""Deliveries of nodes known to a real Slurm, over real munge: whose records a host may deliver."""
+"""Deliveries of nodes known to a real Slurm, over real munge: which records a host may deliver."""
 
 from __future__ import annotations
 

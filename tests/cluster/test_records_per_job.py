@@ -50,7 +50,7 @@ def test_the_command_line_wins_over_the_script_and_the_last_over_the_first(lab: 
 
 
 def test_a_forged_environment_reaches_neither_hooks_nor_records(lab: LabDriver):
-    """Variables with the names that hooks use let no user impersonate another one, nor set a flag."""
+    """Variables with the names that hooks use let no user impersonate another user or set a flag."""
     forged = {
         "SLURM_JOB_UID": "0",
         "SLURM_UID": "0",

@@ -1,4 +1,7 @@
-"""`senergy report` beside the real sreport over the same jobs: rows, order, columns, widths and CPU time."""
+"""Comparison of `senergy report` with the real sreport over the same jobs.
+
+Rows, order, columns, widths and CPU time are compared.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +163,11 @@ def test_the_recorded_table_is_that_of_the_cases() -> None:
 
 
 def energies_are_those_of_the_records(lab: LabDriver, jobs: list[int], window: list[str]) -> None:
-    """An account has the energy of its jobs' records, and the lines add up to the meters."""
+    """Check the energies in the report.
+
+    The energy of an account equals the energy of the records of its jobs. The energy of all lines
+    adds up to the total of the meters.
+    """
     for node in lab.nodes:  # an agent that stops ends its period
         lab.kill("senergyd", node, signal.SIGTERM)
         lab.start("senergyd", node)

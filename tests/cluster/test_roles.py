@@ -23,7 +23,10 @@ pytestmark = [
 
 @pytest.fixture
 def jobs(lab):
-    """Create accounts and roles; return the ids of a job of user mail in theory and one of games in lab."""
+    """Create accounts and roles, and return the ids of two jobs by user.
+
+    The job of user mail runs in account theory, and the job of user games runs in account lab.
+    """
     for command in (
         ("add", "account", "phys"),
         ("add", "account", "theory", "parent=phys"),

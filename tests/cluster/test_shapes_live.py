@@ -55,7 +55,10 @@ def block(lab, node, *options):
 
 
 def decisions(lab, job_id):
-    """Return an ended job's decisions from `senergy job`, once senergyctld has its facts from Slurm."""
+    """Return the decisions about an ended job as `senergy job` shows them.
+
+    Wait until senergyctld has read the job from Slurm.
+    """
 
     def told():
         done = lab.run("senergy", "job", str(job_id), "--json", check=False)
@@ -75,7 +78,10 @@ def _known(lab, job_id):
 
 @pytest.fixture
 def gpus(tmp_path):
-    """Return a script that writes its host and number of GPUs to a file, and a reader of that file."""
+    """Return a batch script and a reader of the script's output.
+
+    The script writes its host name and its number of GPUs to a file. The reader returns both.
+    """
     path = tmp_path / "gpus"
     tmp_path.chmod(0o777)
     script = (

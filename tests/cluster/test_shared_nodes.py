@@ -1,4 +1,4 @@
-"""Jobs that share a node: the energy of each compared with the emulator's own account of its cause."""
+"""Compare the energy booked to each of several jobs on a node with the emulator's true energy."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ for _ in range(int(runs)):
 
 @dataclass(frozen=True)
 class Load:
-    """Kernels that a job runs, simultaneously with other jobs; none: it sleeps.
+    """Load of a job that runs simultaneously with other jobs.
+
+    The job runs compute kernels one after the other. Without kernels, the job sleeps.
 
     Attributes:
         cores: cores of the job.
-        runs: kernels one after the other.
+        runs: number of kernels.
         seconds: duration of one kernel on the whole node.
         pause_s: pause after each kernel.
     """
@@ -79,10 +81,11 @@ def idle_watts(lab: LabDriver) -> dict[str, float]:
 def run_together(lab: LabDriver, loads: dict[str, Load]) -> dict[str, int]:
     """Run jobs side by side; return their ids by name.
 
-    Each job starts once the program of the previous one runs, and kernels begin when all run: the duration
-    of a start depends on the machine, and the attribution rule has less information about it. During a start
-    a second of CPU time costs other joules than in a kernel, and for two jobs that start at once it is
-    briefly unknown which one uses the CPUs.
+    A job starts only when the program of the previous job runs. The compute kernels begin when all
+    programs run. The starts are kept out of the measurement because their duration depends on the
+    machine, and the attribution rule has less information about starts: a second of CPU time costs
+    a different energy than in a kernel. If two jobs started at once, it would also be briefly
+    unknown which of them uses the CPUs.
     """
     folder = Path(tempfile.mkdtemp(prefix="together-", dir=lab.layout.root))
     (folder / "program.py").write_text(PROGRAM)
@@ -115,10 +118,10 @@ def records(lab: LabDriver, ids: dict[str, int]) -> dict[str, dict[str, Any]]:
 def caused(
     recorder: TruthRecorder, job: int, record: dict[str, Any], static_watts: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the true consumption of a job: the energy that it caused up to the end of its record, and its
-    part of the idle power.
+    """Return lower and upper bounds on the true energy of a job, by component.
 
-    Minimum and maximum are the energies in the samples before and after that end.
+    The energy includes the job's part of the idle power. The bounds come from the samples before
+    and after the end of the job's record.
     """
     length_s = record["end"] - record["start"]
     bounds = []
@@ -137,7 +140,10 @@ LOADS = {"big": Load(16, 1, 4), "small": Load(4, 1, 1.2), "asleep": Load(8)}
 
 
 def test_jobs_that_share_a_node_pay_for_what_they_cause(lab: LabDriver, idle_watts):
-    """Other sets of jobs are compared on a virtual clock in lab/test_energy_on_a_virtual_clock."""
+    """Each job on a shared node is charged with the energy that the job causes.
+
+    lab/test_energy_on_a_virtual_clock compares other sets of jobs on a virtual clock.
+    """
     judge(lab, idle_watts, LOADS)
 
 

@@ -22,8 +22,10 @@ def governors(lab: LabDriver) -> dict[int, str]:
 
 
 def cpus_of(lab: LabDriver, job: int) -> set[int]:
-    """Return the kernel's numbers of a job's CPUs: scontrol counts both threads of core 0, then of core 1,
-    and so on.
+    """Return the kernel's numbers of a job's CPUs.
+
+    scontrol numbers CPUs differently: first both threads of core 0, then both of core 1, and so
+    on.
     """
     text = lab.run("scontrol", "-d", "-o", "show", "job", str(job)).stdout
     listed = re.search(r"CPU_IDs=([\d,-]+)", text)

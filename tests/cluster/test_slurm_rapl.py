@@ -41,11 +41,14 @@ CAP_WATTS = 376
 
 @dataclass(frozen=True)
 class Run:
-    """Joules of processors and memory: by sacct, in our records, by the model in the time of each record.
+    """Energy of processors and memory in joules, from sacct, from our records and from the model.
+
+    The model's energy covers the same time as the record.
 
     Attributes:
-        late_joules: energy of the time in which this machine did not run its processes. Slurm's figure goes
-            from its first poll to its last, and misses as much if it polls late.
+        late_joules: tolerance for Slurm's value: energy of the time in which this machine did not
+            run its processes. Slurm counts from its first poll to its last poll, so a late poll
+            misses this energy.
     """
 
     consumed: float
@@ -95,8 +98,9 @@ def _watts_by_slurm(lab: LabDriver, job: int) -> float:
 
 
 def _rapl_joules(label: dict) -> float:
-    """Return the part of our total that RAPL measures: the total also has the rest of the node, from its own
-    meter.
+    """Return the part of the measured total that RAPL measures: CPU and DRAM energy in joules.
+
+    The total also contains the rest of the node, which the node's own meter measures.
     """
     return label["component_joules"]["cpu"] + label["component_joules"]["dram"]
 

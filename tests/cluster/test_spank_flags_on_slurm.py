@@ -116,7 +116,7 @@ def rogue(built, running):
 
 @pytest.fixture(scope="module")
 def running(built):
-    """One cluster for all tests, in a directory that any user may enter, unlike pytest's own."""
+    """One cluster for all tests. Unlike pytest's directories, its directory is open to all users."""
     folder = Path(tempfile.mkdtemp(prefix="senergy-"))
     try:
         folder.chmod(0o755)
@@ -182,7 +182,10 @@ def cluster(running):
 
 
 def of_ours(done):
-    """Return the lines of a command's stderr from our parts; Slurm's own lines report busy nodes."""
+    """Return the lines of a command's stderr that slurm-energy wrote.
+
+    Slurm's own lines, for example about busy nodes, are left out.
+    """
     return [line for line in done.stderr.splitlines() if "energy" in line]
 
 
@@ -460,10 +463,13 @@ LEFT_OUT = "that of the surrounding job is left out: it conflicts with the flags
 )
 @pytest.mark.parametrize("way", ["sbatch", "salloc"])
 def test_inherited_flags_of_an_inner_job_yield_to_its_own(cluster, way, outer, inner, left_out, expected):
-    """The inner job starts a third one, without flags, which inherits the flags in force for the second.
+    """Flags that a job inherits from the submitting job yield to the flags of the job itself.
 
-    The test does not use `sbatch --wait`, which polls after 2, 10 and 42 seconds: one missed poll is too
-    late.
+    The second job submits a third job without flags. The third job inherits the flags in force for
+    the second job.
+
+    The test does not use `sbatch --wait`, which polls after 2, 10 and 42 seconds: one missed poll
+    is too late.
     """
     innermost = cluster.script("true", name="third.sh")
     submit = "sbatch --parsable --output=/dev/null"
@@ -597,7 +603,10 @@ def test_a_gpu_cap_of_a_job_without_gpus_is_a_warning(cluster, way):
 
 
 def test_a_name_that_begins_with_spank_reaches_the_hooks_unchanged(cluster, rogue):
-    """This is why the controller's check must consider both spellings."""
+    """Hooks get a variable named SPANK_... under the same name.
+
+    Therefore the controller's check must consider both spellings, with and without the prefix.
+    """
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
     tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")
     done = cluster.run("srun", tell, ROGUE_NAME="SPANK_ENERGY_CAP", ROGUE_VALUE="321")

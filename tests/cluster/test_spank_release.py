@@ -1,5 +1,6 @@
-"""The C parts on another Slurm release than this machine's: a complete Debian root directory, only on
-request.
+"""Tests of the C parts on another Slurm release than the release on this machine.
+
+The tests use a complete Debian root directory and run only on request.
 """
 
 import os

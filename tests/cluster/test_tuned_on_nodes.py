@@ -43,13 +43,17 @@ class LimitWatch(ReadingThread[tuple[float, ...]]):
 
     @property
     def changes(self) -> int:
-        """Number of different common limits, one after the other."""
+        """Number of times that the power limit common to all GPUs has changed."""
         common = [limits[0] for limits in self.values if len(set(limits)) == 1]
         return sum(one != other for one, other in itertools.pairwise(common))
 
     @property
     def longest_difference_s(self) -> float:
-        """Longest time between two readings with equal limits that enclose a reading with different ones."""
+        """Longest time for which the limits may have differed, in seconds.
+
+        The time is counted from the last reading with equal limits before the difference to the first
+        reading with equal limits after it.
+        """
         longest, equal_s = 0.0, self.readings[0][0]
         different = False
         for time_s, limits in self.readings:

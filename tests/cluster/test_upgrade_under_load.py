@@ -1,8 +1,9 @@
-"""Upgrade from release 0.1 and rolling restarts while 50 jobs start per minute: every record exactly once.
+"""Upgrade from release 0.1 and rolling restarts while 50 jobs start per minute.
 
-The old daemons, plugin and hooks run from `git archive`, on a lab with real Slurm. Nodes are upgraded one by
-one, with senergyctld before or after them, and downgraded again. `make soak` runs it. test_version_skew.py
-and tests/unit/test_earlier_release.py are the quick tests of the same promises.
+Every record is stored exactly once. The old daemons, plugin and hooks run from `git archive`,
+on a lab with real Slurm. Nodes are upgraded one by one, with senergyctld before or after them,
+and downgraded again. `make soak` runs this test. test_version_skew.py and
+tests/unit/test_earlier_release.py are quick tests of the same guarantees.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Submitter(threading.Thread):
 
 
 class Upgrade:
-    """Restarts of daemons as one release or the other."""
+    """Restarts daemons of a lab with the code of the old or of the new release."""
 
     def __init__(self, lab: LabDriver, old: Path) -> None:
         self.lab, self.releases = lab, {"old": old, "new": NEW}
@@ -212,7 +213,7 @@ def test_every_record_arrives_once(order, old_release, monkeypatch, machine):
 
 
 def judge(lab: LabDriver, submitter: Submitter, before: dict) -> None:
-    """Compare Slurm's jobs with the records, and the settings with those before."""
+    """Check that each of Slurm's jobs has its records, and that all settings are as in `before`."""
     jobs = submitter.jobs
     assert submitter.failures == []
     for job_id in jobs:

@@ -1,6 +1,9 @@
-"""senergyd and senergyctld of different releases, as processes with a real munged, killed at random moments.
+"""Processes of senergyd and senergyctld of different releases, killed at random moments.
 
-A release here is this code with another version and another newest schema of records.
+The daemons use a real munged.
+
+To emulate another release, this code runs with a changed version number and a changed newest
+schema of records.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ def release_argv(module: str, release: tuple[str, str, str], file: Path) -> list
 
 
 class ReleasedController(Controller):
-    """A senergyctld of a release."""
+    """A senergyctld of a given release."""
 
     release = OLD
 

@@ -1,9 +1,12 @@
 """Guided fuzzing of the agent's input: agent_input.py TARGET [libFuzzer options].
 
-Targets: `messages`, a line on the socket up to the check of its fields; `hook_environment`, a hook's
-environment up to the request for a policy; `server`, a user's lines up to the response. Each input must give
-a value or one of our errors with one short line. `make fuzz` runs all targets for a while, the test suite a
-bounded number of rounds.
+The targets are:
+- `messages`: a line on the socket, up to the check of its fields;
+- `hook_environment`: the environment of a hook, up to the request for a policy;
+- `server`: the lines of a user, up to the response.
+
+Each input must yield a value, or one of the project's errors with one short line. `make fuzz`
+runs all targets for a while. The test suite runs a bounded number of rounds.
 """
 
 from __future__ import annotations

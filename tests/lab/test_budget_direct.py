@@ -1,4 +1,7 @@
-"""Agents of the budget lab that read the model directly: they report and do the same as senergyd."""
+"""Tests of the agents of the budget lab that read the node model directly.
+
+Their reports and actions must equal those of senergyd.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Size:
-    """Nodes, seconds, jobs, length of periods, faults of each kind, and seconds of the longest kernel."""
+    """Size of a test: nodes, seconds, jobs, period length, faults of each kind, and longest kernel.
+
+    The period length `period_s` and the time of the longest kernel `longest_s` are in seconds.
+    """
 
     nodes: int
     seconds: int
@@ -154,7 +157,10 @@ def test_the_periods_of_each_run_of_a_job_are_its_record(size: Size, run_of: Cal
 
 
 def fill(database: Database, run: Run, seed: int) -> None:
-    """Deliver everything in random batches, a fifth of it twice."""
+    """Store all records and periods of a run in random order and in batches.
+
+    A fifth of the records and of the periods is delivered twice.
+    """
     numbers = random.Random(seed)
     records = run.records + numbers.sample(run.records, len(run.records) // 5)
     periods = run.periods + numbers.sample(run.periods, len(run.periods) // 5)

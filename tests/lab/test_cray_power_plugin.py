@@ -65,7 +65,11 @@ def test_no_room_is_kept_for_the_nodes_of_recent_jobs() -> None:
 
 
 def test_the_unsigned_subtraction_wraps_around() -> None:
-    """A cut of 200 / 3 = 66 W leaves 1002 W, 2 W above the limit; the rest is then nearly 2^32 W."""
+    """The unsigned subtraction in the plugin underflows.
+
+    Three nodes are each cut by 200 / 3 = 66 W. The sum of 1002 W exceeds the limit by 2 W, so the
+    remaining power becomes nearly 2^32 W.
+    """
     assert caps(1000, *(node(400, 370) for _ in range(3)), node(100, 100, 0.0)) == [334, 334, 334, 500]
 
 

@@ -1,4 +1,8 @@
-"""Private database servers of the tests: data survive a crash of the server, nothing survives its owner."""
+"""Tests of the private database servers that other tests use.
+
+The data survive a crash of the server. If the process that started a server is killed, neither
+the server nor its files remain.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], VirtualNode]]:
-    """Return a function that gives the node of a profile; its jobs follow each other."""
+    """Return a function that returns the node of a profile.
+
+    All jobs for one profile run on the same node, one after another.
+    """
     nodes: dict[str, VirtualNode] = {}
 
     def node(profile: str) -> VirtualNode:
@@ -138,7 +141,11 @@ CORES, THREADS = 64, 2
     ids=["two", "three", "full"],
 )
 def test_jobs_that_share_a_node_pay_for_what_they_cause(node_of, loads):
-    """Each load: cores, number of kernels, seconds of one on the whole idle node, pause after each."""
+    """Check the energy of jobs that share a node.
+
+    The load of a job has four values: cores, number of kernels, seconds that one kernel takes on
+    the whole idle node, and pause in seconds after each kernel.
+    """
     node = node_of("xeon-8358")
     idle = idle_watts("xeon-8358")
     loads = {node.new_job_id(): load for load in loads}

@@ -17,7 +17,13 @@ def model_of(driver: str, name: str = "xeon-8358") -> NodeModel:
 
 
 def khz(model: NodeModel, request: FrequencyRequest, busy: float = 1.0) -> int:
-    """Return the frequency of core 0 with these settings at a busy share."""
+    """Return the effective frequency of CPU 0 in kHz.
+
+    Args:
+        model: the node model.
+        request: cpufreq settings for all CPUs.
+        busy: busy share of CPU 0, 0 to 1.
+    """
     model.set_cpufreq_all(request)
     model.set_real_load("program", (0,), busy)
     return model.effective_khz(0)

@@ -127,7 +127,10 @@ def test_the_work_of_a_kernel_is_the_same_under_any_settings(schedule, kernel):
 
 
 def test_a_kernel_stopped_half_way_has_used_half_its_time():
-    """When the clock changes, the remaining work is that left by the old clock."""
+    """A kernel that is stopped half way has used half of its time.
+
+    When the clock changes, the model first subtracts the work that was done at the old clock.
+    """
     profile = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq"})
     seconds = {}
     for frequency in (1500000, 3000000):

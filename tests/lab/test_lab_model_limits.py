@@ -142,7 +142,7 @@ def test_invalid_limits_are_refused():
     )
 )
 def test_the_running_average_never_rises_above_its_limit(schedule):
-    """Except at the minimum frequency, or after the limit was lowered below the average."""
+    """The exceptions are the minimum frequency, and a limit that was lowered below the average."""
     model, limit_watts, works = NodeModel(PROFILE), 200.0, []
     model.set_package_limit(0, "long_term", limit_watts, 1.0, True)
     last = model.package_average_watts(0)

@@ -96,7 +96,10 @@ def test_best_caps_of_training_on_the_rtx_server():
 
 
 def test_bandwidth_needs_fast_cores_only_below_a_knee():
-    """All cores saturate the memory at any clock. A few cores do not, so their bandwidth depends on it."""
+    """Memory bandwidth depends on the clock of the cores only if few cores are busy.
+
+    All cores together saturate the memory at any clock.
+    """
     profile = load_profile("xeon-8358")
     slow = {}
     for cores in (4, 16, 32):

@@ -36,7 +36,10 @@ def test_an_entry_removed_during_assembly_is_skipped(tmp_path: Path, monkeypatch
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts")
 def test_own_files_of_a_node_survive_a_rename_on_the_host(tmp_path: Path):
-    """ldconfig does this with /etc/ld.so.cache, useradd with /etc/passwd."""
+    """A node keeps its own files when the host replaces the files by a rename.
+
+    ldconfig renames /etc/ld.so.cache in this way, useradd renames /etc/passwd.
+    """
     etc, stage = tmp_path / "etc", tmp_path / "stage"
     for folder in (etc / "folder", stage):
         folder.mkdir(parents=True)

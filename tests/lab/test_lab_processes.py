@@ -108,7 +108,7 @@ def test_a_zombie_counts_as_ended():
 
 @pytest.fixture
 def served(tmp_path):
-    """A supervisor without namespaces in a process of its own; return its client."""
+    """Run a supervisor without namespaces in a separate process, and yield its client."""
     path = tmp_path / "supervisor.sock"
     code = (
         "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"

@@ -1,4 +1,8 @@
-"""Programs of several phases: progress, host work that a CPU setting slows, steady state against a run."""
+"""Emulated programs with several phases.
+
+The tests check their progress, host work that a lower CPU frequency slows down, and that the
+computed steady state equals a simulated run.
+"""
 
 import pytest
 

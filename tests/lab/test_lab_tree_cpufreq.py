@@ -161,7 +161,11 @@ def test_passive_drivers_have_no_preference(driver):
 
 
 def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_governor():
-    """kernel, intel_pstate.c: both drivers have hwp_cpufreq_attrs, and only the active one rejects values."""
+    """The passive driver of Intel accepts an energy preference under any governor.
+
+    Both drivers have the attributes hwp_cpufreq_attrs, and only the active driver rejects values.
+    Source: kernel, intel_pstate.c.
+    """
     node = bench("intel_cpufreq")
     epp = node.policy("energy_performance_preference")
     assert node.read(epp) == "balance_performance"
@@ -173,7 +177,10 @@ def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_gover
 
 
 def test_active_amd_offers_one_preference_under_governor_performance():
-    """kernel, amd-pstate.c: show_energy_performance_available_preferences."""
+    """AMD's active driver offers one preference under the governor `performance`.
+
+    Source: kernel, amd-pstate.c: show_energy_performance_available_preferences.
+    """
     node = bench("amd-pstate-epp")
     offered = node.policy("energy_performance_available_preferences")
     node.write(node.policy("scaling_governor"), "powersave")
@@ -201,7 +208,10 @@ def test_cppc_begins_without_boost_and_has_neither_table_nor_mode():
 
 
 def test_switching_amd_pstate_goes_through_all_three_modes():
-    """kernel, Documentation/admin-guide/pm/amd-pstate.rst, `status`."""
+    """The modes of amd_pstate behave as the kernel documents them for the file `status`.
+
+    Source: Documentation/admin-guide/pm/amd-pstate.rst.
+    """
     node = bench("amd-pstate-epp")
     status = f"{CPUFREQ.removesuffix('/cpufreq')}/amd_pstate/status"
     assert node.read(status) == "active"

@@ -56,7 +56,10 @@ def plain(tree: Tree, root: Path, path: str = "/") -> Path:
 
 
 def meters(node: Bench, root: Path) -> Path:
-    """Write only the files of counters and meters, because those of 128 CPUs take seconds."""
+    """Write only those files of the node that describe counters and meters, and return their root.
+
+    Writing the files of all 128 CPUs would take seconds.
+    """
     paths = [
         "/proc/cpuinfo",
         "/sys/class",
@@ -142,7 +145,10 @@ def joules(node: Bench, component: str) -> float:
 
 
 def test_dies_of_an_intel_package_have_zones_that_add_up(tmp_path: Path) -> None:
-    """kernel, intel_rapl_common.c, rapl_add_package: `package-%d-die-%d` with several dies."""
+    """The kernel names the zones of several dies `package-%d-die-%d`.
+
+    Source: kernel, intel_rapl_common.c, rapl_add_package.
+    """
     node = Bench("xeon-8358", rapl__dies=2, rapl__psys=True)
     names = ("package-0-die-0", "package-0-die-1", "package-1-die-0", "package-1-die-1")
     before = {part: joules(node, part) for part in ("cpu", "dram")}
@@ -181,7 +187,10 @@ def test_dies_of_an_amd_socket_show_its_register(tmp_path: Path) -> None:
 
 
 def test_amd_energy_shows_cores_and_nodes_where_powercap_does_not(tmp_path: Path) -> None:
-    """kernel, amd_energy.c: `sockets = num_possible_nodes()`, so four entries for one package here."""
+    """Four NUMA nodes give four entries for one package here.
+
+    Source: kernel, amd_energy.c: `sockets = num_possible_nodes()`.
+    """
     node = Bench(EPYC, rapl__amd_energy=True, cpu__numa_nodes=4)
     node.wait(10)
     root = meters(node, tmp_path)
@@ -226,7 +235,11 @@ def test_a_node_can_have_no_meter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("profile", "dimms"), [(EPYC, 8), ("xeon-8358", 16)])
 def test_the_table_of_memory_modules_is_the_profile_s(tmp_path: Path, profile: str, dimms: int) -> None:
-    """DMTF DSP0134: the bytes of the entry point add up to 0, and it holds the table's length."""
+    """The SMBIOS table lists the memory modules of the profile.
+
+    Per DMTF DSP0134, the bytes of the entry point add up to 0. The entry point contains the length
+    of the table.
+    """
     node = Bench(profile, memory__dmi=True)
     memory = node.realtime_model.profile.memory
     root = meters(node, tmp_path)

@@ -20,7 +20,7 @@ MON = f"{ROOT}/mon_groups"
 
 
 class Resctrl:
-    """The files, with processes in a folder."""
+    """The emulated resctrl file tree, with the files of its processes in a folder."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         settings = {"num_rmids": 4, **settings}

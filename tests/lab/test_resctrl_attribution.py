@@ -21,7 +21,7 @@ PROFILE = "xeon-8358"
 
 
 class Lab:
-    """A node whose jobs follow each other, with the truth of each."""
+    """A node whose jobs follow each other. The true energy of each job is known from the model."""
 
     def __init__(self, folder: Path, overrides: dict[str, Any], profile: str = PROFILE) -> None:
         self.profile = load_profile(profile, overrides)
@@ -100,7 +100,10 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Lab]]:
-    """Return a function that gives the lab with some properties; its jobs follow each other."""
+    """Return a function that returns the lab with given properties.
+
+    Labs with equal properties are created only once. The jobs in a lab follow each other.
+    """
     labs: dict[str, Lab] = {}
 
     def lab(**overrides: Any) -> Lab:
@@ -308,7 +311,7 @@ HELD_OUT: Sequence[tuple[str, str, str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("profile", "one", "other"), HELD_OUT)
 def test_memory_energy_on_unknown_hardware(tmp_path: Path, profile: str, one: str, other: str) -> None:
-    """Profiles and pairs that were not used during development."""
+    """Memory energy is attributed on hardware and for pairs of programs not used in development."""
     lab = Lab(tmp_path, MONITORED, profile)
     try:
         lab.node.wait(2)

@@ -56,7 +56,7 @@ class Trial:
                 run.finish(result)
 
     def copy(self, folder: Path) -> "Trial":
-        """Return the same trial in another directory, which saves its baseline."""
+        """Copy the trial to another directory, so that the baseline need not be simulated again."""
         made = copy(self)
         shutil.copytree(self.site.path.parent, folder, dirs_exist_ok=True)
         made.site = SiteDirectory(folder / "site")

@@ -1,7 +1,8 @@
-"""Faults of an emulated cluster at its power limit: the true power at 10 Hz stays below the limit.
+"""Faults of an emulated cluster at its power limit: the true power (10 Hz) stays below the limit.
 
-The agents' job managers and the controller's engine are the product's. Jobs arrive faster than they end. The
-power of the parts without a limit is configured, because what the engine learns of it lags behind.
+The test uses the agents' job managers and the controller's engine of the product. Jobs arrive
+faster than they end. The power of the parts without a limit is configured, because the engine
+learns this power with a delay.
 """
 
 from __future__ import annotations

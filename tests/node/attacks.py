@@ -89,7 +89,11 @@ class Attacker:
         return self.keep(CONNECTIONS, b'{"op":"status"}\n' * 200, 0.1)
 
     def keep(self, most: int, data: bytes, again_s: float) -> dict[str, Any]:
-        """Keep connections open; send on each at once, and every `again_s` one byte or everything again."""
+        """Keep up to `most` connections open, and send `data` on each new connection at once.
+
+        Every `again_s` seconds, send again on all connections: one byte, or `data` if `again_s` is
+        below 1.
+        """
         held: list[socket.socket] = []
         opened, last = 0, time.monotonic()
         while self.goes_on:
@@ -144,7 +148,7 @@ def send(connection: socket.socket, data: bytes) -> None:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Return whether the other end is closed, without reading."""
+    """Return whether the peer has closed the connection, without reading data."""
     events = select.poll()
     events.register(connection, select.POLLRDHUP)
     if not events.poll(0):

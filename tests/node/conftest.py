@@ -12,7 +12,7 @@ from lab_node import LabNode, start_nodes
 
 @pytest.fixture(scope="session")
 def machine() -> None:
-    """Skip with a reason where emulated nodes are not possible."""
+    """Skip the tests with a reason if this machine cannot run emulated nodes."""
     if os.geteuid() != 0:
         pytest.skip("emulated nodes need root")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):

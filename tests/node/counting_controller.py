@@ -14,13 +14,13 @@ from slurm_energy.records import EnergyRecord
 
 
 class CountingController:
-    """Listens on a loopback port from construction to `close`.
+    """Controller that listens on a loopback port from construction to `close` and counts deliveries.
 
     Attributes:
-        records: by record id, as delivered last.
+        records: the last delivered record for each record id.
         deliveries: number of deliveries by record id.
         available: while cleared, each request is answered with 503 and nothing is accepted.
-        decision: response to the polls about power; None: 404.
+        decision: response to the polls about power. If None, a poll is answered with 404.
         polls: polls about power so far; the list is emptied by the test.
     """
 

@@ -31,7 +31,10 @@ _GPU_LIMIT_AT, _GPU_PERSISTENCE_AT = 28, 60
 
 
 class CrashingAgent(NodeAgent):
-    """Starts fast, from a launcher inside the node, and delivers to a controller that counts."""
+    """A senergyd that starts fast, because a launcher inside the node forks it.
+
+    The agent delivers to a controller that counts the deliveries.
+    """
 
     def __init__(self, node: LabNode, extra: str = "") -> None:
         super().__init__(node, sampling_hz=20.0, extra=extra)
@@ -87,7 +90,7 @@ class CrashingAgent(NodeAgent):
         self._launcher.stdin.flush()
 
     def is_dead(self) -> bool:
-        """Return whether senergyd has ended since the last start, once per end."""
+        """Return whether senergyd has ended since the last start. Return true only once for each end."""
         assert self._launcher.stdout
         ready, _, _ = select.select([self._launcher.stdout], [], [], 0)
         if ready:
@@ -95,7 +98,10 @@ class CrashingAgent(NodeAgent):
         return bool(ready)
 
     def revive(self, *, dead: bool = False) -> bool:
-        """Restart it if it has died, and return whether it had; its journal must be readable."""
+        """Restart senergyd if it has died, and return whether it was restarted.
+
+        Its settings journal must be readable. `dead` states that senergyd is known to be dead.
+        """
         if not dead:
             if not self.is_dead():
                 return False
@@ -147,7 +153,7 @@ class CrashingAgent(NodeAgent):
         _TAMPERING.pack_into(self._tampering, 0, calls, 0, self._clock_offset_s)
 
     def step_clock(self, seconds: int) -> None:
-        """Step its wall clock; the kernel's own clock and the boot clock continue."""
+        """Step the wall clock of the agent. The kernel's own clock and the boot clock continue unchanged."""
         self._clock_offset_s += seconds
         self.arm(0)
 
@@ -173,9 +179,10 @@ class CrashingAgent(NodeAgent):
         return [entry["key"] for entry in data["entries"]]
 
     def left(self) -> list[str]:
-        """Return deferred messages and the content of the state directory except lock and accounts.
+        """Return the files that are left of unfinished work: deferred messages and state files.
 
-        Periods of the node's energy are not pending work of a job: their delivery may wait 30 s.
+        The files for lock, accounts and boot id are ignored. Periods of the node's energy are ignored
+        too, because their delivery may wait 30 s and is not pending work of a job.
         """
         deferred, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
         stays = ("lock", "accounts.json", "boot_id")

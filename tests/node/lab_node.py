@@ -100,12 +100,12 @@ class LabNode:
         return done.stdout
 
     def python(self, program: str, uid: int = 0) -> str:
-        """Run a Python program inside, with the NVML stub on the library path."""
+        """Run a Python program inside the node, with the NVML stub on the library path."""
         build_nvml(self.libraries)
         return self.output(sys.executable, "-c", program, uid=uid)
 
     def file(self, path: str) -> Path:
-        """Return the path of an emulated file outside the node."""
+        """Return the path of an emulated file as processes outside the emulated node see it."""
         return self.tree / path.lstrip("/")
 
     def read(self, path: str) -> str:

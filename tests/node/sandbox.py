@@ -34,7 +34,10 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 
 def group(name: str) -> set[str]:
-    """Return the system calls of a name or of a group, with the groups in it."""
+    """Return the system calls of a group of systemd, including nested groups.
+
+    For the name of a system call, return this name.
+    """
     if not name.startswith("@"):
         return {name}
     command = ["systemd-analyze", "syscall-filter", name]
@@ -44,7 +47,11 @@ def group(name: str) -> set[str]:
 
 
 def allowed(filters: list[str]) -> set[str]:
-    """Apply the lines in order; the first one makes it a list of allowed calls."""
+    """Return the system calls that the SystemCallFilter lines allow.
+
+    The lines are applied in order. The result starts with the calls of the group `@default`. Lines
+    that begin with `~` remove calls; other lines add calls.
+    """
     found = group("@default")
     for line in filters:
         calls = set().union(*(group(word) for word in line.removeprefix("~").split()))

@@ -112,7 +112,10 @@ def test_a_prolog_does_not_wait_for_a_stopped_senergyd_and_the_record_says_so(
 def test_a_job_while_senergyd_sleeps_has_a_record_without_energy(
     started: Callable[..., CrashingAgent],
 ) -> None:
-    """Its messages also wait in the socket, and must not begin the job again."""
+    """A job that begins and ends while senergyd is stopped gets a record without energy.
+
+    The messages about the job also wait in the socket. They must not begin the job again.
+    """
     agent = started()
     before = agent.settings()
     agent.pause()

@@ -1,4 +1,7 @@
-"""Two jobs on the halves of a node: independent programs show the own and the shared settings."""
+"""Two jobs that each use half of a node.
+
+Independent programs show the settings of each job, and the settings that both jobs share.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class SharedAgent(NodeAgent):
 
 
 def wait_for(look, expected) -> None:
-    """Wait for settings of CPUs, which follow the response to a step."""
+    """Wait until `look` returns the expected settings, which change after the response to a step."""
     deadline = time.monotonic() + 60
     while (found := look()) != expected:
         assert time.monotonic() < deadline, found

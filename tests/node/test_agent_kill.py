@@ -1,9 +1,14 @@
-"""kill -9 of senergyd at any instant: no setting stays, no record is lost or doubled, no joule invented.
+"""kill -9 of senergyd at any instant: all settings and records stay correct.
 
-A round runs one to three jobs, kills senergyd at least once and restarts it. Half of the kills happen after a
-random time, half before a random change of a file. `SENERGY_KILL_ROUNDS` sets the number of rounds (from 300
-on, every change of a begin and an end is tested as well), `SENERGY_KILL_SEED` another random sequence,
-`SENERGY_KILL_ONLY` a single round of it.
+No setting stays, no record is lost or doubled, and no energy is invented. A round runs one to
+three jobs, kills senergyd at least once and restarts it. Half of the kills happen at a random
+time, the other half before a random change of a file. These environment variables control the
+test:
+
+- `SENERGY_KILL_ROUNDS`: number of rounds. From 300 on, a kill before every file change of a
+  begin and an end is also tested.
+- `SENERGY_KILL_SEED`: seed of the random sequence.
+- `SENERGY_KILL_ONLY`: number of the only round to run.
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ class Job:
 
 
 class Round:
-    """Runs jobs against a senergyd that dies on the way, and checks the state afterwards."""
+    """Runs jobs while senergyd is killed at random times, and checks the state afterwards."""
 
     usual: ClassVar[dict[tuple[str, str], tuple[int, float]]] = {}
     """Changes and seconds of operations by kind and policy, as measured where senergyd lived on."""
@@ -110,7 +115,7 @@ class Round:
         return Job(job_id, cores, env, by_hook=HOOK.exists() and self.chance.random() < 0.3)
 
     def _acts(self) -> list[tuple[str, Job, str]]:
-        """Return the actions: each job's in its own order, mixed with those of the other jobs."""
+        """Return the actions of all jobs in a random order. The actions of one job keep their order."""
         queues = []
         for job in self.jobs:
             acts = [("begin", job, ""), ("sample", job, ""), ("end", job, "")]
@@ -128,7 +133,10 @@ class Round:
         return mixed
 
     def _condemn(self, kind: str, policy: str) -> None:
-        """Make senergyd die during the next action, by time or by count."""
+        """Arrange that senergyd is killed during the next action.
+
+        The kill happens at random either before a given change or after a random delay.
+        """
         changes, seconds = self.usual.get((kind, policy), (CHANGES[kind], SECONDS[kind]))
         if self.chance.random() < 0.5:
             calls = self.chance.randint(1, max(1, changes))
@@ -181,7 +189,11 @@ class Round:
         self._ask(op="energy", job_id=job.job_id, fresh=True)
 
     def _ask(self, **message: Any) -> dict[str, Any] | None:
-        """Send a request; None if senergyd died during it, in which case it runs again now."""
+        """Send a request and return the response.
+
+        The result is None if senergyd died during the request. In this case senergyd has been
+        restarted.
+        """
         try:
             return self.agent.ask(**message)
         except (OSError, ValueError):
@@ -348,7 +360,10 @@ def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None
 
 
 def _changes_of(agent: CrashingAgent, operation: str, env: dict[str, str], job_id: int) -> int:
-    """Return the number of file changes of senergyd in an operation, until it has no pending work."""
+    """Return the number of file changes that senergyd makes in an operation (`begin` or `end`).
+
+    For `end`, the changes are counted until senergyd has no pending work.
+    """
     counts = {}
     for each in ("begin", "end"):
         agent.arm(0)

@@ -23,7 +23,10 @@ INTERVAL_S = 1.0
 
 @contextmanager
 def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
-    """Run a kernel that began earlier, so that slow meters show its power, and that continues."""
+    """Context manager that runs a kernel during the whole `with` block.
+
+    The kernel starts before the block, so that slow meters already show its power.
+    """
     run = f"run_kernel({str(agent.node.socket)!r}, 'gemm', {device!r}, full_speed_s=600.0)"
     load = subprocess.Popen([sys.executable, "-c", f"from slurm_energy_lab.client import *\n{run}"])
     try:
@@ -44,7 +47,11 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def measured(agent: NodeAgent, device: str) -> tuple[EnergyRecord, float, float]:
-    """Return the record of a job of six seconds, and the model's joules of the node in it and around it."""
+    """Return the record of a job of six seconds, and two energies of the node by the model in joules.
+
+    The first energy covers a time within the job. The second one covers a time that includes the
+    whole job.
+    """
     eventually(lambda: agent.ask(op="status")["watts"]["node"])  # the meter has a value
     with steady_load(agent, device):
         moments = [agent.truth()]

@@ -36,9 +36,11 @@ def energy(record) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Truth:
-    """The model's integrals by component: inside the job, and from before its begin until after its end.
+    """Bounds of the energy of a record, by component, from the model's integrals.
 
-    The energy of a record lies between them, however long the test, senergyd or the emulator is delayed.
+    The lower bound `least` is the energy inside the job. The upper bound `most` is the energy from
+    before the job's begin until after its end. The energy of a record lies between the bounds,
+    however long the test, senergyd or the emulator is delayed.
     """
 
     least: dict[str, float]
@@ -51,7 +53,7 @@ class Truth:
 
 
 def measured_job(agent: NodeAgent, work, **flags: str) -> tuple[EnergyRecord, Truth]:
-    """Run `work` as a job; return its record and the truth."""
+    """Run `work` as a job. Return the job's record and the bounds of its true energy."""
     earlier = agent.record_ids()
     moments = [agent.truth()]
     agent.begin(1, **flags)
@@ -74,7 +76,7 @@ class Failure:
     """Counters that fail for a second; senergyd notices both the failure and the return.
 
     Attributes:
-        most_s: seconds between a reading before and one after it.
+        most_s: seconds from a reading before the failure to a reading after it.
     """
 
     def __init__(self, agent: NodeAgent, path: str, counters: int) -> None:
@@ -131,7 +133,7 @@ def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(
 
 
 def test_a_counter_that_wraps_too_often_for_any_rate_is_uncertain(started):
-    """4 J of range: a package wraps every 10 ms under load."""
+    """An energy counter with a range of 4 J wraps every 10 ms under load."""
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=29", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 4))
     assert record.uncertain_seconds > 0.7 * record.elapsed_s

@@ -1,4 +1,7 @@
-"""kill -9 of senergyd under a power budget: no limit above the ceilings, at last the original settings."""
+"""kill -9 of senergyd under a power budget.
+
+No limit may exceed its ceiling, and at the end the original settings must be restored.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class BudgetAgent(CrashingAgent):
         self.controller.decision = NodeDecision(number, limits, safe, start, lease_s, 0.1)
 
     def wait_for_poll(self, fits: Callable[[NodePoll], bool], *, or_death: bool = False) -> bool:
-        """Wait for a poll that fits; False if senergyd died before."""
+        """Wait for a poll that `fits` accepts, and return True.
+
+        With `or_death`, return False as soon as senergyd has died.
+        """
         deadline = time.monotonic() + PATIENCE_S
         self.controller.polls.clear()
         while not any(fits(poll) for poll in list(self.controller.polls)):

@@ -44,7 +44,10 @@ def xeon(emulate) -> LabNode:
 
 @pytest.fixture(scope="module")
 def client(emulate) -> LabNode:
-    """A node with the interfaces of client processors; zeus and pyJoules read psys as a package."""
+    """Start an emulated node with the RAPL interfaces of a client processor: psys and MMIO.
+
+    zeus and pyJoules treat the psys zone as a package.
+    """
     return emulate("xeon-8358", "--set", "rapl.psys=true", "--set", "rapl.mmio=true")
 
 
@@ -207,7 +210,11 @@ def differences(node: LabNode, measured: Measured) -> list[str]:
 
 
 def compare_energy(node: LabNode, judge: Callable[[], Measured]) -> None:
-    """Compare up to three times: these programs miss a delay between clock and counter."""
+    """Compare the energy up to three times, until the values agree.
+
+    A single comparison may fail, because the judging programs do not notice a delay between clock
+    and counter.
+    """
     for _ in range(3):
         if not (found := differences(node, judge())):
             return
@@ -243,7 +250,7 @@ def test_pyjoules_measures_the_same_power(node):
 
 
 def test_energy_between_two_reports_is_what_the_node_used(xeon):
-    """The doctor's readings enclose those of a program that only reads the file."""
+    """The doctor's energy readings before and after a program's read of the file enclose its value."""
     path = f"{RAPL}/intel-rapl:0/energy_uj"
 
     def readings() -> tuple[int, int]:
@@ -362,7 +369,10 @@ def test_sushy_reads_the_same_node_power(xeon, tmp_path):
 
 
 def test_memory_without_a_counter_is_modelled_from_the_firmware_s_table(epyc):
-    """thesis, Eq. 4.1 and 4.2: 8 modules of 64 GiB, by the share of memory in use."""
+    """The power of memory follows from its modules and their use: thesis, Eq. 4.1 and 4.2.
+
+    The node has 8 modules of 64 GiB.
+    """
     (counter,) = [c for c in doctor(epyc)["counters"] if c["component"] == "dram"]
     assert (counter["source"], counter["quality"]) == ("model:dram", "modelled")
     least, most = (model_watts([64 << 30] * 8, share) for share in (0.0, 1.0))

@@ -52,7 +52,10 @@ def agent(emulate) -> Iterator[NodeAgent]:
 
 @pytest.fixture
 def unharmed(agent: NodeAgent) -> Iterator[None]:
-    """After a test: settings and job are unchanged, memory is bounded, root gets its response."""
+    """Check after a test that settings and job are unchanged, and memory is bounded.
+
+    root must still get its response.
+    """
     before = agent.settings()
     yield
     assert agent.settings() == before
@@ -125,7 +128,11 @@ crafted = (texts | doubled | truncated | nested | long).map(lambda text: text.en
 
 
 def craft(wanted: int) -> list[bytes]:
-    """Return lines: a fifth from the strategies, the others by mutation of those."""
+    """Return `wanted` crafted input lines without line breaks.
+
+    A fifth of the lines is drawn from the hypothesis strategies. The other lines are random
+    mutations of earlier lines.
+    """
     lines: list[bytes] = []
 
     @settings(
@@ -237,7 +244,10 @@ print(len(failures))
 
 
 def test_what_was_planted_in_the_spool_is_neither_followed_nor_waited_for(emulate, tmp_path: Path) -> None:
-    """As after a time in which other users could write to the state directory."""
+    """Links and pipes in the spool and session directories are neither followed nor waited for.
+
+    Other users may have planted them if they could write to the state directory for some time.
+    """
     agent = NodeAgent(emulate("epyc-7513-a100"))
     secret = tmp_path / "secret"
     secret.write_text('{"root": "only"}')

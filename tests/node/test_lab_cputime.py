@@ -40,7 +40,7 @@ def node(emulate: Callable[..., LabNode]) -> LabNode:
 
 
 def seen(node: LabNode, groups: Sequence[str] = ()) -> dict:
-    """Return the CPU times, in nanoseconds, and their sources that our code reads as a process of job 7.
+    """Return CPU times in nanoseconds and their sources, as read by a process of job 7.
 
     Args:
         node: the node in which the reader runs.
@@ -80,7 +80,11 @@ def test_procps_reads_the_same(node):
 
 
 def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
-    """In a node, a process's own control group counts real CPU time, the job's group emulated CPU time."""
+    """A control group of a real program is not taken for the control group of a Slurm job.
+
+    In a node, the program's own control group counts real CPU time. The control group of a job
+    counts emulated CPU time.
+    """
     group = f"senergy-test-{os.getpid()}"
     node = LabNode(place, "xeon-8358", "--cgroup", f"{group}/n1").start()
     try:
@@ -112,7 +116,10 @@ def used(node: LabNode) -> float:
 
 @pytest.mark.skipif(not UNIFIED.is_dir(), reason="needs version 2 beside version 1 to play version 2 alone")
 def test_a_machine_with_version_2_alone(node):
-    """/sys/fs/cgroup is then a cgroup2 mount itself, in which new mount points cannot be created."""
+    """On a machine with cgroup version 2 alone, /sys/fs/cgroup is itself a cgroup2 mount.
+
+    New mount points cannot be created in this mount.
+    """
     client.run_kernel(node.socket, "gemm", cpus=[0], full_speed_s=0.01, job_id=7)
     group = UNIFIED / f"senergy-test-{os.getpid()}"
     group.mkdir()

@@ -100,7 +100,10 @@ def test_energy_follows_the_model_and_a_kernel_raises_power(node):
         return client.truth(node.socket)["energy_joules"]["gpu[0]"]
 
     def shown() -> tuple[float, float, float]:
-        """Return the stub's value, and the exact values before and after, because Python starts slowly."""
+        """Return the stub's energy between two exact values of the model, read before and after.
+
+        The exact values are bounds, because the start of Python takes time.
+        """
         before = true()
         return ask(node, "n.nvmlDeviceGetTotalEnergyConsumption(g)") / 1000, before, true()
 
@@ -180,7 +183,7 @@ STATED = {
 
 @pytest.mark.parametrize("profile", ["xeon-h100", "epyc-7513-a100"])
 def test_the_signals_of_a_program_are_read_through_nvml(emulate, profile):
-    """GPM on Hopper, counters of throttling and NVLink and a sample of PCIe on older GPUs."""
+    """Hopper supports GPM; older GPUs have throttling and NVLink counters and sampled PCIe traffic."""
     emulated = emulate(profile)
     kernel = {"op": "kernel", "kernel": "gemm", "device": "gpu", "gpus": [0], "full_speed_s": 600.0}
     with socket.socket(socket.AF_UNIX) as connection:  # its end cancels the kernel

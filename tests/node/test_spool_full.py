@@ -37,7 +37,10 @@ def trace(kilobytes: int) -> dict[str, object]:
 
 
 def said(caplog: pytest.LogCaptureFixture, least: int = logging.WARNING) -> list[str]:
-    """Return the agent's log records; threads of other tests may log as well."""
+    """Return the messages that the agent logged at level `least` or above.
+
+    Messages of other modules are left out, because threads of other tests may log as well.
+    """
     ours = [entry for entry in caplog.records if entry.name.startswith("slurm_energy.agent")]
     return [entry.message for entry in ours if entry.levelno >= least]
 

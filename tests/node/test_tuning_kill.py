@@ -1,4 +1,7 @@
-"""kill -9 of senergyd during a search: the originals return, at the next start and at the end of the job."""
+"""kill -9 of senergyd during a search for an operating point.
+
+The original settings must be restored at the next start of senergyd and at the end of the job.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_the_controller_serves_inside_its_unit_s_limits(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_felt(tmp_path: Path) -> None:
-    """A forbidden system call does fail in the sandbox, so the test above would notice it."""
+    """A forbidden system call fails in the sandbox, so the previous test can detect such a call."""
     unit = tmp_path / "senergyd.service"
     unit.write_text(render(find("senergyd.service"), {}, lambda *_values: None))
     program = "import os\ntry:\n os.chown('.', 0, 0)\nexcept PermissionError: print('refused')"

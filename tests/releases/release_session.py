@@ -94,7 +94,7 @@ class Session:
         )
 
     def use_power(self, seconds: float) -> None:
-        """Count 100 W per package."""
+        """Advance the energy counter of each CPU package as if the package drew 100 W for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for zone in PACKAGES:
@@ -175,7 +175,7 @@ class Session:
         self.keep_hook_message()
 
     def keep_hook_message(self):
-        """Record what the hook sends, and what it leaves for an absent senergyd."""
+        """Record the hook's message to senergyd, and the file that the hook writes if senergyd is absent."""
         hook = self.work / "senergy-hook"
         subprocess.run(
             ["make", "-s", "-C", str(self.code / "prolog_epilog"), "DEFAULTS_FILE=/nonexistent"], check=True
@@ -199,7 +199,7 @@ class Session:
         Path(f"{self.socket}.root").unlink()
 
     def deliver(self, munge_socket):
-        """Start senergyctld, deliver what is spooled, and send every request."""
+        """Start senergyctld, deliver the spooled records, and send every kind of request."""
         log = (self.work / "log").open("ab")
         argv = [sys.executable, "-P", "-m", "slurm_energy.controller.main", "--config", str(self.file)]
         controller = subprocess.Popen(argv, stdout=log, stderr=log)
@@ -279,7 +279,10 @@ class Session:
 
 
 def _uncommented(lines):
-    """Yield the lines of the example file with every key set, but of exclusive keys the first only."""
+    """Yield the lines of the example file with every key set.
+
+    Of keys that exclude each other, only the first key is set.
+    """
     for line in lines:
         is_key = line.startswith("#") and not line.startswith("# ")
         yield line[1:] if is_key else line

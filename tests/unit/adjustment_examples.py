@@ -35,7 +35,7 @@ _ELAPSED_S = 1800.0
 
 
 class _Hosts:
-    """Addresses of nodes: every agent speaks for its node."""
+    """Stub of the check of node addresses: every sender may report for every node."""
 
     async def verdicts(self, nodes, sender, mode):
         return dict.fromkeys(nodes, Verdict.ALLOWED)
@@ -95,7 +95,7 @@ class Site:
         return (await self.routes.values(query, SENDER))["values"]
 
     def end(self, job_id, shape, rights=ALICE, *, policy="monitor", state="COMPLETED"):
-        """End a job that ran as `shape`, and deliver its record with what was observed."""
+        """End a job that ran as `shape`. Deliver its record, power trace and observation."""
         del self.jobs[job_id]
         observation = observe(shape, Random(job_id), start_s=self.now)
         observation = replace(observation, context=replace(observation.context, state=state, job_id=job_id))
@@ -124,7 +124,10 @@ class Site:
             run_history.store_finished_runs(connection, self.now)
 
     async def run(self, shape_of, *names, rights=ALICE, **options):
-        """Run a job whose program requests values by name; `shape_of` returns its shape for them."""
+        """Run a job whose program requests the values `names`, and return its job id and these values.
+
+        The function `shape_of` returns the shape of the run for the received values.
+        """
         job_id = self.begin(rights)
         values = await self.request(job_id, *names) if names else {}
         self.end(
@@ -139,12 +142,12 @@ class Site:
 
 
 def with_workers(values):
-    """Return the shape of a run that uses the values it gets."""
+    """Return the shape of a run that uses the given adjusted values."""
     return slow_loader(values.get("workers", 1))
 
 
 def without_effect(values):
-    """Return the shape of a run that more workers do not make faster, and that reports their number."""
+    """Return a run of a slow loader with one worker, independent of the adjusted `values`."""
     shape = slow_loader(1)
     if "workers" in values:
         shape.loop.workers = 1

@@ -51,7 +51,7 @@ def site() -> BudgetObject:
 
 
 def row() -> BudgetObject:
-    """Return the state of a budget of nodes whose signal is lost, and of which nothing is known."""
+    """Return a budget of a set of nodes whose limit signal is lost and whose power is unknown."""
     return {
         **site(),
         "name": "row-1",

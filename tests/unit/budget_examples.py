@@ -12,7 +12,10 @@ LEVELS = 6
 
 
 def groups(count: int, **columns: Any) -> PowerGroups:
-    """Groups with limits from 100 W to 400 W whose speed is the square root of the limit, unless stated."""
+    """Return groups of devices with limits from 100 W to 400 W; `columns` replaces default columns.
+
+    By default, the speed of a group is the square root of the limit relative to the power draw.
+    """
     values: dict[str, Any] = {
         "job_id": np.arange(count) + 1,
         "devices": np.ones(count, np.int64),

@@ -24,7 +24,8 @@ class FakeNode:
         gpus: number of GPUs.
         demand: power that the jobs want by device; a device without an entry is idle.
         jobs: jobs by device.
-        lowest: power below which no limit brings a device; others reach their lowest limit.
+        lowest: lowest power that a power limit can enforce, by device. A device without an entry
+            can be limited to its minimum power limit.
     """
 
     name: str
@@ -123,7 +124,12 @@ class FakeCluster:
         return sum(node.power for node in self.nodes)
 
     def announce(self, **accounts: int) -> None:
-        """Set the running jobs of Slurm: those on the nodes, with the accounts given by `account=job_id`."""
+        """Announce the jobs on the nodes to the engine as the running jobs of Slurm.
+
+        Args:
+            **accounts: job id by name of the account to which the job belongs. Jobs that are not given
+                belong to the account `other`.
+        """
         of_job = {job: account for account, job in accounts.items()}
         jobs: dict[int, BudgetedJob] = {}
         for node in self.nodes:
@@ -135,7 +141,7 @@ class FakeCluster:
         self.engine.set_jobs(jobs)
 
     def step(self, seconds: int = 1) -> list[float]:
-        """Let nodes poll and the engine decide once per second; return the power after each."""
+        """Let nodes poll and the engine decide once per second; return the power after each second."""
         powers = []
         for _ in range(seconds):
             self.now_s += 1.0

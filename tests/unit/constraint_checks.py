@@ -225,7 +225,10 @@ class BruteForce:
         )
 
     def check_pending(self, now_s, runs):
-        """Check that the first job that may start does not wait, and note until when it waits at most."""
+        """Check that the first waiting job that limits and reservations permit does not fit now.
+
+        With backfill, also store the latest start that is promised to the first waiting job.
+        """
         jobs = [run[0] for run in runs]
         waiting = sorted(self.simulation._pending, key=self.priority)
         eligible = [
@@ -254,7 +257,10 @@ class BruteForce:
 
 
 class ResourceChecks(BruteForce):
-    """Checks of running jobs that have two shapes, on nodes that fail or are off, with interruptions."""
+    """Checks of random simulations in which each job has two shapes.
+
+    Nodes may fail or be off, and jobs may be interrupted.
+    """
 
     def __init__(self, seed, discipline, policy_name):
         random = np.random.default_rng([seed, 1])
@@ -328,7 +334,10 @@ class ResourceChecks(BruteForce):
 
 
 def check_case(seed, discipline, *, priorities=True):
-    """Simulate a random case, check every event, and return the result with the brute force."""
+    """Simulate a random case and check every event.
+
+    Return the result of the simulation, and the `BruteForce` that checked the events.
+    """
     kinds, constraints, jobs = random_case(seed, priorities=priorities)
     force = BruteForce(kinds, constraints, jobs, discipline)
     return force.simulation.run(), force

@@ -96,12 +96,15 @@ class Tree:
         return self.get(f"sys/devices/system/cpu/cpufreq/policy{number}/{name}")
 
     def open_files(self) -> int:
-        """Return how many of its files this process has open; others come and go."""
+        """Return the number of files of this tree that this process has open.
+
+        Files outside the tree are not counted, because their number changes at any time.
+        """
         inside = self.root.resolve()
         return sum(inside in link.resolve().parents for link in Path("/proc/self/fd").iterdir())
 
     def snapshot(self) -> dict[str, str]:
-        """Return every file that a setting may change."""
+        """Return the contents of every file that a setting may change, by relative path."""
         names = ("scaling_", "energy_performance_preference", "constraint_0_", "enabled", "boost", "no_turbo")
         return {
             str(path.relative_to(self.root)): path.read_text().strip()

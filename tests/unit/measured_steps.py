@@ -20,7 +20,10 @@ def grid(
     precision: str = "fp32",
     optimizer: str = "adamw",
 ) -> list[Measurement]:
-    """Return a row per model, batch and limit (watts, infinite: none) on one GPU, with 1 s and 1 W each."""
+    """Return one measurement per combination of model, batch size and power limit, on one GPU.
+
+    Each step takes 1 s and draws 1 W. Limits are in watts; infinity means no limit.
+    """
     return [
         Measurement(model, batch, 1.0, precision, optimizer, cap, 1.0, 1.0)
         for model, batch, cap in itertools.product(models, batches, caps)
@@ -30,7 +33,10 @@ def grid(
 def measured(
     rows: Iterable[Measurement], seconds: Iterable[float], watts: Iterable[float]
 ) -> list[Measurement]:
-    """Return the same rows with these seconds per step and watts, in their order."""
+    """Return copies of the measurements with new seconds per step and new watts.
+
+    The new values are in the order of `rows`.
+    """
     return [
         dataclasses.replace(row, step_s=float(step_s), power_watts=float(power_watts))
         for row, step_s, power_watts in zip(rows, seconds, watts, strict=True)

@@ -33,5 +33,5 @@ def decode(text: str, _socket: object) -> tuple[bytes, int, int]:
 
 
 def signed(uid: int, method: str, target: str, body: bytes = b"") -> dict[str, str]:
-    """Return the headers of a request."""
+    """Return the HTTP header that authenticates a request of user `uid` with a munge credential."""
     return {"Authorization": f"MUNGE {credential(uid, request_payload(method, target, body))}"}

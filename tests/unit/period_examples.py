@@ -53,7 +53,7 @@ def period(
 
 @st.composite
 def period_parts(draw: st.DrawFn) -> NodePeriod:
-    """Return random periods."""
+    """Hypothesis strategy that draws energy periods of a node."""
     names = draw(st.sets(st.sampled_from(["cpu", "dram", "gpu[0]", "gpu[7]", "other"]), min_size=1))
     energy = st.integers(0, 2**50)
     keys = st.tuples(st.integers(1, 2**40), st.integers(0, 3))

@@ -44,7 +44,7 @@ def running(**more: Any) -> dict[str, Any]:
 
 
 class Source:
-    """A source that returns the queue set by the test, or raises `fails` if set."""
+    """Queue source for tests. It returns `columns`, or raises an error if the test has set `fails`."""
 
     def __init__(self, columns: QueueColumns) -> None:
         self.columns = columns

@@ -20,7 +20,7 @@ from slurm_energy.slurm.queue.table_layout import (
 
 
 def entry(job_id: int, heap_offset: int = 0, **values):
-    """Return an entry and its strings; strings are given by their names in `TEXTS`."""
+    """Return an entry and its strings. `values` contains the strings by their names in `TEXTS`."""
     row = np.zeros(1, ENTRY)
     row["job_id"], row["tasks"], row["nodes"], row["cpus"] = job_id, 1, 1, 1
     row["array_task_id"], row["site_factor"], row["nice"] = NO_VALUE, NICE_OFFSET, NICE_OFFSET
@@ -41,7 +41,10 @@ def header(kind: int, generation: int, **values) -> np.ndarray:
 
 
 def snapshot(jobs, generation: int = 1, taken_unix_ns: int = 10**18, gap: int = 0) -> bytes:
-    """Return a snapshot of `[{"job_id": 1, "name": ...}, ...]` with `gap` unused bytes before its heap."""
+    """Return the bytes of a snapshot of `[{"job_id": 1, "name": ...}, ...]`.
+
+    The heap of strings comes after a gap of `gap` unused bytes.
+    """
     rows, heap = [], b""
     for values in jobs:
         row, texts = entry(**({"heap_offset": len(heap)} | values))

@@ -112,7 +112,10 @@ def cpu_job() -> list[dict[str, Any]]:
 
 
 def gpu_job() -> list[dict[str, Any]]:
-    """Job 15 = 12_3: two GPU nodes of three, one setting failed, one not restored."""
+    """Records of job 15, task 3 of job array 12: two of three nodes, with GPUs.
+
+    One setting was not applied, and one setting was not restored.
+    """
     asked = {"policy": "cap", "cap_watts": "1200", "gpu_cap_watts": "250"}
     out = []
     for index, node in enumerate(("g1", "g2")):

@@ -38,7 +38,10 @@ def job(job_id: int, step: str = "", **changes: str) -> dict[str, str]:
 
 
 class FakeSacct:
-    """Answers `sacct` like the real one; `failure` are lines of standard error instead."""
+    """A fake `sacct` that prints `rows` in the format of sacct.
+
+    If `failure` is not empty, the command fails and prints these lines to standard error.
+    """
 
     def __init__(self, rows: Sequence[Mapping[str, str]], failure: Sequence[str] = ()) -> None:
         self.rows, self.failure = rows, failure
@@ -62,7 +65,7 @@ class FakeSacct:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, rows: Sequence[Mapping[str, str]], **options: Any) -> FakeSacct:
-    """Let the commands find this sacct of 22.05 with some rows."""
+    """Replace the command sacct by a stand-in of release 22.05 that prints the given rows."""
     fake = FakeSacct(rows, **options)
     monkeypatch.setattr(acct_query, "installed_release", lambda: RELEASE)
     monkeypatch.setattr(sacct, "CommandRunner", lambda timeout_s: fake)

@@ -34,7 +34,10 @@ _TICKS_PER_S = 100
 
 
 class HandCounter(EnergyCounter):
-    """A counter with the value given by the test; silent: unreadable; held_up: runs during the reading."""
+    """An energy counter whose reading the test sets.
+
+    `silent` makes the counter unreadable. `held_up` is a function that runs during each reading.
+    """
 
     range_uj = None
     max_watts = 1e6
@@ -56,14 +59,14 @@ class HandCounter(EnergyCounter):
 
 
 class SharedNode:
-    """The node.
+    """Simulated node whose counters, clock and CPU times are set by the test.
 
     Args:
-        folder: for its files.
+        folder: directory for the files of the node.
         components: components with a counter, in the order of discovery; `node` is a node meter.
         idle_watts: configured idle power.
         adds: components that the node meter does not include.
-        slow: seconds between new values, by slow counter.
+        slow: seconds between new values of a slow counter, by name of the counter.
     """
 
     def __init__(
@@ -185,7 +188,7 @@ class SharedNode:
             self.counters["node"].value_uj += energy_uj
 
     def work(self, busy_s: Mapping[int, Fraction], system_s: Fraction = Fraction(0)) -> None:
-        """Use CPU time."""
+        """Add CPU seconds of jobs, `busy_s` by job id, and of the system."""
         for job, seconds in busy_s.items():
             self._used_s[job] = self._used_s.get(job, Fraction(0)) + seconds
             text = f"usage_usec {int(self._used_s[job] * 10**6)}\nuser_usec 0\n"

@@ -28,16 +28,18 @@ _SHORTEST_S, _LONGEST_S = 20, 110
 
 @dataclass
 class SoakResult:
-    """The results of a soak.
+    """The results of a soak test.
 
     Attributes:
-        records, steps: number of deliveries of each job's record, and of its step's.
+        records, steps: number of deliveries of the record of each job, and of the record of the
+            job's step.
         ids: hashes of the records' ids.
-        energy_uj: movement of all counters.
+        energy_uj: energy by which all counters advanced.
         measured_uj: measured energy in the node's energy accounts.
         charged_uj: energy charged to jobs, idle and unattributed.
         memory_bytes: resident memory after each hour.
-        descriptors: open file descriptors after each hour, without those of running jobs' control groups.
+        descriptors: open file descriptors after each hour, without those of running jobs' control
+            groups.
     """
 
     records: array[int]
@@ -59,14 +61,15 @@ class SoakResult:
 
     @property
     def growth_bytes(self) -> int:
-        """Maximum resident memory after the first hour, minus that at its end."""
+        """Maximum resident memory after the first hour, minus the memory at the end of this hour."""
         return max(self.memory_bytes[1:]) - self.memory_bytes[0]
 
 
 class Number:
-    """A file of fixed width, rewritten in place, so that its cost does not outweigh the tested code.
+    """A file that holds one number in a fixed width and is rewritten in place.
 
-    It uses plain file names: pathlib would keep more memory than the agent does.
+    Rewriting in place is cheap, so that the file's cost does not outweigh the tested code. The
+    class uses plain file names, because pathlib would keep more memory than the agent does.
     """
 
     def __init__(self, path: str, form: str) -> None:
@@ -84,11 +87,12 @@ class Number:
 
 
 class Soak:
-    """Overlapping jobs of 20 to 110 seconds, and a sequence of one-hour jobs beside them.
+    """Overlapping jobs of 20 to 110 seconds. A sequence of one-hour jobs runs at the same time.
 
     Args:
-        folder: for the files of the node and of the agent; a file system in memory keeps it fast.
-        hours: how long.
+        folder: directory for the files of the node and of the agent. A file system in memory is
+            faster.
+        hours: simulated hours.
         jobs: number of jobs.
     """
 
@@ -114,7 +118,7 @@ class Soak:
         self.found = SoakResult(array("B", bytes(jobs + 1)), array("B", bytes(jobs + 1)), array("q"))
 
     def run(self) -> SoakResult:
-        """Run the whole time."""
+        """Simulate the given number of hours and return the result."""
         self._manager.start()
         for second in range(self._seconds):
             self._change_jobs(second)
@@ -136,7 +140,10 @@ class Soak:
         return self.found
 
     def _plan(self, jobs: int) -> dict[int, list[tuple[int, int]]]:
-        """Return (job, end) by second of begin; the first jobs are the long ones."""
+        """Return the jobs to begin at each second, as pairs of job id and end.
+
+        The jobs with the lowest ids are the long jobs, one per hour.
+        """
         long = self._seconds // HOUR_S
         begins = {hour * HOUR_S: [(hour + 1, (hour + 1) * HOUR_S)] for hour in range(long)}
         pause = (self._seconds - _LONGEST_S - 1) / (jobs - long)

@@ -76,7 +76,10 @@ class Accounting:
 
     @contextlib.contextmanager
     def connect(self, *, read_only=False):
-        """Open a connection to a file; take one from a pool to a server."""
+        """Open a connection to the database.
+
+        A SQLite file is opened anew. For a server, the connection comes from a pool.
+        """
         if "://" not in str(self.path):
             with engine.connect(self.path, read_only=read_only) as connection:
                 yield connection

@@ -55,7 +55,7 @@ def week_jobs(days: int = 28, seed: int = 1, noise: float = 0.05, share: float =
 
 
 def node_energy(jobs: JobsTable, days: int = 28) -> EnergySeries:
-    """Return the hourly energy of the nodes: that of jobs, and the power of idle nodes."""
+    """Return the energy of all nodes in each hour: energy of jobs plus idle energy of free nodes."""
     from slurm_energy.study.data.days import spread
 
     edges = begin_s() + 3600.0 * np.arange(24 * days + 1, dtype=np.float64)

@@ -63,13 +63,16 @@ CASES = {
 
 
 def windows(values: Any, kernel: tuple[int, int], strides: tuple[int, int]) -> Any:
-    """Return (sample, channel, row, column, window row, window column)."""
+    """Return an array of windows of images for a convolution.
+
+    Axes: sample, channel, row, column, window row, window column.
+    """
     view = np.lib.stride_tricks.sliding_window_view(values, kernel, (2, 3))
     return view[:, :, :: strides[0], :: strides[1]]
 
 
 def reference(case: Case) -> dict[str, Any]:
-    """Return logits, loss and gradients, layer by layer."""
+    """Return logits, loss and gradients of a case, computed layer by layer without the product."""
     parameters = case.model().parameters()
     values, labels = case.samples()
     inputs = []
@@ -139,7 +142,10 @@ def _backward(layer: tg.Layer, inputs: Any, gradient: Any, weights: Any) -> tupl
 
 
 def computed(case: Case, granularity: int | tuple[int, int] | str, workers: int = 2) -> dict[str, Any]:
-    """Return the trainer's values: as `reference`, and the parameters after two updates ("new 0.weight")."""
+    """Return the trainer's results for a case, with the same keys as the result of `reference`.
+
+    The result also contains the parameters after two updates, with keys such as "new 0.weight".
+    """
     model = case.model()
     trainer = tg.Trainer(model, RATE, case.batch, case.dtype, workers, granularity)
     images, labels = case.samples()

@@ -1,4 +1,8 @@
-"""Answers to Slurm's energy plugin: each step its own counter, extern the job's, slurmd the node's."""
+"""Responses of the agent to Slurm's energy plugin.
+
+Each step gets its own counter, the step `extern` gets the job's counter, and slurmd gets the
+node's counter.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,10 @@ def test_a_request_takes_a_sample_and_a_second_one_at_the_same_time_does_not(nod
 
 
 def test_the_last_request_of_a_step_gets_what_otherwise_waits(node):
-    """The rest of a shared node is charged every ten seconds; Slurm polls no more after the last task."""
+    """The last query of a step returns the energy that is otherwise charged every ten seconds.
+
+    This energy is the rest of a shared node. Slurm does not poll after the step's last task.
+    """
     for job, pid in ((1, EXTERN), (2, OTHER_STEP)):
         node.begin(job, 4)
         stepd(node, pid, job, "extern")
@@ -166,7 +173,10 @@ def test_a_step_that_was_not_announced_counts_from_its_first_request(node):
 
 
 def test_no_energy_counts_for_two_steps(node):
-    """The batch step has the energy of the time without srun; steps that run together share by CPU time."""
+    """The batch step gets the energy of the time without a running srun step.
+
+    Steps that run at the same time share the energy by CPU time.
+    """
     node.begin(1, None, exclusive=True)
     stepd(node, EXTERN, 1, "extern", cpu_s=0)
     node.manager.step("start", 1, "extern", pid=EXTERN)
@@ -242,7 +252,11 @@ def test_an_unknown_job_or_step_has_no_value(node):
 
 
 def test_only_root_may_ask_and_is_identified_by_the_kernel(node):
-    """The peer of a socket is this process, which is no slurmstepd: root's answer is the node's."""
+    """Only root may query, and the kernel's process id of the socket's peer identifies the caller.
+
+    Here, the peer is the test process, which is not a slurmstepd. Root therefore gets the answer
+    for the node.
+    """
 
     async def work(function, *arguments):
         return function(*arguments)

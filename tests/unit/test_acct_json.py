@@ -1,4 +1,7 @@
-"""JSON and YAML of `senergy acct`: sacct's document of old and new releases, and the one built from rows."""
+"""JSON and YAML output of `senergy acct`.
+
+The document is based on the JSON of an old or a new release of sacct, or is built from rows.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def number(value: int | None) -> dict[str, Any]:
 
 
 def old_document() -> dict[str, Any]:
-    """Return the keys that matter of a document of 22.05."""
+    """Return a JSON document of sacct from Slurm 22.05, reduced to the keys that are used."""
     times = {"start": START, "end": START + 40}
     step = {"time": times, "state": "COMPLETED", "nodes": {"range": "n1"}}
     job = {
@@ -50,7 +53,7 @@ def old_document() -> dict[str, Any]:
 
 
 def new_document() -> dict[str, Any]:
-    """Return the same document in the shape of 24.11."""
+    """Return the JSON document of `old_document` in the format of Slurm 24.11."""
     document = copy.deepcopy(old_document())
     (job,) = document["jobs"]
     job["state"]["current"] = ["COMPLETED"]

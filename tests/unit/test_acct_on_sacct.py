@@ -38,7 +38,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rows() -> list[dict[str, str]]:
-    """Return a job with records and steps, and jobs that wait, run, were cancelled, or lack a record."""
+    """Return rows of sacct: a job with its steps, and one pending, running, cancelled and failed job."""
     pending = {"Start": "Unknown", "End": "Unknown", "NodeList": "None assigned", "Elapsed": "00:00:00"}
     return [
         sacct_answers.job(11),

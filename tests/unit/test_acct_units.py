@@ -68,9 +68,10 @@ FRANCE = GridFactors(constant(174.0), constant(0.25), 1.2)
 
 
 def test_the_example_of_ears_manual(table: Any) -> None:
-    """381 W on 2 nodes for 3660 s are 2 * 381 W * 3660 s = 2,788,920 J = 0.7747 kWh; the manual prints 279.
+    """The figures of the example in EAR's manual are computed by hand.
 
-    With a PUE of 1.2 and 174 g/kWh: 0.7747 kWh * 1.2 * 174 g/kWh = 161.75736 g.
+    381 W on 2 nodes for 3660 s are 2 * 381 W * 3660 s = 2,788,920 J = 0.7747 kWh. The manual
+    prints 279. With a PUE of 1.2 and 174 g/kWh: 0.7747 kWh * 1.2 * 174 g/kWh = 161.75736 g.
     """
     columns = ["-o", "consumedenergy,wh,kwh,avepower,co2e,co2eit,cost,costit,facilityenergy,pue"]
     assert table(job(1, 2, 381.0, 3660.0), FRANCE, *columns) == {

@@ -1,4 +1,4 @@
-"""Adjusted values on a node: who may ask, what senergyctld is told, and what a program gets."""
+"""Adjusted values on a node: permission to request them, requests to senergyctld, and responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANSWER = {"known": True, "values": {"workers": 8}}
 
 
 class Jobs:
-    """Adjusted values of a node with one running job, 5, on a clock that the test moves."""
+    """Adjusted values of a node with one running job (id 5), on a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

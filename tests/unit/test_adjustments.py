@@ -57,7 +57,7 @@ def test_malformed_permissions_are_refused_in_one_line(text):
 
 @st.composite
 def permissions(draw):
-    """Return permissions of some kinds."""
+    """Return random permissions for some kinds of adjustments (hypothesis strategy)."""
     kinds = draw(st.lists(st.sampled_from(list(AdjustmentKind)), unique=True))
     ranges = {}
     for kind in kinds:
@@ -134,7 +134,7 @@ PROPOSAL = AdjustmentProposal("data-stall-cpu", (Adjustment(WORKERS, 8, 2),), 0.
 
 
 def verdict(before, after, proposal=PROPOSAL, slowdown=3):
-    """Return the verdict about runs."""
+    """Return the verdict on a proposal from the runs before it and the runs with it."""
     return decide(proposal, before, after, slowdown).verdict
 
 
@@ -199,7 +199,10 @@ def test_noise_beyond_the_predicted_gain_awaits_six_runs():
 
 
 def kept_share(true_ratio, noise):
-    """Return the share of 300 simulated trials that are kept, after two runs before and with controls."""
+    """Return the share of 300 simulated trials that end with the verdict `KEPT`.
+
+    Two runs precede each trial. Further control runs follow if the trial is unresolved.
+    """
     random, kept = Random(1), 0
     for _ in range(300):
         value = lambda ratio: 1000 * ratio * math.exp(random.gauss(0, noise))  # noqa: E731

@@ -19,7 +19,7 @@ REQUEST = AdviceRequest("n1", 5, 0, "NVIDIA H100", "edp", None, "0123456789abcde
 
 
 class Tuners:
-    """Jobs that ask once, and the answers that they got."""
+    """Fake tuners of jobs. They request advice once, and store the responses."""
 
     def __init__(self) -> None:
         self.awaits_advice = True
@@ -35,7 +35,7 @@ class Tuners:
 
 
 def answers_of(monkeypatch: pytest.MonkeyPatch, outcomes: list[dict[str, Any] | Exception]) -> Tuners:
-    """Run the client until one job has its answer; requests have these outcomes in turn."""
+    """Run the client until one job has its answer. The requests return `outcomes`, one after another."""
     tuners = Tuners()
 
     class Controller:

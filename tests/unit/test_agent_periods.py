@@ -1,4 +1,7 @@
-"""Periods of a node's energy: all energy is in one of them, whatever happens to jobs, agent and clock."""
+"""Periods of a node's energy. Every joule belongs to exactly one period.
+
+This holds for any events of jobs and agent, and for any changes of the clock.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def record_uj(records: list[EnergyRecord]) -> dict[tuple[int, int], Counter[str]
 
 
 def stop(node: SharedNode) -> list[NodePeriod]:
-    """Stop the agent in order; return the periods in its spool and the next agent's."""
+    """Stop the agent properly and start another agent.
+
+    Return the periods in the spool of the old agent and of the new agent.
+    """
     node.manager.stop()
     node._open.pop_all()
     node.manager = node.start()
@@ -71,7 +77,7 @@ def use(
     busy: Mapping[int, float] | None = None,
     system: float = 0.0,
 ) -> None:
-    """Let time pass in steps of at most 40 s, with a sample after each and one at the end of each hour."""
+    """Advance the time in steps of at most 40 s. Take a sample after each step and at each full hour."""
     while seconds > 0:
         part = min(seconds, 40.0, max(0.001, node.manager._meter.periods.seconds_left))
         use_unseen(node, part, power, busy, system)
@@ -442,7 +448,7 @@ def test_the_length_of_periods_is_configurable_and_divides_a_day(tmp_path: Path)
 
 @st.composite
 def schedules(draw: st.DrawFn) -> list[tuple[str, int, float]]:
-    """Return actions: (what, job, seconds until the next one)."""
+    """Return a list of random actions, each with a job and the seconds until the next action."""
     what = st.sampled_from(["begin", "begin", "end", "end", "kill", "stop", "nothing"])
     times = st.sampled_from([0.0, 0.3, 1.0, 7.5, 61.0, 700.0])
     return draw(st.lists(st.tuples(what, st.integers(1, 6), times), min_size=3, max_size=25))

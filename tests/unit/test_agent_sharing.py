@@ -196,7 +196,7 @@ def test_everything_is_restored_without_an_agent(node: SharedNode) -> None:
 
 
 class Limit(NvmlPowerLimit):
-    """A GPU power limit that is only a number."""
+    """Stand-in for a GPU power limit. Reads and writes only change a stored number."""
 
     def __init__(self, index: int) -> None:
         self.domain, self.dependents, self.value = f"gpu{index}", (), "400000"
@@ -210,7 +210,10 @@ class Limit(NvmlPowerLimit):
 
 @pytest.fixture
 def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[JobManager, list[Limit]]]:
-    """Return a job manager on a node of two GPUs, partitioned or not, and their limits."""
+    """Yield a job manager on a node with two GPUs, and the power limits of these GPUs.
+
+    The test's parameter states whether the GPUs are divided into MIG instances.
+    """
     gpus = tuple(
         GpuInfo(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2)
     )

@@ -277,7 +277,7 @@ class Jobs(RuleBasedStateMachine):
         assert {outcome.key for outcome in outcomes} == {request.key for request in requests}
 
     def killed(self, writes: int, function, *arguments) -> bool:
-        """Call a function, but be killed after a number of writes; return whether that happened."""
+        """Call a function in an agent that is killed after `writes` writes; return whether it was killed."""
         left = iter(range(writes))
 
         class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""The map of the code names every room, agrees with the layers that import-linter checks, and stays short."""
+"""docs/architecture.md names every package and import-linter's layers, and stays short."""
 
 import configparser
 import re
@@ -14,7 +14,7 @@ def packages(folder: Path) -> list[str]:
 
 
 def layers() -> list[str]:
-    """Return the lines of the layer contract, rooms of one line separated by blanks."""
+    """Return the lines of the layer contract. Packages on one line are separated by blanks."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     lines = parser["importlinter:contract:layers"]["layers"].split("\n")

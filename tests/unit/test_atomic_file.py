@@ -1,4 +1,8 @@
-"""The agent's files are written whole, and files planted under their names are not followed or read."""
+"""The agent writes its files atomically.
+
+Files that another user plants under the names of the agent's files are neither followed nor
+read.
+"""
 
 from __future__ import annotations
 

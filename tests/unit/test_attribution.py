@@ -136,7 +136,10 @@ def test_without_jobs_no_energy_is_charged_to_jobs(
 def shared(
     energy_uj: int, quantity: str, total: int | None, *jobs: tuple[int, int | str | None]
 ) -> tuple[list[int], int, list[str]]:
-    """Divide dynamic energy among jobs given by CPU seconds and use; "uncounted" is not in the total."""
+    """Divide dynamic energy among jobs, each given as a pair of CPU seconds and monitored use.
+
+    The use "uncounted" means that the monitored total does not include the job.
+    """
     component = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}[quantity]
     claims = [
         JobResourceTime(
@@ -160,7 +163,10 @@ def test_memory_energy_is_divided_by_traffic_and_the_rest_of_it_is_unattributed(
 
 
 def test_a_job_with_unknown_traffic_shares_the_rest_with_processes_outside_jobs() -> None:
-    """Of the 40 bytes that are not known to be the first job's, 60 of 80 CPU seconds are the second's."""
+    """The unknown traffic (40 of 100 bytes) is divided by CPU time.
+
+    The second job used 60 of 80 s and gets three quarters of it.
+    """
     parts, rest, methods = shared(1000, TRAFFIC, 100, (20, 60), (60, None))
     assert (parts, rest, methods) == ([600, 300], 100, [TRAFFIC, "CPU time"])
 
@@ -328,7 +334,11 @@ def _quiet_seconds(idle: IdlePower, *seconds: tuple[float, float]) -> None:
 
 
 def test_a_late_reading_makes_no_idle_power() -> None:
-    """A reading of 0.8 s may be 0.4 s late: a window of 10 s that it begins or ends shows 96 W, not 100."""
+    """Check that a late reading does not yield a wrong idle power.
+
+    A reading that takes 0.8 s may be 0.4 s late. A window of 10 s that begins or ends with this
+    reading shows 96 W instead of 100 W.
+    """
     idle = IdlePower()
     idle.set_read_duration(0.8)
     _quiet_seconds(idle, (0.001, 60), *[(0.001, 100)] * 35)

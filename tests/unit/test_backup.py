@@ -51,7 +51,7 @@ def full(tmp_path, prepared):
 
 @pytest.fixture(scope="module")
 def whole(prepared):
-    """A portable backup of that content, only to be read."""
+    """A portable backup of the database `prepared`. Tests must not change the backup."""
     path = prepared.with_name("whole")
     write(prepared, path)
     return path

@@ -26,7 +26,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def table(*three_nodes_s: float) -> list[tuple[float, dict[int, float]]]:
-    """Return the seconds of one, two and three nodes at latencies in steps of 10 ms."""
+    """Return (latency, run time by number of nodes) in steps of 10 ms of latency.
+
+    The argument is the run time on three nodes at each latency, in seconds.
+    """
     return [(0.01 * number, {1: 1.2, 2: 1.0, 3: seconds}) for number, seconds in enumerate(three_nodes_s)]
 
 

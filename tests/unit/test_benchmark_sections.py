@@ -1,4 +1,7 @@
-"""benchmarks/profile_section.py compares with tools that measure something, or says that they do not."""
+"""benchmarks/profile_section.py compares only with tools that measure energy.
+
+If a tool measures nothing, the benchmark makes no claim about this tool.
+"""
 
 from __future__ import annotations
 

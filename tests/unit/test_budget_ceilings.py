@@ -105,7 +105,10 @@ NODE_EVENTS = ("lose", "late", "repeat", "reboot", "safe", "kill", "partial", "l
 @given(st.integers(0, 10**9))
 @examples(60)
 def test_real_ceilings_never_exceed_what_the_controller_counts(seed: int) -> None:
-    """Every event may raise the hardware only within the power that the controller counts as used."""
+    """Check that the real ceilings never exceed the power that the controller counts as used.
+
+    The test draws random events of the controller and of the nodes.
+    """
     draw = random.Random(seed)
     cluster = Cluster([FakeNode(f"n{i}") for i in range(2)])
     for _ in range(80):

@@ -82,7 +82,7 @@ def test_every_budget_is_kept_or_all_its_groups_have_their_floors(
 def test_no_power_is_left_that_a_group_could_use(
     case: tuple[PowerGroups, BudgetColumns], policy: DistributionPolicy
 ) -> None:
-    """A group below its maximum is under a budget without free power."""
+    """A group of devices has less than its maximum only if one of its budgets has no free power left."""
     table, budgets = case
     shares = distribute(table, budgets, policy)
     free = budgets.limit_watts - shares.committed_watts

@@ -40,7 +40,10 @@ def cluster(watts: float, count: int = 4, **settings: object) -> FakeCluster:
 
 
 def reserve_watts(device_watts: float) -> float:
-    """Return the power for which the other parts of a node count that was only seen idle."""
+    """Return the power that budgets assume for a node's parts other than packages and GPUs.
+
+    The node has been observed only while idle. The argument is the power of a node's devices.
+    """
     return RESERVE_WATTS + UNKNOWN_SLOPE * (device_watts - IDLE_WATTS)
 
 
@@ -264,7 +267,10 @@ def test_unknown_nodes_of_slurm_count_at_nameplate() -> None:
 
 
 def test_nodes_that_are_off_or_boot_count_at_their_power() -> None:
-    """Slurm powers a node down that has reported, and one that has never reported, and boots them again."""
+    """Nodes that Slurm powers down count at their off power, and booting nodes at their boot power.
+
+    One node has reported before it is powered down. The other node has never reported.
+    """
     world = cluster(5000.0, 2)
     world.step(2)
 

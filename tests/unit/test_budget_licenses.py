@@ -48,7 +48,10 @@ RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p ac
 
 
 def lua_licenses(interpreter: str, statements: str) -> list[str]:
-    """Run Lua statements with the module as `M` and the text of a policy file as `text`."""
+    """Run Lua statements and return the printed lines.
+
+    In the statements, `M` is the module senergy_licenses, and `text` is the text of a policy file.
+    """
     text = "\n".join([*RULES, *table_lines(POWERS)])
     code = f'package.path = "{MODULES}/?.lua" local M = require("senergy_licenses") local text = [[{text}]]\n'
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Power for which budgets count nodes that Slurm has powered down or boots, from Slurm's output on."""
+"""Power at which budgets count nodes that are powered down or booting, read from Slurm's output."""
 
 from __future__ import annotations
 

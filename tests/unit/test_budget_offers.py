@@ -90,7 +90,7 @@ def test_only_jobs_that_lack_licenses_are_offered_power() -> None:
 
 @pytest.mark.parametrize(("reachable", "watts"), [(40.0, 200.0), (80.0, 130.0), (100.0, 100.0)])
 def test_jobs_that_can_be_lowered_start_before_a_fall(reachable: float, watts: float) -> None:
-    """All jobs that may start fit at their lowest limits under the lower limit."""
+    """Jobs that may start before a fall of the limit fit under the new limit at their lowest limits."""
     budget = headroom(headroom_watts=500.0, reachable_headroom_watts=500.0, steps=[(9.0, 600.0)])
     ((_, limit_watts),) = budget.reachable_steps(np.array([100.0]), np.array([reachable]))
     after = 500.0 - (1000.0 - limit_watts)

@@ -31,7 +31,10 @@ def test_a_small_excess_above_the_lowest_limit_is_left_to_lowering() -> None:
 
 
 def test_a_package_may_draw_nearly_its_maximum_at_the_lowest_frequency() -> None:
-    """The node stays trusted, and the package counts at its power."""
+    """Check a package that draws nearly its maximum power at the lowest frequency.
+
+    The node stays trusted. The measured power becomes the minimum power of the package.
+    """
     limits, trust = ReachableLimits(), NodeTrust()
     for second in range(40):
         learned = limits.apply(poll(135.0), float(second))

@@ -1,4 +1,4 @@
-"""Requests about power budgets: what the CLI builds is what senergyctld reads, and faults name the key."""
+"""Requests about power budgets: senergyctld parses what the CLI builds, and errors name the key."""
 
 from __future__ import annotations
 

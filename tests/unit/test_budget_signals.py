@@ -1,4 +1,7 @@
-"""Signals of budgets, their limits over time, and their records: also hostile and broken inputs."""
+"""Tests of the signals of budgets, of their limits over time, and of their records.
+
+Some inputs are hostile or malformed.
+"""
 
 from __future__ import annotations
 

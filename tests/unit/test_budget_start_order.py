@@ -82,7 +82,10 @@ _WATTS, _SECONDS = st.integers(1, 500).map(float), st.sampled_from([60.0, 120.0,
 def test_the_simulator_and_the_controller_start_the_same_jobs_behind_a_blocked_one(
     waiting: list[tuple[float, float]], started: list[tuple[float, float]], headroom: float
 ) -> None:
-    """Power is the last resource of the simulator's backfill; the other resources do not bind here."""
+    """The simulator and the controller start the same jobs behind a blocked job.
+
+    Only power limits the jobs: the simulator's other resources are sufficient.
+    """
     pending = [PowerRequest(number, watts, (0,), limit_s) for number, (watts, limit_s) in enumerate(waiting)]
     running = [PowerRequest(-1 - number, watts, (0,), end_s) for number, (watts, end_s) in enumerate(started)]
     candidates = [
@@ -158,7 +161,11 @@ def test_a_held_job_is_held_again_and_gets_its_own_begin_back() -> None:
 
 
 def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() -> None:
-    """Its nodes may be busy with epilogs, while a later job finds nodes and would take the power."""
+    """A job whose power has become free keeps its precedence for a while.
+
+    The nodes of this job may still be busy with epilogs. Meanwhile, a later job may find free
+    nodes and would take the power.
+    """
     begins = Begins()
     holds = StartHolds(begins)
     now = itertools.count(1000, 10)

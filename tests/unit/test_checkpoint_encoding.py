@@ -1,4 +1,4 @@
-"""JSON of checkpoints with lists that are encoded once."""
+"""Encoding of checkpoints as JSON. Items of an `EncodedList` are encoded only once."""
 
 from __future__ import annotations
 

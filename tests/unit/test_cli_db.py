@@ -50,7 +50,10 @@ def path(tmp_path, monkeypatch, prepared):
 
 @pytest.fixture
 def filled(path, store_location, tmp_path):
-    """Location of each kind of store with the content of `path`."""
+    """Location of a store with the content of the SQLite file `path`.
+
+    The tests run once for each kind of store.
+    """
     if store_location.startswith("/"):
         return str(path)
     database = engine.Database(store_location)
@@ -308,7 +311,10 @@ def test_columns_of_an_export_end_with_their_unit():
 
 @pytest.fixture
 def damaged(path, tmp_path):
-    """Function that overwrites every sixth of the pages of the records, and returns the number of records."""
+    """Return a function that damages the database and returns the original number of records.
+
+    The function overwrites every sixth page of the table of records.
+    """
     accounting = Accounting(tmp_path)
     accounting.deliver(*(item(record(job_id=500 + n, record_id=f"d{n:031x}")) for n in range(400)))
 

@@ -1,4 +1,4 @@
-"""`senergy grid` and `senergy quota`: what they ask of senergyctld, and what they print."""
+"""`senergy grid` and `senergy quota`: their requests to senergyctld, and their output."""
 
 from __future__ import annotations
 

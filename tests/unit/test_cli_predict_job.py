@@ -92,7 +92,10 @@ def test_json(folder, monkeypatch, capsys):
 
 
 def test_nameplate_prediction_without_history_and_model(folder, monkeypatch, capsys):
-    """Without similar runs and without a model: time limit and TDP, with a wide range."""
+    """Without similar runs and without a model, the prediction uses the time limit and the TDP.
+
+    The range of this prediction is wide.
+    """
     controller(monkeypatch, {"scope": "own", "predictions": [None]})
     (folder / "job.sh").write_text(SCRIPT.replace("#SBATCH --energy-model=resnet50\n", ""))
     assert cli.main(["predict", "job.sh"]) == 0

@@ -130,7 +130,10 @@ def test_size_classes_have_the_titles_of_sreport(
 def test_a_window_with_cpu_time_and_without_energy_has_a_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Energy that no node has delivered yet would else look like a measured 0."""
+    """A window with CPU time but without energy has a note.
+
+    Without the note, energy that no node has delivered yet would look like a measured 0.
+    """
     unmeasured = [examples.row("job", 0.0, account="physics", user="alice", cpu_seconds=60)]
     install(monkeypatch, rows=unmeasured)
     assert main(["report", "cluster", "acc", *WINDOW]) == 0
@@ -374,7 +377,10 @@ NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
 def test_hostile_names_change_no_layout(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tag or user of any text is one cell: on the terminal, between bars, in CSV and in JSON."""
+    """A tag or user name with any characters stays one table cell.
+
+    This holds on the terminal, between bars, in CSV and in JSON.
+    """
     more = {"rows": [examples.row("job", 1, account=name, user=name, tag=name, cpus=1, jobs=1)]}
 
     def output(words: str) -> str:

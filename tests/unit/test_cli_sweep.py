@@ -20,7 +20,10 @@ JSON_PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Work in a folder with `train.sh`. Return the list of the clusters that sweeps used."""
+    """Prepare a working directory with `train.sh`.
+
+    Return a list. Each sweep appends the emulated cluster that it uses to this list.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sh").write_bytes(SCRIPT)
     (tmp_path / "energy.toml").write_text("")

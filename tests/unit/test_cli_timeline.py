@@ -322,7 +322,10 @@ def test_a_job_is_shown_by_its_power_and_signals_without_files(
 
 
 def running_controller(monkeypatch: pytest.MonkeyPatch, agent: dict[str, Any]) -> dict[str, Any]:
-    """Install a controller that has seen 5 s of job 11, and an agent; return the keys it is asked with."""
+    """Install a fake controller, which has seen 5 s of job 11, and a fake agent.
+
+    Return the dict that collects the keys of the requests to the agent.
+    """
     full = report_examples.cpu_job()
     records = [item | {"job": None, "trace": None, "end": NOW + 5} for item in full]
     answers = {

@@ -89,7 +89,7 @@ class Login:
 
     @property
     def query(self) -> dict[str, Any]:
-        """The request for a choice."""
+        """The placement request that the client sent."""
         (query,) = [body for path, body in self.controller.posted if path == "/v1/placement"]
         return query
 

@@ -1,4 +1,7 @@
-"""States of other clusters: messages, hostile and slow peers, the own state, and the choice of a cluster."""
+"""Tests of the states of clusters: messages, hostile and slow peers, and the choice of a cluster.
+
+The state of the local cluster is tested too.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +170,7 @@ def test_requests_survive_json() -> None:
 
 
 class Grid(GridFactorSource):
-    """Factors that are given."""
+    """A source that returns the given factors."""
 
     def __init__(self, factors: GridFactors) -> None:
         self.given = factors
@@ -177,7 +180,7 @@ class Grid(GridFactorSource):
 
 
 class NoSlurm:
-    """A runner of Slurm commands that fail, after an event if there is one."""
+    """A runner of Slurm commands that all fail. If `event` is set, a command fails after the event."""
 
     def __init__(self) -> None:
         self.event: threading.Event | None = None
@@ -469,7 +472,7 @@ def test_many_jobs_keep_their_units_and_work(jobs: list[tuple[int, int, int]]) -
 
 
 class States(ClusterStates):
-    """States that are given."""
+    """Cluster states that the test provides."""
 
     def __init__(self, known: dict[str, KnownCluster]) -> None:
         self.known_clusters = known
@@ -484,7 +487,7 @@ class States(ClusterStates):
 
 
 class Site:
-    """The routes of cluster east with the cheaper cluster west."""
+    """The HTTP routes of cluster `east`, which also knows the cheaper cluster `west`."""
 
     def __init__(self, **placement: Any) -> None:
         self.clock = Clock()

@@ -219,7 +219,11 @@ def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, 
 
 @compiled_entry()
 def _members(bits: Any, added: Any, removed: Any, found: Any, places: Any) -> int:
-    """Change a set; write its numbers to `found` and its numbers by place to `places`; return their count."""
+    """Add numbers to a set, remove numbers from it, and return the number of members.
+
+    The members in ascending order are written to `found`. The member at each position is looked up
+    and written to `places`.
+    """
     for number in added:
         pending_bits.add(bits, number)
     for number in removed:

@@ -49,7 +49,12 @@ def installation(tmp_path: Path) -> Path:
 
 
 def run(root: Path) -> tuple[bool, float]:
-    """Return whether machine code was cached before, and the value of the caller, in a fresh interpreter."""
+    """Call the compiled function in a new interpreter.
+
+    Returns:
+        Whether its machine code was in the cache before the call, and the value that the call
+        returned.
+    """
     code = "from slurm_energy.simulator.kernels.caller import *; print(is_cached(twice), twice())"
     done = subprocess.run(
         [sys.executable, "-c", code],

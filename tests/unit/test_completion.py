@@ -73,11 +73,15 @@ class Terminal:
         os.write(self._main, text.encode())
 
     def complete_and_run(self, line: str) -> None:
-        """Type a line and Tab, which zsh here follows by Enter: it completes nothing if input waits."""
+        """Type a line, complete it with Tab, and run it.
+
+        In zsh, the test binds Tab to completion followed by Enter, because zsh does not complete while
+        further input waits.
+        """
         self.type(f"{line}\t" if self._shell.args[0] == "zsh" else f"{line}\t\n")  # type: ignore[index]
 
     def read_until(self, mark: str) -> str:
-        """Return what the shell prints up to a text."""
+        """Return the text that the shell prints until its output contains `mark`."""
         printed, deadline = "", time.monotonic() + _DEADLINE_S
         while mark not in printed:
             assert time.monotonic() < deadline, f"no {mark!r} in {printed!r}"

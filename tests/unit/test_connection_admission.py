@@ -20,7 +20,7 @@ HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
 
 
 class Transport(asyncio.Transport):
-    """Records calls."""
+    """Fake transport that records calls."""
 
     def __init__(self, address: str) -> None:
         super().__init__()

@@ -233,7 +233,7 @@ def test_beyond_the_rate_limit_connections_are_refused(path: Path, monkeypatch: 
 
 
 async def settled() -> None:
-    """Run every task as far as it can run without time and peers."""
+    """Let every task run until it waits for time or for a peer."""
     for _ in range(20):
         await asyncio.sleep(0)
 

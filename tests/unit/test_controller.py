@@ -857,7 +857,11 @@ class TestEnrichment:
     )
 
     def cycles(self, directory, answers, entries, count=1, interval_s=0.001):
-        """Deliver entries, run cycles against a Slurm that gives these answers, return what was seen."""
+        """Deliver entries, run lookup cycles against a fake Slurm, and return the results.
+
+        The fake Slurm returns `answers`. The results are the job facts of the records, the commands,
+        the errors, and the status.
+        """
         calls = []
 
         def run(argv):
@@ -944,7 +948,11 @@ REQUEST = {"name": "solve", "partition": "cpu", "nodes": 1, "cpus": 1, "gpus": 0
 
 
 class TestPrediction:
-    """alice, whose uid the host knows, and bob have run jobs; an operator queries all jobs, alice her own."""
+    """Predictions for users who have run jobs, for users without runs, and for operators.
+
+    alice and bob have run jobs. The host knows alice's uid. An operator queries the jobs of all
+    users, alice only her own.
+    """
 
     def predict(self, controller, monkeypatch, uid, *requests):
         names = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
@@ -971,7 +979,7 @@ class TestPrediction:
         assert answer["power_watts"]["mean"] == pytest.approx(0.5, rel=0.1)
 
     def test_predictions_reveal_nothing_of_other_users(self, controller, monkeypatch):
-        """carol has no runs, and what others' runs in her partition took is not for her."""
+        """carol has no runs. She gets no prediction from the runs of other users in her partition."""
         status, body = self.predict(controller, monkeypatch, CAROL, REQUEST)
         assert (status, body) == (200, {"scope": "own", "predictions": [None]})
 
@@ -1011,7 +1019,10 @@ class TestPrediction:
         assert times[0] < times[1] < times[2]
 
     def test_predictions_during_learning_use_whole_runs(self, controller, monkeypatch):
-        """Every question is answered, and from whole runs, while others are being learned."""
+        """Check that predictions while runs are being learned are complete.
+
+        Every request is answered, and each prediction is based on whole runs only.
+        """
         monkeypatch.setattr(authorization, "name_of", {ALICE: "alice"}.get)
         total, at_once = 60, 4
 

@@ -1,4 +1,4 @@
-"""A host of one of several controllers, whose files of Slurm may hang."""
+"""Tests of the controller host when files of Slurm are on a file system that hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from slurm_energy.controller.standby.controller_host import ControllerHost
 
 
 def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the lease would lapse on every controller if the directory of slurmctld's state hangs."""
+    """A check of slurmctld's state directory that hangs does not block the role of senergyctld.
+
+    If the check blocked, the lease would lapse on every controller.
+    """
     monkeypatch.setattr(controller_host, "_OBSERVE_LIMIT_S", 0.01)
     monkeypatch.setattr(controller_host, "_OBSERVE_S", 0.0)
     host = ControllerHost(parse(""), None, None)
@@ -38,7 +41,7 @@ def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_invalid_configuration_is_not_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The journal of both daemons has the same words, because systemctl reload returns 0."""
+    """Both daemons log the same error message, because `systemctl reload` returns 0 in any case."""
     path = tmp_path / "energy.toml"
     path.write_text("[cluster]\nnam = 'x'\n")
     host = ControllerHost(before := parse(""), str(path), None)

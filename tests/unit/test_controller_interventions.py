@@ -69,7 +69,7 @@ class Slurm:
         return squeue_text(argv, [[values.get(field, "N/A") for field in squeue_fields(argv)]])
 
     def asked_of(self, name):
-        """How often it was asked about one job, in the first of the two formats."""
+        """Return how often Slurm was queried about one job, in the first of the two formats of squeue."""
         asked = [argv for argv in self.asked if argv[-1] == f"--jobs={name}"]
         return sum("SQUEUE_FORMAT" in argv.environment for argv in asked)
 
@@ -86,7 +86,7 @@ class Slurm:
 
 
 class Controller:
-    """Engine and interventions as they are wired, with a clock that the test turns."""
+    """Priority engine and interventions, connected as in the controller. The test sets their clock."""
 
     def __init__(self, slurm, policy="zeus", intervention_state=None, **more):
         lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]

@@ -1,4 +1,7 @@
-"""The lease of the active controller: who may take it, and that a former holder writes nothing."""
+"""The lease of the active controller: taking, renewal, release, and loss of the lease.
+
+A former holder of the lease must not write to the database.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,11 @@ def test_a_held_lease_is_not_taken(store_location):
 
 
 def test_a_former_holder_writes_nothing(store_location):
-    """Its session has ended, so it opens another one; on SQLite, only the token keeps it away."""
+    """Check that a controller that has lost its lease writes nothing.
+
+    Its database session has ended, so it opens a new one. On SQLite, only the fencing token
+    prevents its writes.
+    """
     former, successor = lease(store_location, A), lease(store_location, B, token=1)
     losses = []
     former.on_loss = lambda: losses.append(A)
@@ -159,7 +166,7 @@ def test_the_token_is_checked_inside_of_each_transaction(store_location):
 
 @pytest.mark.slow
 def test_another_writer_is_not_ended(database_servers):
-    """senergy db holds the lock of the only writer and has no lease."""
+    """A program that holds the writer lock without a lease, such as `senergy db`, is not ended."""
     from slurm_energy.accounting.engine import Database
     from slurm_energy.accounting.writer_lock import writer_lock
 
@@ -320,7 +327,7 @@ def test_the_metrics_tell_who_is_active():
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1), st.integers(1, 30))
 def test_the_lease_follows_slurmctld_only_after_a_while(places, step_s):
-    """The active controller hands over only if the other one was beside slurmctld for the whole time."""
+    """The lease moves to the other controller only if it ran beside slurmctld for the whole wait."""
     clock = Clock()
     follower = SlurmctldFollower(None, clock)
     since = None

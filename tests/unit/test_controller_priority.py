@@ -485,7 +485,10 @@ def test_a_reload_during_an_outage_of_sacctmgr_keeps_the_shares(make):
 
 
 class Setter:
-    """Accepts a bounded number of changes at a time, like the rate limit; refuses job 999."""
+    """Stand-in for the setter of site factors.
+
+    Like the rate limit, it accepts only the first `most` changes of a call. It refuses job 999.
+    """
 
     def __init__(self, most):
         self.most, self.asked = most, []
@@ -564,7 +567,7 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 
 @pytest.mark.parametrize(("partitions", "given"), [([], True), (["cpu"], False)])
 def test_new_jobs_begin_last_if_some_partitions_are_not_ranked(tmp_path, partitions, given):
-    """slurmctld's plugin cannot know whether a new job is in one of them."""
+    """The plugin in slurmctld cannot know whether the partition of a new job is ranked."""
     config = configuration.parse(text(tmp_path, partitions=partitions))
     target = priority_pipeline.build_pipeline(config, None, None).publisher
     target.publish(

@@ -1,4 +1,4 @@
-"""What deferred jobs would have cost if they had been run at once."""
+"""Tests of the costs that deferred jobs would have caused if they had been started at once."""
 
 from __future__ import annotations
 

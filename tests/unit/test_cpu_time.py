@@ -133,7 +133,7 @@ def test_the_last_value_stays_when_the_group_is_gone(tree: Tree) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a control group")
 def test_a_real_control_group_counts(tmp_path: Path) -> None:
-    """The kernel's own v2 group, wherever this machine has one mounted."""
+    """The CPU time of a real cgroup v2 of this machine increases, wherever cgroup v2 is mounted."""
     mount = next((p for p in (Path(f"/{CG}/unified"), Path(f"/{CG}")) if (p / "cgroup.procs").exists()), None)
     if mount is None or not (mount / "cgroup.controllers").exists():
         pytest.skip("no cgroup v2 here")

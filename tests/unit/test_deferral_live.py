@@ -1,4 +1,4 @@
-"""Deferral of pending jobs in senergyctld: which are held, until when, and what users and faults change."""
+"""Deferral of pending jobs in senergyctld: held jobs, begin times, effects of users and faults."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -367,7 +367,7 @@ def test_arrivals_that_have_not_ended_count_like_those_that_have() -> None:
 
 
 def replace_slack(arrival: PastArrival) -> PastArrival:
-    """Return the arrival as one that can wait for four days, and therefore needs nothing now."""
+    """Return the arrival with a slack of four days, so that its job needs no resources now."""
     return arrival._replace(slack_s=96 * HOUR)
 
 

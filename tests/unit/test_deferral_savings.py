@@ -44,7 +44,7 @@ PRICES = (0.4, 0.4, 0.1, 0.1, 0.2, 0.2)
 
 
 class Grid(GridFactorSource):
-    """Signals that are given."""
+    """A source that returns the given signals."""
 
     def __init__(self, series: Mapping[str, GridSeries]) -> None:
         self.given = dict(series)

@@ -20,7 +20,7 @@ from slurm_energy.reports.labels.terminal_label import policy_text
 
 
 def label_of(record: EnergyRecord) -> str:
-    """Return how the label of the job of a record states its policy."""
+    """Return the policy text that a report shows for the job of an energy record."""
     (job,) = usages([answer(record, job_info(record.job_id))])
     return policy_text(job)
 
@@ -135,7 +135,10 @@ def test_the_record_of_an_unmeasured_job_states_the_policy_that_would_have_appli
 
 
 def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> None:
-    """senergyd crashes between processing a message and removing its file."""
+    """Check that processing the same messages twice changes nothing.
+
+    senergyd may crash between processing a message and removing the message's file.
+    """
     whole = [("begin", env(4), 9.0), ("end", env(4), 8.0)]
     begin, end = ("begin", env(5, policy="powersave"), 7.0), ("end", env(5), 0.0)
     for messages in ([*whole], [*whole, begin], [begin], [end], [end]):

@@ -29,7 +29,10 @@ from slurm_energy.node_period import NodePeriod
 
 
 class Controller:
-    """Stores records of its schema once per record id, and responds by the contract."""
+    """Stand-in for the controller that stores each record id once and follows the protocol.
+
+    Records with a newer schema are refused for now, and records with a known bad id are rejected.
+    """
 
     def __init__(self, schema: int = 1, **answer: Any) -> None:
         self.schema, self.answer = schema, {"version": f"{schema}.0", "schema": schema} | answer
@@ -82,7 +85,10 @@ class Node:
         self.delivery = RecordDelivery(self.spool, ClusterConfig(), lambda: "n1", work)
 
     def add(self, job_id: int, schema: int = 1, trace: Any = None) -> None:
-        """Spool a record; one of another schema in the form of a release that writes it."""
+        """Add a record to the spool. `schema` is the number of the record's schema.
+
+        A record of another schema is stored in the form of a release that writes this schema.
+        """
         (*_, path) = self.spool.add(record(job_id), trace)
         data = json.loads(Path(path).read_text()) | {"schema": schema}
         Path(path).write_text(json.dumps(data))
@@ -257,7 +263,10 @@ def test_an_observation_is_delivered_with_its_record(node: Node) -> None:
 
 
 def test_a_record_survives_an_observation_that_is_refused(node: Node) -> None:
-    """The record is stored; resent with its observation to another release, it adds only the observation."""
+    """A refused observation is kept with its record, although the controller has stored the record.
+
+    If both are resent to another release, only the observation is added.
+    """
     node.spool.add(record(1), TRACE, OBSERVATION)
     refusal = {"index": 0, "record_id": "id1", "error": "new kind"}
     node.controller.answer |= {"observations_rejected": [refusal]}
@@ -298,7 +307,10 @@ def test_observations_are_dropped_before_records(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
-    """The record is stored; resent with its trace to a release that reads it, it adds only the trace."""
+    """A refused trace is kept with its record, although the controller has stored the record.
+
+    If both are resent to a release that reads the trace, only the trace is added.
+    """
     node.add(1, trace=TRACE)
     node.controller.answer |= {"traces_rejected": [{"index": 0, "record_id": "id1", "error": "new kind"}]}
     node.deliver()
@@ -311,7 +323,10 @@ def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
 
 
 def test_an_old_controller_that_knows_no_third_outcome(node: Node) -> None:
-    """A release without retry: newer schemas are rejected, and its response names no release."""
+    """An old controller does not answer `retry` and names no release in its response.
+
+    It rejects records with a newer schema.
+    """
 
     class Old(Controller):
         def post(self, path: str, body: Any) -> Any:
@@ -599,7 +614,7 @@ def test_the_end_of_the_agent_does_not_wait_for_a_controller_that_hangs(
 
 
 class PeriodController(Controller):
-    """A controller that knows periods; without `release` it is one that does not."""
+    """A controller that accepts periods. If `release` is None, its release does not know periods."""
 
     release: str | None = "2.0"
 

@@ -207,7 +207,11 @@ def test_max_watts_has_headroom_over_the_design_power(tree: Tree) -> None:
 
 
 class FakeLibrary:
-    """As much of nvidia-ml-py as a test needs. `loaded` is the driver; `fallen` are GPUs off the bus."""
+    """A partial stand-in for nvidia-ml-py, as far as the tests need it.
+
+    `loaded` states whether the driver is loaded. `fallen` contains the UUIDs of GPUs that have
+    fallen off the bus.
+    """
 
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_GPU_IS_LOST = 1, 9, 15
 
@@ -272,7 +276,7 @@ def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnerg
 
 
 def settled(counter: nvml.NvmlEnergyCounter) -> int:
-    """Read until the library is open again."""
+    """Read the counter until the library has been opened again, and return the value."""
     deadline = time.time() + 60
     while time.time() < deadline:
         try:

@@ -125,7 +125,7 @@ def test_early_failure_names_the_exit_code() -> None:
 
 
 def memory(last: float, name: str = "memory_used_bytes", part: str = "") -> tuple[ObservedSeries, ...]:
-    """Return memory that grows to a share of its limit of 1 GB."""
+    """Return two series: used memory that grows to the fraction `last` of 1 GB, and a limit of 1 GB."""
     limit = name.replace("used", "total" if part else "limit")
     values = [last * 1e9 * (0.5 + index / 718) for index in range(360)]
     return series(name, values, part), series(limit, [1e9] * 360, part)

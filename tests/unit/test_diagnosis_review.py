@@ -193,7 +193,10 @@ def test_programs_that_follow_each_other_share_the_cpus_in_turn() -> None:
     ids=["busy worker", "worker that waits"],
 )
 def test_loader_of_programs_that_follow_each_other(cores: float, kind: FindingKind) -> None:
-    """One worker at a time uses CPUs, and the waits of all programs add up."""
+    """If programs follow each other, their waits for data add up.
+
+    Only one loader worker uses CPUs at a time.
+    """
     parts = [
         series(name, [value] * COUNT, "")
         for name, value in (

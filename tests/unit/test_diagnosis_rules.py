@@ -173,7 +173,7 @@ def test_wait_without_cpu_use_is_for_storage_only_if_data_is_read_all_the_time(
 def test_cpu_time_of_the_computation_is_not_that_of_the_loader(
     cores: float, kind: FindingKind, confidence: float
 ) -> None:
-    """Without GPUs: a serial loader that sleeps, that may compute, and that computes besides 4 threads."""
+    """In a job without GPUs, the loader sleeps, may compute, or computes beside 4 other threads."""
     phases = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.6] * 500)}
     signals = [("cpu_busy_cores", cores), ("cpu_allocated_cores", 4.0), ("io_pressure_percent", 1.0)]
     parts = [series(name, [value] * 60) for name, value in signals]
@@ -350,7 +350,7 @@ def test_contention_without_pressure_needs_busy_cpus_and_too_many_processes(
 
 
 def test_session_without_processes_is_idle_by_the_use_of_its_cpus() -> None:
-    """Nothing ran in it, so there is no CPU time of the job itself."""
+    """The job has no CPU time of its own, because no process ran in its session."""
     allocated = series("cpu_allocated_cores", [2.0] * 240)
     cpus = [series("cpu_busy_percent", [0.5] * 240, f"cpu[{index}]") for index in range(2)]
     busy = series("cpu_busy_percent", [90.0] * 240, "cpu[1]")

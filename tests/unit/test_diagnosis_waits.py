@@ -24,7 +24,10 @@ from slurm_energy.diagnosis.steps import Hint, PhaseStatistics, RankSteps, StepI
 def test_contention_without_pressure_is_seen_by_the_waiting_tasks(
     waiting: float, workers: int, expected: list[FindingKind]
 ) -> None:
-    """Other work of the node may leave the job with few of its CPUs, so that they do not look busy."""
+    """Check that waiting tasks reveal CPU contention if the CPU pressure is unknown.
+
+    Other work on the node may leave few of its CPUs to the job. These CPUs then do not look busy.
+    """
     signals = (
         series("cpu_busy_cores", [1.5] * 60),
         series("cpu_allocated_cores", [4.0] * 60),
@@ -144,7 +147,11 @@ def test_job_that_waits_for_storage_is_not_idle(sign: str) -> None:
 def test_threads_of_the_computation_are_not_those_of_the_loader(
     threads: int, expected: list[FindingKind]
 ) -> None:
-    """A third of the time computes: with four threads 1.4 CPUs on average, of which the loader has none."""
+    """CPU time of computing threads is not counted as CPU time of the loader.
+
+    The program computes for a third of the time. With four threads, this takes 1.4 CPUs on
+    average, so the loader uses no CPU time.
+    """
     signals = series("cpu_busy_cores", [1.3] * 60), series("cpu_allocated_cores", [4.0] * 60)
     training = cpu_training(0.05, 1, 0.7)
     hints = {**training.hints, "compute_threads": threads}
@@ -202,7 +209,11 @@ def test_runs_before_a_requeue_are_lost() -> None:
 def test_loader_that_would_keep_up_without_other_work_is_no_finding(
     cpu_s: float | None, waits: float, expected: list[FindingKind]
 ) -> None:
-    """The job uses 0.8 CPUs for 600 s, of which the worker has what the process itself does not use."""
+    """Slow loading is no finding if the worker would keep up without other work on the node.
+
+    The job uses 0.8 CPUs for 600 s. The worker's CPU time is this time minus the CPU time of the
+    process itself.
+    """
     signals = (
         series("cpu_busy_cores", [0.8] * 60),
         series("cpu_waiting_tasks", [waits] * 60),

@@ -1,7 +1,9 @@
-"""What release 0.1 wrote and sent is read by this release, and what this release writes is read by 0.1.
+"""Compatibility with release 0.1 in both directions.
 
-The files in tests/releases/0.1 are outputs of that release, see record_release.py. The other direction is
-checked by the code of 0.1 itself, if the clone has its commit.
+This release reads the files and messages of release 0.1, and release 0.1 reads those of this
+release. The files in tests/releases/0.1 are outputs of release 0.1, see record_release.py. The
+code of release 0.1 itself checks the other direction, if the clone contains the commit of this
+release.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def exchanged(path: str) -> dict[str, Any]:
 
 @pytest.fixture
 def state(tmp_path: Path):
-    """Return a function that copies a state directory of 0.1."""
+    """Return a function that copies a state directory that release 0.1 has written."""
 
     def copy(name: str) -> Path:
         folder = tmp_path / name
@@ -127,7 +129,10 @@ class TestReading:
         assert len(source.keys) > 100
 
     def test_its_tables_have_the_layout_of_this_release(self) -> None:
-        """The plugin of 0.1 stays loaded until slurmctld restarts, whichever release senergyctld has."""
+        """The tables of release 0.1 have today's layout.
+
+        slurmctld keeps the plugin of 0.1 loaded until it restarts, whichever release senergyctld has.
+        """
         table_file, source = (
             pytest.importorskip(f"slurm_energy.{name}")
             for name in ("priority.table_file", "slurm.queue.table_source")
@@ -364,7 +369,11 @@ def release_0_1(tmp_path_factory) -> Path:
 
 
 def test_release_0_1_reads_what_this_release_writes(node: Node, release_0_1: Path) -> None:  # noqa: F811
-    """A downgrade of senergyd while a job runs, and agents of this release with a controller of 0.1."""
+    """Release 0.1 reads the data of this release.
+
+    senergyd is downgraded while a job runs, and agents of this release report to a controller of
+    0.1.
+    """
     manager = node.manager
     manager.begin(env(4, policy="edp"))
     node.use(3)
@@ -397,7 +406,11 @@ def test_release_0_1_reads_what_this_release_writes(node: Node, release_0_1: Pat
 
 
 def test_the_policy_file_has_every_line_of_release_0_1() -> None:
-    """Readers of 0.1 ignore lines that they do not know, but not other forms of known lines."""
+    """The policy file contains every line of the policy file of release 0.1, unchanged.
+
+    Readers of release 0.1 ignore lines that they do not know, but they reject a known line in a
+    changed form.
+    """
     night = SitePolicy(base="cap", cap_watts=350, users=["alice"])
     config = Config(policies={"night": night}, budget=BudgetConfig(mode="enforce", admission="off"))
     lines = policy_file_text(config).splitlines()

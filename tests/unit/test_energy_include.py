@@ -30,7 +30,7 @@ needs_headers = pytest.mark.skipif(
 
 
 class Host:
-    """A Slurm below a prefix, its slurm.conf, and the energy plugin for any release."""
+    """Installation of Slurm under a prefix: slurm.conf, and the energy plugin for any release."""
 
     def __init__(self, folder: Path) -> None:
         self.prefix = folder / "slurm"

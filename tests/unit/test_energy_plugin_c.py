@@ -43,7 +43,10 @@ def program(tmp_path_factory) -> Path:
 
 
 class Agent:
-    """An agent that gives the same answer to every request until the test changes it; None: it is silent."""
+    """A stand-in for the agent. It gives the same answer to every request until the test changes it.
+
+    The answer None means that the agent does not respond.
+    """
 
     def __init__(self, path: Path) -> None:
         self.answer: str | None = '{"ok":true,"known":false}'
@@ -106,7 +109,7 @@ class Plugin:
         return int(self(f"poll {kind} {hint}")[1])
 
     def logged(self) -> int:
-        """Return the number of messages; only daemons of root write any."""
+        """Return the number of messages in the log. Only daemons that run as root write messages."""
         return int(self("logged")[0])
 
     def close(self) -> str:
@@ -134,7 +137,10 @@ def plugin(program, tmp_path):
 
 
 def test_the_value_is_cumulative_whatever_the_struct_holds(agent, plugin):
-    """Slurm passes the zeroed struct of another task when the first one ends."""
+    """The value is cumulative, whatever the struct that Slurm passes contains.
+
+    When the first task ends, Slurm passes the zeroed struct of another task.
+    """
     agent.tell(1000)
     assert plugin.joules() == 1000
     agent.tell(1500)

@@ -81,7 +81,7 @@ def answers(accounting):
 
 
 def grid_answers(accounting):
-    """Store values of the grid, quotas and energy of accounts with awkward names; yield what is read."""
+    """Store grid values, quotas and energy of accounts with awkward names; yield query results."""
     chance = random.Random(5)
     keys = [grid_values.SeriesKey("c1", "carbon", "uk", zone, "g/kWh") for zone in ("GB", "gb", "3")]
     names = [name for name in NAMES if name]
@@ -116,7 +116,10 @@ def grid_answers(accounting):
 
 
 def grid_store(accounting):
-    """Return what is read from a store in which jobs of awkward users and accounts have run."""
+    """Fill a store with jobs of users and accounts with awkward names.
+
+    Return the values that `grid_answers` reads from the store.
+    """
     chance = random.Random(3)
     times = {"submit": 1_699_999_000.0, "start": 1_699_999_200.0, "end": 1_700_006_400.0}
     items = [item(job_id=n, start=times["start"], end=times["end"]) for n in range(12)]

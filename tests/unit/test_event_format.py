@@ -54,7 +54,10 @@ _EVENTS = st.tuples(
 def write(
     events: list[tuple[int, int, float, int, int, int]], capacity: int, told: int | None = None
 ) -> io.BytesIO:
-    """Write events one by one as a recorder does; `told` is the count in the header."""
+    """Return an event file in memory, with events written one by one.
+
+    `told` is the number of events in the header; None means the true number.
+    """
     header = EventFileHeader("n1", 7, 0, capacity=capacity, written=len(events) if told is None else told)
     stream = io.BytesIO(encode_header(header))
     for number, event in enumerate(events):
@@ -85,7 +88,11 @@ def test_the_last_events_are_read_in_order(
 def test_events_after_the_last_header_are_read(
     events: list[tuple[int, int, float, int, int, int]], capacity: int, late: int
 ) -> None:
-    """A killed process leaves records that its header does not count yet, at most one lap of them."""
+    """Records that a process wrote after its last update of the file header are read.
+
+    A killed process can leave records that the header does not count yet, at most one full pass
+    over the file's slots.
+    """
     late = min(late, len(events), capacity)
     stream = write(events, capacity, told=len(events) - late)
     found = [event[:5] + event[6:] for event in read_events(stream, read_header(stream))]

@@ -102,7 +102,10 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_program_that_closes_all_files_keeps_its_own(tmp_path: Path) -> None:
-    """The number of the closed file may belong to another file of the program by then."""
+    """The event writer does not write to another file that has the writer's file descriptor.
+
+    If a program closes all files, the next file that it opens may get this descriptor.
+    """
     writer = writer_in(tmp_path)
     writer.add(TimedPhase("step", 1, 2, NAN, 1))
     writer.write()

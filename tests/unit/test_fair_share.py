@@ -61,7 +61,10 @@ SHARES = st.none() | st.integers(0, 1000)
 
 @st.composite
 def trees(draw):
-    """Draw accounts below earlier ones, and users anywhere, with random raw shares."""
+    """Draw a tree of accounts with users and random raw shares.
+
+    The parent of an account is an account drawn earlier. Users belong to random accounts.
+    """
     rows = [Association("root")]
     for number in range(draw(st.integers(0, 8))):
         parent = draw(st.sampled_from([row.account for row in rows]))
@@ -116,7 +119,7 @@ def test_no_account_name_forges_a_share(name):
 
 
 class TestShareCache:
-    """The cache reads the shares once in its time, and keeps the last ones after a failure."""
+    """The share cache reads the shares once per interval and keeps the last ones after a failure."""
 
     def make(self, answers):
         self.now = 0.0

@@ -72,7 +72,10 @@ def test_files_that_a_record_replaces_are_not_synced(node: Node) -> None:
 
 @pytest.mark.parametrize("delivered", [False, True])
 def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: bool) -> None:
-    """The session without the step is written with the next finalization, or with the end of the job."""
+    """The stored session still contains an ended step until the next finalization or the job's end.
+
+    A crash before this time must not cause a second record of the step.
+    """
     node.manager.begin(env())
     node.manager.step("start", 5, "0")
     node.use(2.0)
@@ -92,7 +95,10 @@ def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: 
 
 
 def test_a_power_failure_before_the_flush_costs_no_record(node: Node) -> None:
-    """Unflushed data and removed files are gone."""
+    """A power failure before the flush costs no record.
+
+    Data that were not flushed and removed files are lost.
+    """
     run_job(node)
     node.manager.finalize_jobs()
     (job,) = [r for r in node.records() if r.step is None]
@@ -108,7 +114,10 @@ def test_a_power_failure_before_the_flush_costs_no_record(node: Node) -> None:
 def test_no_job_is_removed_before_a_flush_with_its_record(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Across restarts: before files of a job are removed, its record was flushed to disk or delivered."""
+    """The record of a job is flushed to disk or delivered before the files of the job are removed.
+
+    This order also holds across restarts of the agent.
+    """
     synced: set[str] = set()
     record_of: dict[str, str] = {}
     real_flush, real_forget = atomic_file.flush, type(node.state).forget

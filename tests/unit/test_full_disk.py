@@ -1,4 +1,7 @@
-"""A full disk under the store: deliveries are refused, nothing that was acknowledged is lost (as root)."""
+"""Tests of a full disk under the record store, which need root.
+
+Deliveries are refused, and acknowledged records are not lost.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ SPARE_MIB = 6
 
 @pytest.fixture
 def disk(request):
-    """Kind of database, and a directory on a file system of its own, which servers can reach."""
+    """Mount a small tmpfs for a database, and yield the kind of database and the mount point.
+
+    Database servers that run as other users may read the directory.
+    """
     with tempfile.TemporaryDirectory(prefix="sefull-") as folder:
         Path(folder).chmod(0o755)
         size = f"size={SIZE_MIB[request.param]}m,mode=755"

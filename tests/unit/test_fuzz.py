@@ -1,4 +1,7 @@
-"""A bounded number of rounds of guided fuzzing of what reaches the agent; `make fuzz` runs it for longer."""
+"""Guided fuzzing of the input of the agent, in a limited number of rounds.
+
+`make fuzz` runs the fuzzing for longer.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ def test_one_kwh_by_hand() -> None:
 
 
 def test_the_wrong_example_of_ears_manual() -> None:
-    """381.51 W on 2 nodes for 3660 s are 2.79 MJ = 0.776 kWh, not 279; at 56.039 g/kWh 43.47 g."""
+    """2 nodes at 381.51 W for 3660 s use 2.79 MJ = 0.776 kWh; EAR's manual says 279 kWh.
+
+    At 56.039 g/kWh the emissions are 43.47 g.
+    """
     joules = 381.51 * 2 * 3660
     assert joules == pytest.approx(2_792_653.2)
     assert kilowatt_hours(joules) == pytest.approx(0.775737, abs=1e-6)

@@ -369,7 +369,10 @@ def test_only_operators_fetch_at_once_and_not_too_often(tmp_path: Path) -> None:
 
 
 class British:
-    """A provider with values for each half hour since a time; None: status 403 for earlier times."""
+    """A stand-in for the British provider, with values for each half hour from `since` on.
+
+    If `refuses` is true, a request for earlier times gets status 403.
+    """
 
     def __init__(self, since: float, *, refuses: bool = False) -> None:
         self.since, self.refuses = since, refuses

@@ -32,7 +32,7 @@ def provider(quantity: GridQuantity, name: str) -> GridProvider:
 
 
 def minutes(*rows: tuple[float, float, float]) -> list[Sample]:
-    """Return samples from start and end in minutes after 08:00, and value."""
+    """Return samples from rows of (start, end, value), with start and end in minutes after 08:00."""
     return [(EIGHT + a * 60.0, EIGHT + b * 60.0, value) for a, b, value in rows]
 
 
@@ -198,7 +198,11 @@ def test_the_finest_product_of_the_first_auction_holds() -> None:
 
 
 def test_a_mix_that_lacks_a_type_is_unknown() -> None:
-    """Gas is reported for the second hour only: the first hour has no value, not that of wind alone."""
+    """The carbon intensity of a time is unknown if a type of generation lacks a value.
+
+    Gas is reported for the second hour only. The first hour therefore has no value, although wind
+    is known.
+    """
     text = (DATA / "entsoe_generation.xml").read_text()
     gas = "<start>2026-03-10T08:00Z</start><end>2026-03-10T10:00Z</end>"
     late = gas.replace("T08", "T09")

@@ -18,7 +18,7 @@ GB = 10**9
 
 
 def reading(root: int | None, **groups: int | None) -> GroupReadings:
-    """Return a reading in gigabytes of one cache."""
+    """Return a reading of the memory traffic through one cache, with amounts in gigabytes."""
 
     def counts(amount: int | None) -> dict[str, dict[int, int | None]]:
         return {TRAFFIC: {0: None if amount is None else amount * GB}}
@@ -69,7 +69,11 @@ def test_a_new_group_counts_from_zero_and_a_removed_one_leaves_no_gap() -> None:
 
 
 def test_a_count_that_falls_is_unknown_once() -> None:
-    """On AMD without counter assignment a counter may be given to another group and start again."""
+    """Check that a count that falls is unknown for one interval.
+
+    AMD processors without counter assignment may give a counter to another group. The counter then
+    starts again at zero.
+    """
     counter = Counter()
     counter.next(50, a=20, b=10)
     use = counter.next(40, a=2, b=12)
@@ -86,7 +90,10 @@ def test_an_implausible_jump_is_unknown() -> None:
 
 @pytest.mark.parametrize("first", ["counted", "uncounted"])
 def test_a_count_that_comes_or_goes_makes_the_total_unknown_once(first: str) -> None:
-    """The kernel leaves a group without count out of the control group's sum."""
+    """Check that the total is unknown for one interval when a group's count appears or disappears.
+
+    The kernel's sum for the control group leaves out a monitoring group that has no count.
+    """
     counter = Counter()
     known, unknown = (50, {"a": 20, "b": 10}), (30, {"a": None, "b": 10})
     steps = [known, unknown] if first == "counted" else [unknown, known]

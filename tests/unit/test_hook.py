@@ -1,6 +1,8 @@
-"""senergy-hook as slurmd runs it: what it sends, and that nothing which senergyd does or lacks fails a job.
+"""Tests of senergy-hook as slurmd runs it.
 
-The program is built with the sanitizers of addresses and behaviour; they end it with another exit code.
+The tests check what the hook sends. No response, error or absence of senergyd may make a job
+fail. The program is built with the address and undefined-behaviour sanitizers. An error that
+they detect ends the program with another exit code.
 """
 
 import contextlib
@@ -226,7 +228,7 @@ def test_root_knocks_at_the_door_that_users_cannot_fill(hook, agent, folder):
 
 
 def fails(agent, folder, case):
-    """Set up one failure of senergyd; return (socket path, words of the report)."""
+    """Make senergyd fail in one way. Return the socket path and the words of the error report."""
     if case == "absent":
         return folder / "no.sock", "No such file or directory"
     if case == "dead":
@@ -299,7 +301,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
 
 
 def test_an_answer_that_is_there_counts_however_late_the_hook_is_run(folder, agent):
-    """Its clock is beyond the deadline as soon as the response has arrived."""
+    """A response that has arrived counts, even if the hook's clock is beyond the deadline by then."""
     (folder / "late.c").write_text(LATE)
     program = folder / "late-hook"
     flags = ["-std=gnu11", "-D_GNU_SOURCE", f"-I{REPOSITORY / 'spank'}", "-Wl,--wrap=clock_gettime"]

@@ -33,7 +33,10 @@ def energies_by_hour(connection: Connection, start: int, end: int) -> dict[tuple
 
 
 def stored_hours(connection: Connection) -> dict[tuple[int, int], int]:
-    """Return the same as `energies_by_hour` from the sums of periods, for all times."""
+    """Return the microjoules of hours, by start of the hour and group, from stored sums.
+
+    The expected result is that of `energies_by_hour`.
+    """
     sums = usage_tables.usage_sums.c
     rows = connection.execute(select(sums.start, sums.end, sums.usage_group, sums.total_uj))
     return {
@@ -78,7 +81,10 @@ def test_energies_of_a_span_are_those_of_its_whole_hours(store_location: str, st
 
 
 def test_changes_of_sums_change_the_energies_of_hours(store_location: str) -> None:
-    """Energy that moves to another group leaves no row behind. Other periods have no hour."""
+    """Energy that moves from one group to another leaves no row in the old group.
+
+    Periods that do not cover exactly one hour are not included in the energies of hours.
+    """
     migrations.prepare(store_location)
 
     def change(connection: Connection, *keys_and_energies: tuple[Any, int]) -> None:

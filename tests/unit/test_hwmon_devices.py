@@ -26,7 +26,11 @@ def tree(tmp_path: Path) -> Tree:
 def chip(
     tree: Tree, number: int, device: str, name: str, values: dict[str, object], inside: str = ""
 ) -> None:
-    """Add hwmonNUMBER as a child of a device; with older drivers the attributes are `inside` the device."""
+    """Add the directory hwmonNUMBER as a child of a device.
+
+    If `inside` is set, the attribute files are in the directory of the device, as with older
+    drivers.
+    """
     folder = f"sys/devices/{device}/hwmon/hwmon{number}"
     place = f"sys/devices/{device}" if inside else folder
     for attribute, value in {"name": name, **values}.items():
@@ -39,7 +43,11 @@ def chip(
 
 
 def meter(tree: Tree, number: int, info: str, microwatts: int, **more: object) -> None:
-    """Add an ACPI power meter: hwmon_device_register() hangs the attributes on the ACPI device."""
+    """Add an ACPI power meter to a file tree.
+
+    The attributes are in the directory `device`, because hwmon_device_register() attaches them to
+    the ACPI device.
+    """
     values = {"power1_average": microwatts, "power1_average_interval": 50, "power1_is_battery": 0}
     values |= {"power1_oem_info": info, "power1_model_number": "", "power1_serial_number": ""}
     chip(tree, number, f"LNXSYSTM:00/ACPI000D:{number:02x}", "power_meter", values | more, inside="device")

@@ -235,7 +235,11 @@ class Emulator(threading.Thread):
         self.listener.listen()
 
     def stop(self) -> None:
-        """End the thread too: its system call would go on with whatever gets the listener's number next."""
+        """Stop the emulator and wait for the end of its thread.
+
+        A system call of a running thread would otherwise continue on the file that next gets the
+        number of the listener's descriptor.
+        """
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.join()

@@ -384,7 +384,10 @@ def test_fixed_settings_stay_when_caps_change_and_after_a_restart(node: Node) ->
 
 
 def test_monitor_with_a_fixed_setting_changes_nothing_and_says_why(node: Node) -> None:
-    """Clients without the plugin's check can send such flags."""
+    """Check that policy `monitor` changes no setting and that the record states the reason.
+
+    Clients without the plugin's check of flags can combine `monitor` with a fixed setting.
+    """
     node.manager.begin(env(policy="monitor", cpu_freq="1500", slowdown="5", power_profile="MAX_Q"))
     assert node.tree.snapshot() == node.original
     node.manager.end(env())

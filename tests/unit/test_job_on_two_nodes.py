@@ -51,7 +51,7 @@ class JobNode:
 
 
 class JobOnTwoNodes:
-    """The job, its coordinator, and the time, which the test moves."""
+    """A job on two nodes with its coordinator and a simulated clock. The test advances the clock."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = [JobNode(node, f"n{number}") for number, node in enumerate(nodes, 1)]
@@ -178,7 +178,7 @@ def test_the_end_on_one_node_leaves_the_other_as_it_is(job: JobOnTwoNodes) -> No
 
 
 class FakeAdvisor:
-    """Knows one job on two nodes."""
+    """Fake advisor that knows one job on two nodes."""
 
     def __init__(self) -> None:
         self.checks = 0

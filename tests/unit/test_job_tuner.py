@@ -50,7 +50,7 @@ class Program:
 
     @property
     def clock_share(self) -> float:
-        """Lowest frequency bound of the job's CPUs relative to the hardware's highest."""
+        """Minimum of the upper frequency bounds of the job's CPUs, divided by the hardware maximum."""
         bounds = [int(self.node.tree.policy(number, "scaling_max_freq")) for number in POLICIES]
         return min(bounds) / HIGHEST_KHZ
 

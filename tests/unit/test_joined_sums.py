@@ -1,4 +1,7 @@
-"""The sums that a store joins to texts are whole, however long the texts and however many the groups are."""
+"""Reading of energy sums that the database joins into one text per period.
+
+No sum may be cut off, for any length of the text and any number of groups.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,10 @@ def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) 
 
 
 def test_sums_of_a_short_window_are_whole(store_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One text has at most one row of each group, however many periods there are."""
+    """Sums over a short window are complete, although the length of a joined text is limited.
+
+    One text has at most one row of each group, independent of the number of periods.
+    """
     monkeypatch.setattr(backends, "MAX_JOINED_BYTES", 17 << 10)
     migrations.prepare(store_location)
     largest = 2**63 - 1
@@ -101,7 +107,11 @@ def test_sums_of_a_short_window_are_whole(store_location: str, monkeypatch: pyte
 def test_a_connection_that_is_lost_in_a_stream_is_reported_once(
     database_servers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The texts of the other hours, 1.4 MB, have not left the server when the connection is lost."""
+    """A connection that is lost during streaming causes one error.
+
+    The first hour has been read. The texts of the other hours, 1.4 MB, are still on the server
+    when the connection is lost.
+    """
     server = database_servers.get("mariadb")
     none = ", 0" * (len(SUM_COLUMNS) - 1)
     sql = f"SELECT (seq DIV 1500) * {HOUR}, (seq DIV 1500) * {HOUR} + 900, seq MOD 1500, 1e18 + seq{none}"

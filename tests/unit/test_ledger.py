@@ -142,7 +142,11 @@ def test_jobs_come_and_go_between_samples(make: Callable[..., SharedNode]) -> No
 
 
 def test_a_job_is_found_late_and_nothing_is_counted_twice(make: Callable[..., SharedNode]) -> None:
-    """No control group for five seconds: the job is searched ever less often, then charged for all time."""
+    """Charge a job whose cgroup is found late for its whole run time, and count no energy twice.
+
+    The job's cgroup is absent for the first five seconds. Meanwhile the search for the cgroup is
+    repeated at growing intervals.
+    """
     node = make(("cpu",), idle_watts={"cpu": 0.0})
     node.begin(5, 4)
     node.begin(6, 4)
@@ -206,7 +210,10 @@ def test_a_node_that_is_never_quiet_has_no_idle_power_and_all_is_dynamic(
 
 
 def test_a_counter_that_is_late_is_split_over_all_of_its_time(make: Callable[..., SharedNode]) -> None:
-    """The memory counter alone is unreadable for four seconds, in which another job begins."""
+    """The energy of a counter that was unreadable is divided over the whole unreadable time.
+
+    Only the memory counter is unreadable, for four seconds. Another job begins in this time.
+    """
     node = make(("cpu", "dram"), idle_watts={"cpu": 0.0, "dram": 40.0})
     node.begin(5, 4)
     node.counters["dram"].silent = True
@@ -325,7 +332,11 @@ def test_energy_reported_after_a_job_s_end_is_missing_and_marked(make: Callable[
 
 
 def test_the_node_s_meter_may_be_slower_than_the_parts(make: Callable[..., SharedNode]) -> None:
-    """The node meter reports every five seconds; `other` waits, and is then divided over all of them."""
+    """Check a node meter that is slower than the counters of the components.
+
+    The node meter reports every five seconds. The energy of `other` is charged when the node meter
+    reports, and is then divided evenly over these seconds.
+    """
     node = make(idle_watts=IDLE, slow={"node": 5.0})
     node.begin(5, 8, exclusive=True)
     node.use(4, LOAD)

@@ -1,4 +1,7 @@
-"""Counts of a license that are withheld, so that the free count follows headroom and coming limits."""
+"""Tests of the licenses that are withheld from jobs to represent a power budget.
+
+The number of free licenses follows the headroom and the coming limits.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""The live experiment's jobs and what its simulation is told; the experiment itself takes half an hour."""
+"""The jobs of the live experiment, and the inputs of its simulation.
+
+The experiment itself is not run, because it takes half an hour.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ LAUNCH_S = 0.5
 
 
 def calibration():
-    """Return runs of 10 s for four GPUs of an A100 node, shorter with more, at 300 W per GPU."""
+    """Return calibration runs of all kinds of jobs on an A100 node.
+
+    A run takes 10 s on four GPUs and more on fewer GPUs, in inverse proportion. It draws 300 W per
+    GPU.
+    """
     kinds = list(workload.kinds_of_jobs())
     records = [(40 / shape.gpus, 300 * shape.gpus) for _, shape in kinds]
     jobs = [

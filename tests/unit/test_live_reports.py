@@ -1,4 +1,7 @@
-"""Live reports: what a node sends about its jobs, and who sees which running job on the controller."""
+"""Tests of live reports about running jobs.
+
+The tests cover the contents of a node's report, and which users see which running job.
+"""
 
 from __future__ import annotations
 

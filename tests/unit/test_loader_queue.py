@@ -1,4 +1,7 @@
-"""Batches that are ready: when the recorder times how long a program needs to receive them."""
+"""Tests of the readiness of data-loader batches, and of the time to receive a batch.
+
+The recorder times only batches that are ready when the program requests them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class LoaderIterator:
 
 
 class WorkerLoader:
-    """Loader with processes, as far as `watch` uses it."""
+    """Stand-in for a loader with worker processes, with only the attributes that `watch` uses."""
 
     num_workers = 1
 

@@ -195,7 +195,10 @@ def test_lines_of_newer_writers_are_passed_over(lua, tmp_path):
 
 
 def run_lua(lua, chunk, policy_file="/nonexistent/policies"):
-    """Run statements with `check` as senergy.check and a slurm table that prints."""
+    """Run Lua statements with the job_submit module loaded, and return the printed lines.
+
+    In the statements, `check` is senergy.check. The table `slurm` is a stub that prints messages.
+    """
     prelude = f"""
         package.path = "{MODULE_FOLDER}/?.lua"
         slurm = {{ SUCCESS = 0, ERROR = -1, log_user = function(...) print("user", string.format(...)) end,
@@ -231,7 +234,10 @@ def test_every_entry_counts_also_repeated_ones(lua):
 
 
 def together(lua, *asked, policy_file="/nonexistent/policies"):
-    """Return the message to the user, or "", for each {name: value} of a job."""
+    """Submit one job for each dict of environment variables, all in one Lua process.
+
+    Return the message to the user for each job, or an empty text.
+    """
     lines = []
     for raw in asked:
         entries = ", ".join(f'"{name}={value}"' for name, value in raw.items())
@@ -525,7 +531,10 @@ def test_shadow_mode_changes_nothing_of_a_job_unless_the_site_says_so(lua, tmp_p
 
 
 def begins(lua, policy_file, *jobs):
-    """Return the start delay in seconds for each job (further fields, environment entry)."""
+    """Run the submission check for some jobs, and return the start delay of each job in seconds.
+
+    A job is a pair: further fields of the job as Lua text, and an entry of its environment.
+    """
     lines = ["os.time = function() return 1000 end"]
     for fields, entry in jobs:
         lines.append(f"job = {{ user_name = 'a', {fields} spank_job_env = {{ '{entry}' }} }}")

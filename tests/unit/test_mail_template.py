@@ -16,7 +16,7 @@ SUBJECT = "Slurm Job_id=12 Name=x Ended, Run time 00:00:01, COMPLETED, ExitCode 
 
 @pytest.fixture
 def mail(tmp_path: Path):
-    """Return a function that runs the script, and returns what reached the mailer."""
+    """Return a function that runs the mail script and returns the message that reached the mailer."""
     sent, mailer, senergy = tmp_path / "sent", tmp_path / "mail", tmp_path / "senergy"
     mailer.write_text(f'#!/bin/sh\n{{ printf "%s|" "$@"; cat; }} >{sent}.new\nmv {sent}.new {sent}\n')
     script = tmp_path / "senergy-mail"

@@ -67,7 +67,11 @@ def test_mandoc_has_no_warnings(directory: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
 def test_groff_has_no_warnings_and_lines_fit(directory: Path) -> None:
-    """The hardest page: quotes, brackets, percent signs, long commands."""
+    """Check that groff formats man pages without warnings and in at most 80 columns.
+
+    The pages are the most difficult ones: they contain quotes, brackets, percent signs and long
+    commands.
+    """
     for name in ("senergy-acct.1", "energy.toml.5", "senergy-report.1"):
         command = ["groff", "-man", "-ww", "-Tascii", "-P-c", str(directory / name)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

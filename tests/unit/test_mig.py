@@ -19,7 +19,11 @@ class NVMLError(Exception):
 
 
 class Node:
-    """pynvml on a node with one GPU that supports no function but MIG mode (1: on, None: unsupported)."""
+    """Stub of pynvml on a node with one GPU.
+
+    All functions about the GPU except MIG mode are unsupported. The MIG mode is 1 if it is on, and
+    None if it is unsupported.
+    """
 
     NVMLError = NVMLError
     NVML_ERROR_UNINITIALIZED = 1

@@ -27,7 +27,10 @@ def two_nodes(text: str = OFFERS, **more):
 
 
 def cluster(a100: int, h100: int):
-    """Return nodes with 4 GPUs each, free on as many nodes as given."""
+    """Return four nodes with 4 GPUs each, two of each type.
+
+    The arguments are the numbers of free nodes of each type.
+    """
     return [
         node(f"{kind}{number}", kind, 4, 4 if number < free else 0)
         for kind, free in (("a100", a100), ("h100", h100))
@@ -112,7 +115,10 @@ times = st.floats(1.0, 50.0)
 @examples(10)
 @given(counts=st.lists(st.tuples(st.integers(1, 2), times, times), min_size=2, max_size=2))
 def test_the_split_is_that_of_balanced_training(counts: list[tuple[int, float, float]]) -> None:
-    """`training.shares` divides 10 million samples among the ranks: equal but for whole samples."""
+    """The split equals the division of 10 million samples by `training.shares`.
+
+    Only the rounding to whole samples causes differences.
+    """
     total, samples = sum(count for count, _, _ in counts), 10_000_000
     kinds = {f"k{number}": values for number, values in enumerate(counts)}
     split = balanced_split(

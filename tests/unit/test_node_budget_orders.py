@@ -28,7 +28,7 @@ STEP = st.one_of(
 
 
 class Model:
-    """What the ceilings of the node may be at most: the promise that the controller relies on."""
+    """Upper bounds of the ceilings of a node, which the controller relies on."""
 
     def __init__(self, node: BudgetNode) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Which host may deliver a node's records."""
+"""Check of the sender's host: only the host of a node may deliver the node's records."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def test_behind_address_translation_munge_names_the_origin(cluster: Cluster) -> 
 
 
 def test_a_loopback_origin_proves_nothing(cluster: Cluster) -> None:
-    """Debian's /etc/hosts gives every host 127.0.1.1 for its own name."""
+    """Check that an origin on the loopback network does not identify the node.
+
+    Debian's /etc/hosts maps the name of every host to 127.0.1.1.
+    """
     assert cluster.verdict("n3", "10.0.0.1", origin="127.0.0.1") is REFUSED
     assert cluster.verdict("n1", "10.0.0.1", origin="127.0.1.1") is ALLOWED
 

@@ -1,4 +1,7 @@
-"""Periods of a node's energy as plain data: what is written is read, and nothing else is accepted."""
+"""Tests of a node's energy periods as plain data.
+
+A period that is written to JSON and read back is unchanged. Malformed data are refused.
+"""
 
 from __future__ import annotations
 

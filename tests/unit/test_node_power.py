@@ -67,7 +67,7 @@ def test_a_bmc_needs_an_account_and_a_private_password(password: Path) -> None:
 
 
 def test_certificates_that_other_users_could_replace_are_refused(password: Path) -> None:
-    """Who chooses the certificates gets the password."""
+    """Whoever can replace the certificates can obtain the password, so such files are refused."""
     bundle = password.with_name("ca.pem")
     bundle.touch(0o644)
     link = password.with_name("link.pem")

@@ -100,7 +100,11 @@ def _semaphores_can_be_created() -> bool:
 def test_workers_need_no_short_directory_for_temporary_files(
     task: tuple[Problem, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork server would create its socket there, and socket paths are limited to 107 bytes."""
+    """Worker processes also start if the path of the temporary directory is long.
+
+    A fork server would create a socket in this directory. Paths of sockets are limited to 107
+    bytes.
+    """
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -203,7 +203,7 @@ class TestPredictions:
         assert prediction.energy_joules.high <= 300 * prediction.power_watts.high
 
     def test_endings_of_runs(self):
-        """The length of a run that was ended externally is a lower bound; that of a failed run is exact."""
+        """The length of an externally ended run is a lower bound; the length of a failed run is exact."""
         done = [run(duration_s=100.0 + n) for n in range(10)]
         cut = [run(duration_s=50.0, ending=ending) for ending in RunEnding if not ending.by_itself] * 3
         prediction = request_for(history_of(*done, *cut))

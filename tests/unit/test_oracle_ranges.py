@@ -60,7 +60,7 @@ def test_the_conformal_quantile_is_one_of_the_pooled_range_and_ignores_order(
 def test_the_half_width_scales_with_all_scores(
     prior_scores: tuple[float, ...], own_scores: np.ndarray, factor: float
 ) -> None:
-    """Twice the errors on other kinds and on this one double the width of the range."""
+    """The half-width of a range is proportional to the scores on this and on other kinds of device."""
     quantile = conformal_quantile(prior_scores, own_scores)
     scaled = tuple(factor * score for score in prior_scores)
     assert conformal_quantile(scaled, factor * own_scores) == pytest.approx(factor * quantile)

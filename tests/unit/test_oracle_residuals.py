@@ -79,7 +79,7 @@ def test_support_ends_half_a_doubling_from_a_measured_batch() -> None:
 
 
 def grid(noise: float, low: float) -> tuple[Any, ...]:
-    """Return the arguments of krige: a factor `low` on the time at 100 W, and noise."""
+    """Return arguments of `krige`: at 100 W the time is multiplied by `low`; all times have noise."""
     batch, cap = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(3, 10), CAPS, indexing="ij"))
     draw = np.random.default_rng(1).normal(size=len(batch))
     time = np.where(cap == 100.0, low, 1.0) * np.exp(noise * draw)

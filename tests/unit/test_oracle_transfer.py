@@ -63,7 +63,7 @@ def study(models: tuple[str, ...] = MODELS) -> list[Measurement]:
 def random_split(
     rows: list[Measurement], count: int, seed: int
 ) -> tuple[list[Measurement], list[Measurement]]:
-    """Return some rows at random, and the others."""
+    """Return `count` random rows, and the remaining rows."""
     indices = set(np.random.default_rng(seed).choice(len(rows), count, replace=False).tolist())
     return [rows[index] for index in sorted(indices)], [
         row for index, row in enumerate(rows) if index not in indices
@@ -80,7 +80,10 @@ def sweep_of(calibration: Calibration, model: str, batch: float, caps: tuple[flo
 
 
 def mean_loss(calibration: Calibration, rows: list[Measurement]) -> float:
-    """Return the excess of the energy-delay product of the selected limits over the best ones."""
+    """Return the mean relative excess of the energy-delay product (EDP) of the selected power limits.
+
+    The EDP at the limit that the calibration selects is compared with the minimum measured EDP.
+    """
     losses = []
     for indices in configurations(rows).values():
         own = [rows[index] for index in indices]
@@ -187,7 +190,10 @@ def test_ranges_cover_unseen_rows(count: int) -> None:
 
 
 def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[float]:
-    """Return the shares of rows inside their ranges of time and of power."""
+    """Return the fractions of `left` within the predicted ranges of time and of power.
+
+    The calibration is fitted to `given_rows`.
+    """
     calibration = calibrated(given_rows)
     alternatives = TrainingAlternatives.of(
         (find_profile(row.model), A40, row.precision, row.batch, 1.0, 1e6, row.cap_watts) for row in left
@@ -259,7 +265,10 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
 
 
 def test_seven_rows_of_one_sweep_have_effect_and_are_noted() -> None:
-    """Regression: after a file with one sweep of 25 W steps, the note was 'was never measured'."""
+    """Measurements of one sweep affect the prediction, and a note states their number.
+
+    Regression: after a file with one sweep of 25 W steps, the note was 'was never measured'.
+    """
     (first, *_) = configurations(study(("resnet50",))).values()
     rows = [study(("resnet50",))[index] for index in first[:7]]
     found = sweep_of(calibrated(rows), "resnet50", 8.0)
@@ -402,7 +411,7 @@ def test_a_search_needs_four_rows_and_a_transfer_one() -> None:
 
 
 def test_searched_workloads_are_predicted_as_before() -> None:
-    """Evidence beside a search applies to other workloads only."""
+    """Evidence in a calibration does not change predictions of workloads with searched parameters."""
     shipped = shipped_calibration(A40.name)
     assert "resnet50" in shipped.workloads
     beside = dataclasses.replace(shipped, evidence=Evidence(PRIOR))
@@ -428,7 +437,10 @@ def test_own_factors_take_precedence_over_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
-    """Parameters fitted to few rows make the errors on these rows smaller than those on others."""
+    """Check that the error range of a fit is wider than the errors on the fitted rows.
+
+    Parameters fitted to few rows have smaller errors on these rows than on other rows.
+    """
     rows = study(("resnet50", "bert-base"))
     still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
     shipped = shipped_calibration(A40.name)

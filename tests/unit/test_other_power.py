@@ -15,7 +15,10 @@ WINDOW = 31
 
 
 def learned(base_watts: float, slope: float, loads: list[float], noise: float = 0.0) -> OtherPower:
-    """Return what readings of a node teach whose other parts draw a base and a part of the devices' power."""
+    """Return the model of other power that was learned from readings of a node.
+
+    The other parts of the node draw `base_watts` plus `slope` times the power of the devices.
+    """
     other, numbers, now_s = OtherPower(), random.Random(1), 0.0
     for load in loads:
         for _ in range(WINDOW):
@@ -62,7 +65,10 @@ def test_a_power_without_readings_of_the_node_does_not_grow() -> None:
 def test_a_higher_load_is_covered_before_it_is_measured(
     slope: float, loads: list[float], factor: float
 ) -> None:
-    """Up to the slope that is assumed for unknown power supplies, nothing is counted too low."""
+    """Check that the power at a load above all measured loads is not underestimated.
+
+    This holds up to the maximum slope, which is assumed for unknown power supplies.
+    """
     other = learned(300.0, slope, sorted(loads))
     load = max(loads) * factor
     assert 0.0 <= other.slope <= MAX_SLOPE

@@ -96,7 +96,7 @@ def test_programs_of_the_build_refuse_bad_usage(program):
 
 @pytest.fixture
 def library(tmp_path):
-    """A prefix of packages with plugins for two series."""
+    """An installation prefix with the SPANK plugins of two Slurm release series, as packages have it."""
     for series in ("22.05", "24.11"):
         for name in spank_selection.SPANK_PLUGINS:
             path = tmp_path / "library" / f"slurm-{series}" / name

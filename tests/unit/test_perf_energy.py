@@ -1,4 +1,4 @@
-"""Energy events of perf: discovery, the energy of a count, and the system call itself."""
+"""Tests of perf energy events: discovery, energy per count, and the system call."""
 
 from __future__ import annotations
 
@@ -107,7 +107,11 @@ def test_perf_is_used_only_where_powercap_is_unreadable(tree: Tree, monkeypatch:
 
 
 def test_the_system_call_counts() -> None:
-    """The kernel's own clock event shows that number, structure and flags are as the kernel has them."""
+    """The system call opens an event that counts.
+
+    The kernel's software CPU clock is opened. Its count shows that system call number, structure
+    and flags agree with the kernel.
+    """
     try:
         descriptor = open_event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, 0)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Period detection: what is found in series of known programs, and what is refused."""
+"""Tests of period detection on series of known programs, and on series without a valid period."""
 
 from __future__ import annotations
 
@@ -134,7 +134,11 @@ def test_the_tracker_counts_periods_per_second() -> None:
 
 
 def test_another_loop_needs_two_windows() -> None:
-    """A first window with twice the period may be a harmonic. Extending that window confirms nothing."""
+    """Check that one measurement window is not enough to accept another period.
+
+    A first window with twice the period may show a harmonic. A longer version of the same window
+    confirms nothing.
+    """
     tracker = ProgressTracker()
     follow(tracker, 0.0, 1.5)
     assert tracker.rate(0.0, 41.0) is not None

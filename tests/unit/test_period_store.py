@@ -1,4 +1,8 @@
-"""Periods in the database: each once, refusals by name, rows that add up, and plausible values only."""
+"""Tests of periods in the database.
+
+Each period is stored once, refusals name their period, the rows add up, and implausible values
+are rejected.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""HPE Cray pm_counters on plain files; the layout is that of HPE Cray EX and XC systems.
+"""HPE Cray pm_counters emulated by plain files with the layout of HPE Cray EX and XC systems.
 
-Sources: file names and `NUMBER UNIT` form as GEOPM's CNLIOGroup (docs/source/geopm_pio_cnl.7.rst) and Slurm's
-acct_gather_energy/pm_counters read them; `freshness` as HPE's "Access the PM counters" describes it.
+Sources: GEOPM's CNLIOGroup (docs/source/geopm_pio_cnl.7.rst) and Slurm's
+acct_gather_energy/pm_counters for the file names and the form `NUMBER UNIT`; HPE's "Access the
+PM counters" for the file `freshness`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def test_single_processors_do_not_count_beside_their_sum(tree: Tree) -> None:
 
 
 class Updating:
-    """Updates the files between two reads of freshness, a given number of times."""
+    """Stand-in for the file reader of pm_counters that updates the files before a read.
+
+    The files change before each of the first `times` reads of `energy`. In this way the files
+    change between the two reads of `freshness`.
+    """
 
     def __init__(self, tree: Tree, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.tree, self.left, self.energy = tree, times, 1000

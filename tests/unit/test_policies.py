@@ -257,7 +257,10 @@ def untuned(objective: str = "edp", **changes: object) -> PolicyRequest:
 @pytest.mark.parametrize("model", [None, "gemm2", "my-own"])
 @pytest.mark.parametrize("mode", ["off", "advise", "on"])
 def test_edp_takes_no_published_row_of_another_program(model: str | None, mode: str) -> None:
-    """A GEMM job without --energy-model once had 94 % more EDP under the row of another GEMM."""
+    """The policy edp does not apply a published table entry to another program.
+
+    A GEMM job without --energy-model once had 94 % more EDP with the entry of another GEMM.
+    """
     made = plan(PolicyRequest("edp", tuning_mode=mode, model=model), node(gpus=1))
     assert made.settings == ()
 
@@ -635,7 +638,7 @@ def test_the_documented_example_of_a_shared_job_s_cap() -> None:
 
 
 def test_a_name_with_a_lone_surrogate_is_refused_in_one_line() -> None:
-    """JSON can carry characters that UTF-8 has not; guided fuzzing found the first."""
+    """A lone surrogate is valid in JSON but has no UTF-8 encoding. Fuzzing found the first name here."""
     for name in ("\udede", "ed\ud800p", "\udc80edp"):
         with pytest.raises(UsageError, match="is not"):
             validate_flags({"ENERGY_POLICY": name}, Config())

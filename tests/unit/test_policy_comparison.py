@@ -22,7 +22,10 @@ def trace(jobs: int = 1000) -> families.TraceRows:
 
 @pytest.mark.parametrize("part", range(8))
 def test_tuning_and_evaluation_share_no_job_of_a_trace(part):
-    """The run times number the jobs of the trace."""
+    """Tuning and evaluation use different jobs of a trace.
+
+    The run time of each job in the trace is the number of the job.
+    """
     tuning, held_out = (families._cut(trace(), part, flag, 50).time_s for flag in (True, False))
     assert tuning.max() <= 500 < held_out.min()
     assert len(tuning) == len(held_out) == 50

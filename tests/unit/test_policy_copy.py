@@ -188,7 +188,7 @@ def test_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 class TestAgent:
-    """senergyd keeps the copy of its node."""
+    """senergyd keeps the policy copy of its node up to date."""
 
     @pytest.fixture
     def client(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PolicyCopyClient:

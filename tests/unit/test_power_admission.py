@@ -1,4 +1,4 @@
-"""Admission under budgets, safe limits, trust in nodes, and sentences that explain decisions."""
+"""Tests of admission under budgets, safe limits, trust in nodes, and explanations of decisions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def test_two_budgets_over_one_job_must_both_have_room() -> None:
 
 
 def with_speed(exponents: np.ndarray, **columns: object) -> PowerGroups:
-    """Return groups whose speed is a power of their power relative to that without a limit."""
+    """Return groups of devices whose relative speed is a power function of their relative power.
+
+    Speed and power are relative to their values without a limit. `exponents` are the exponents.
+    """
     count = len(exponents)
     draw_watts = np.asarray(columns.pop("draw_watts", np.full(count, 400.0)))
     levels = np.linspace(100.0, draw_watts, 7, axis=1)

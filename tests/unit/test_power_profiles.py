@@ -30,7 +30,10 @@ NOT_SUPPORTED, NOT_FOUND = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FU
 
 
 class Board:
-    """pynvml on a GPU whose firmware enforces of the requested profiles those that `enforces` accepts."""
+    """pynvml on a GPU whose firmware enforces only some of the requested power profiles.
+
+    `enforces` returns the enforced profiles among the requested ones.
+    """
 
     def __init__(self, offered: set[int], missing: tuple[str, ...] = ()) -> None:
         self.offered, self.missing = offered, missing

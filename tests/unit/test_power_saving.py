@@ -42,7 +42,7 @@ def pool(activity: list[NodeActivity], protected: list[bool] | None = None, idle
 
 
 def quiet(demand: float = 0.0, energy: NodeEnergy = ENERGY) -> tuple[DemandForecast, np.ndarray]:
-    """Return a forecast in which no job arrives, and known demand for the given nodes now."""
+    """Return a forecast in which no job arrives, and the known demand for `demand` nodes now."""
     horizon_s = horizons(forecast_points(energy, RULES))
     forecast = DemandForecast(horizon_s, np.zeros((1, len(horizon_s))), np.ones(1))
     return forecast, known_change(horizon_s, np.zeros(1), np.array([demand]))

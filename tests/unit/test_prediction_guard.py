@@ -104,7 +104,10 @@ KINDS = (
 
 @functools.cache
 def history_of_decoys(kind):
-    """Return a history for tests that only read it; learning hundreds of runs costs most of their time."""
+    """Return a history of decoy runs for tests that do not change the history.
+
+    The history is shared, because learning hundreds of runs takes most of the time of these tests.
+    """
     cluster = Cluster()
     decoys(cluster, kind)
     return cluster.history
@@ -155,7 +158,10 @@ def history_side_by_side(kind, seconds):
     "seconds", [60.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (240.0, 1200.0))]
 )
 def test_concurrent_decoys_account_for_no_more_than_real_time(policy, kind, seconds):
-    """A one-core job with `--exclusive` or `--mem=0` appears as small as a decoy that shares a node."""
+    """Concurrent decoy jobs count for no more than the elapsed time.
+
+    A one-core job with `--exclusive` or `--mem=0` has the same size as a decoy that shares a node.
+    """
     long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]
     fresh, cheated = Cluster(policy), Cluster(policy, history_side_by_side(kind, seconds))
     assert cheated.place(long, *others) >= fresh.place(long, *others) - 1
@@ -175,7 +181,11 @@ HOLDING = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", HOLDING)
 def test_decoys_that_share_nodes_do_not_shorten_a_job_that_takes_one(policy, kind):
-    """Eight hours of one-core decoys, one after the other, cost little of what the long job holds."""
+    """One-core decoys do not shorten the predicted time of a job that takes one node alone.
+
+    The decoys run one after the other for eight hours, which costs little of what the long job
+    occupies.
+    """
     held, cheap, _ = HOLDING[kind]
     long, others = LONG | {"cpus": 1} | held, [honest | {"cpus": 1} for honest in HONEST]
     fresh, cheated = Cluster(policy), Cluster(policy)
@@ -217,7 +227,11 @@ def test_decoys_concurrent_with_a_long_run_do_not_hide_it(partition):
 
 
 def test_users_with_fewer_runs_are_trusted_about_as_soon():
-    """Otherwise the first user to run would be ranked first and delay the others."""
+    """The predictions of users with few runs differ little from those of users with many runs.
+
+    If few runs were not trusted, the first user to run jobs would be ranked first and delay the
+    others.
+    """
     cluster = Cluster()
     for user, times in (("alice", 48), ("bob", 4)):
         for slot in range(4):

@@ -495,7 +495,11 @@ def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
 
 
 def test_a_job_that_leaves_the_head_is_changed_before_those_behind():
-    """Otherwise, with more changes than time, jobs that should start late would start first."""
+    """A job that leaves the head of the queue is changed before the jobs behind it.
+
+    In another order, jobs that should start late would start first if there are more changes than
+    time.
+    """
     rows = limits(1, 2, 3, 8, 9)
     numbers = (30 * SPACING, 29 * SPACING, 28 * SPACING, 0, 50 * SPACING)
     for row, number in zip(rows, numbers, strict=True):
@@ -802,7 +806,11 @@ def test_parked_jobs_do_not_delay_the_oldest_jobs_of_other_users():
 
 
 def test_started_jobs_count_toward_the_aged_jobs_of_a_user():
-    """Otherwise parked jobs would follow one another forever, always older than those of other users."""
+    """Started jobs count toward the limit on aged jobs of a user.
+
+    Otherwise the waiting jobs of one user would start one after another, always ahead of other
+    users' jobs.
+    """
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
     engine_state = EngineState(DecayedUsage(7 * DAY))
     ranker = engine("sjf", engine_state, aged_jobs_per_user=5)

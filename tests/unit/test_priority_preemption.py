@@ -1,4 +1,8 @@
-"""Preemption for deadlines: only jobs that may be preempted, none in vain, least energy lost."""
+"""Tests of preemption for deadlines.
+
+Only jobs that may be preempted are preempted, no preemption is useless, and the least energy
+is lost.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def chosen(snapshot):
 
 
 def waiting(snapshot):
-    """Return the shapes in which the other jobs wait."""
+    """Return the chosen shapes of the jobs that do not start now, by job id."""
     return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.starts_now}
 
 
@@ -84,7 +84,10 @@ def test_a_job_waits_in_the_best_of_all_its_shapes():
 
 @pytest.mark.parametrize(("limit_s", "shape"), [(60.0, H2), (40 * 3600.0, A4)])
 def test_metis_waits_for_gpus_that_a_running_job_frees_soon(limit_s, shape):
-    """Live, a policy that looks ahead knows the free GPUs and the expected ends of running jobs."""
+    """In the live queue, `metis` knows the free GPUs and the expected ends of running jobs.
+
+    `metis` therefore lets a job wait for GPUs that a running job frees soon.
+    """
     holder = running(partition="gpu", gpus=8, gpu_kind="h100", start_s=NOW, time_limit_s=limit_s)
     holder |= {"end_s": NOW + limit_s}
     snapshot = cycle(queue(offering(), holder), nodes(h100=0), policy="metis")
@@ -123,7 +126,7 @@ def remembering(*runs):
 
 
 def figures(offered, *runs, model=None, limit=7200.0):
-    """Return (time, watts) of the shapes of a job with these known runs."""
+    """Return (time, watts) of each GPU shape of a job whose program has the earlier runs `runs`."""
     flags = {"ENERGY_ALTERNATIVES": offered} | ({"ENERGY_MODEL": model} if model else {})
     config = configuration.parse('[priority]\npolicy = "zeus"\n')
     history = remembering(*runs) if runs else None

@@ -1,4 +1,7 @@
-"""From an order of jobs to site factors: always strictly falling, with few changes."""
+"""Tests of the conversion of a job order to site factors.
+
+The site factors always fall strictly, and few of them change.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,10 @@ def test_without_site_factors_the_order_is_the_policys():
 
 @given(st.integers(EXACT_PLACES, 4990), st.randoms(use_true_random=False))
 def test_small_moves_deep_in_a_long_queue_change_nothing(first, chance):
-    """If jobs swap places with near neighbours, only those at the border of two blocks may change."""
+    """Swaps of near neighbours in the queue change few site factors.
+
+    Only the site factors of jobs at the border between two blocks may change.
+    """
     old = spread_site_factors(5000)
     some = old[first : first + 10].tolist()
     chance.shuffle(some)

@@ -219,7 +219,10 @@ NAMED = st.lists(st.tuples(st.integers(1, 4), st.text("aé", max_size=9)), max_s
 @ANYWHERE
 @given(steps=st.lists(st.tuples(NAMED, st.booleans(), st.integers(4, 5), st.integers(0, 40)), max_size=6))
 def test_a_reread_journal_equals_a_first_read(place, steps):
-    """The journal has grown, is truncated, or is another one of the same snapshot."""
+    """Before a second read, the journal has grown, was truncated, or was replaced by another journal.
+
+    All journals belong to the same snapshot.
+    """
     source, jobs = put(place, snapshot([JOB], generation=4)), []
     for more, anew, generation, cut in steps:
         jobs = ([] if anew else jobs) + [{"job_id": job, "name": name} for job, name in more]
@@ -263,7 +266,10 @@ def test_any_strings_are_columns_or_unavailable(place, text, lengths):
 
 
 def test_strings_that_share_their_bytes_are_refused(place):
-    """Otherwise a small file would become a large number of strings."""
+    """A table whose strings share bytes is refused.
+
+    Otherwise a small file could contain a large number of strings.
+    """
     rows = np.concatenate([entry(job, name="n" * 60000)[0] for job in (1, 2, 3)])
     for count in (1, 3):
         start = HEADER.itemsize + count * ENTRY.itemsize

@@ -104,8 +104,9 @@ def test_the_last_valid_table_stays_when_the_file_becomes_invalid(plugin, path):
 
 
 def test_an_invalid_table_stays_invalid_until_it_is_read_again(plugin, path):
-    """A slow read is followed by a pause. Success reported during it would cause a second error message
-    later.
+    """After a slow read, the plugin pauses and reads no table.
+
+    If the plugin reported success during this pause, a second error message would follow later.
     """
     table_file.write(path, [7], [70])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
@@ -185,7 +186,7 @@ def test_a_constantly_replaced_table_is_read_completely(plugin, path):
             table_file.write(path, range(1, 2000), [written] * 1999)
 
     def spoil() -> None:
-        """Write into the file itself, as no program should."""
+        """Overwrite the file in place, which a correct writer never does."""
         while not stop.is_set():
             data = table_file.encode(
                 range(1, 2000), [-1] * 1999, sequence=time.time_ns(), written_unix_s=time.time()
@@ -243,7 +244,10 @@ def while_read(monkeypatch):
 
 @pytest.mark.parametrize("times", [1, 99])
 def test_a_queue_overwritten_during_a_read_is_read_completely(plugin, tmp_path, while_read, times):
-    """Its strings are then elsewhere, and no checksum covers them."""
+    """Read a queue table that the plugin overwrites during the read.
+
+    After the overwrite, the table's strings are at other offsets. No checksum covers the strings.
+    """
     tmp_path.chmod(0o755)
     path, counts = tmp_path / "queue.table", itertools.count(3001)
     assert plugin("write", path, 3000, 3000) == ["ok"]

@@ -50,7 +50,11 @@ class FakeAgent:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread too: its system call would go on with whatever gets the listener's number next."""
+        """Close the listener and end its thread.
+
+        A thread that stayed in accept(2) would use the next file that gets the listener's descriptor
+        number.
+        """
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -98,7 +102,10 @@ class FakeAgent:
         return {**inherited, **job, **names, **more}
 
     def run(self, program: str, *, patient: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a program whose last line of output is JSON; returns it with the lines that were written."""
+        """Run a program and return the completed process with its output.
+
+        The last line of the output is JSON.
+        """
         text = "import json, slurm_energy\n" + PATIENT * patient + textwrap.dedent(program)
         return self.spawn([sys.executable, "-c", text], **env)
 
@@ -424,7 +431,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize("senergy", [SENERGY, [sys.executable, "-c", SLOW_TO_START, "profile"]])
 def test_a_signal_to_us_ends_the_command(agent: FakeAgent, senergy: list[str]) -> None:
-    """It comes from the command itself, so early that we may not have heard of its start yet."""
+    """The command itself sends a signal to `senergy`, possibly before `senergy` has noted its start."""
     script = "trap 'exit 5' TERM; kill -TERM $PPID; while :; do sleep 0.05; done"
     done = subprocess.run([*senergy, "--", "sh", "-c", script], env=agent.env(), timeout=60, check=False)
     assert done.returncode == 5

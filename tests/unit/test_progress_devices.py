@@ -1,4 +1,7 @@
-"""Devices behind the progress of a job: activity of NVIDIA GPUs, retired instructions, and who reads them."""
+"""Tests of the devices that show the progress of a job, and of the access to these devices.
+
+The devices provide the activity of NVIDIA GPUs and the number of retired instructions.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def test_a_library_without_gpm_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Kernel:
-    """Counts that perf events return, as files."""
+    """Emulation of perf events. The count of each CPU is the content of a file."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Progress messages: their form, who may send them, and what the agent keeps of them."""
+"""Progress messages: their form, their permitted senders, and the reports that the agent keeps."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_instructions_count_after_validation_only(wasted: float, trusted: bool) 
 
 
 def test_the_source_does_not_alternate() -> None:
-    """A window without reports has no rate instead of one in another unit."""
+    """A window without reports has no rate, because a proxy would have another unit."""
     tracker = ProgressTracker()
     report_steps(tracker, 20, 1.0)
     sampled(tracker, 0.0, 1.0, 1e9, compute=700.0)

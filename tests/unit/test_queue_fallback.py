@@ -28,7 +28,7 @@ class Squeue:
 
 @pytest.fixture
 def lost(tmp_path):
-    """A source with a valid table; `now` is its clock."""
+    """A queue source with a valid table. The attribute `now` of the source is its clock."""
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     squeue = Squeue()

@@ -346,7 +346,11 @@ def order(account: str = "physics", amount: str = "10kWh", **more: object) -> di
 
 
 def month_of_jobs(path: Path) -> None:
-    """Store 4 kWh of alice in physics, 2 of bob in optics below it, 8 of carol in biology, in two hours."""
+    """Store the energy of three jobs over two hours.
+
+    Alice in physics uses 4 kWh, bob in optics (a child account of physics) 2 kWh, and carol in
+    biology 8 kWh.
+    """
     store_jobs(
         path,
         job(1, account="physics", user="alice", submit=FIRST, start=FIRST, end=END),

@@ -1,6 +1,7 @@
-"""Everything that can be given has a reader: configuration keys, command-line options, flags, record keys.
+"""Code must read every configuration key, command-line option, flag and record key.
 
-A key or option that nothing reads is accepted and has no effect, as --energy-slowdown once was.
+A key or option that no code reads is accepted and has no effect. This happened with
+--energy-slowdown.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Reads(ast.NodeVisitor):
             self.names[dotted(target)] = section
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """In the class of a section, `self` is the section."""
+        """Treat `self` as the configuration section inside the class of a section."""
         section = next((name for name, cls in TABLES.items() if cls.__name__ == node.name), None)
         if section:
             self.names["self"] = section
@@ -175,7 +176,10 @@ def test_every_configuration_key_has_a_reader(section: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(SECTIONS["bounds"])])
 def test_every_bound_is_the_bound_of_a_flag(key: str) -> None:
-    """In Python, C and Lua: a bound without a flag is written to the policy file for nobody."""
+    """Python, C and Lua code use every bound; a bound without a flag would have no effect.
+
+    Bounds reach the C and Lua code through the policy file.
+    """
     assert ("bounds", key) in keys_read()
     for source in ("spank/flag_numbers.c", "prolog_epilog/senergy_submit.lua"):
         assert f'"{key}"' in (PACKAGE.parent / source).read_text()
@@ -204,7 +208,10 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def attributes_of_arguments(names: set[str]) -> set[str]:
-    """Return what these modules read of parsed arguments, however they call them."""
+    """Return the names of the command-line arguments that some modules read.
+
+    Reads by attribute, `getattr`, `vars` and in loops are found.
+    """
     found = set()
     for name in names:
         for node in ast.walk(modules()[name]):
@@ -233,7 +240,7 @@ def looped_options(tree: ast.Module) -> set[str]:
 
 
 def with_imports(name: str) -> set[str]:
-    """Return a module of the command line and those of it that it imports."""
+    """Return a module of the command line and the command-line modules that it imports, recursively."""
     wanted, found = [name], set()
     while wanted:
         one = wanted.pop()
@@ -278,7 +285,11 @@ _QUEUE = ("priority/", "controller/deferral")
 
 
 def test_every_flag_has_an_effect() -> None:
-    """A flag is part of the request that plans a job, or queue engine, deferral or sampling read it."""
+    """Every flag has an effect.
+
+    Either the flag is part of the request from which a job is planned, or the code of the queue
+    engine, of deferral or of sampling reads the flag.
+    """
     planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/jobs/planner.py"])
     sources = (ast.unparse(tree) for name, tree in modules().items() if name.startswith(_QUEUE))
     queue = "".join(sources)

@@ -1,4 +1,4 @@
-"""The thread that reads a value of a lab while a block runs."""
+"""Tests of the thread that repeatedly reads a value of a lab during a `with` block."""
 
 from __future__ import annotations
 

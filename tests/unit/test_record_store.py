@@ -320,7 +320,10 @@ class TestPlausibility:
 
 
 def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
-    """If a bad row passes all checks, it must not roll back a delivery forever."""
+    """A value that the database refuses causes the refusal of its record only.
+
+    The bad record must not roll back the whole delivery again and again.
+    """
     items, _ = record_store.read_items([item(job_id=n) for n in range(4)])
     items[2] = dataclasses.replace(items[2], record=dataclasses.replace(items[2].record, job_id=2**70))
     with accounting.connect() as connection:

@@ -1,4 +1,7 @@
-"""A node that lost its state directory while a job ran: it goes on, and later jobs are complete."""
+"""Recovery of a node that lost its state directory while a job ran.
+
+The agent continues to work, and the records of later jobs are complete.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,10 @@ def test_a_service_without_environment_metrics_has_the_older_power_resource(
 
 
 def test_gpu_boards_that_have_their_own_power_are_not_the_node(server: Any, bmc: RedfishClient) -> None:
-    """A GPU baseboard lists one chassis per GPU; only the computer system's own counts."""
+    """A GPU baseboard lists one chassis per GPU.
+
+    Only the power of the computer system's chassis counts as the power of the node.
+    """
     gpu = "/redfish/v1/Chassis/HGX_GPU_0"
     server.resources["/redfish/v1/Chassis"] = lambda: {
         "Members": [{"@odata.id": gpu}, {"@odata.id": CHASSIS}]

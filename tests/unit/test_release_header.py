@@ -37,7 +37,7 @@ def test_only_an_earlier_minor_release_is_named(release, advised):
 
 @contextlib.contextmanager
 def answering(status, message, release, proof):
-    """Serve one refusal."""
+    """Start an HTTP server that refuses each request, and yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

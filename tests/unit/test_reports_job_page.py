@@ -249,7 +249,7 @@ HOVER = """
 
 
 def _with_allowed_script(text: str, script: str) -> str:
-    """Return a page with one more script, which its policy allows."""
+    """Return a page with one more script, which the page's content security policy permits."""
     policy = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     return text.replace("script-src ", f"script-src {policy} ").replace(
         "</body>", f"<script>{script}</script></body>"
@@ -294,7 +294,7 @@ def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_browser
 def test_a_script_that_got_into_a_page_does_not_run_while_the_page_s_own_does(tmp_path: Path) -> None:
-    """As if escaping of a job's name had failed."""
+    """The name of a job contains scripts, as if the escaping of names had failed."""
     named = [job | {"job": {**job["job"], "name": "NAME-OF-THE-JOB"}} for job in examples.gpu_job()]
     evil = """<script>document.title = "owned"</script><img src="x" onerror="document.title='owned'">
         <a href="javascript:void 0" id="link">x</a>

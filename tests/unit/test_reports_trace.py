@@ -71,7 +71,10 @@ def test_a_column_that_would_unpack_to_gigabytes_is_refused() -> None:
     st.integers(1, 60),
 )
 def test_adding_up_nodes_keeps_the_energy(columns: list[list[float]], delays: list[int], points: int) -> None:
-    """One node at any resolution and several nodes at their own resolution keep their energy."""
+    """Adding up the power traces of several nodes keeps their energy.
+
+    One node keeps its energy also if its trace is combined at a lower resolution.
+    """
     traces = [
         decode_trace(encode_trace(1000.0 + delay, 1.0, {"cpu": column}))
         for column, delay in zip(columns, delays, strict=False)

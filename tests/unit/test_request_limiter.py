@@ -1,4 +1,4 @@
-"""Turns of requests, by counting instead of timing."""
+"""Order and limits of concurrent requests. The tests count requests and do not measure times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
 
 
 class Office:
-    """Requests that last until `release`, with a record of their turns."""
+    """Requests that run until `release` is set.
+
+    The class records the running requests, the maximum concurrent requests of each user, and the
+    refused requests.
+    """
 
     def __init__(self, **bounds) -> None:
         self.limiter = RequestLimiter(

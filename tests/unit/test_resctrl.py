@@ -1,4 +1,7 @@
-"""The driver of resctrl on a plain directory tree, the tasks of jobs, and use in joined intervals."""
+"""Tests of the resctrl driver on a plain directory tree.
+
+The tests also cover the tasks of jobs, and the sum of the monitored use over joined intervals.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,11 @@ def test_a_refused_mount_is_one_error(tmp_path: Path) -> None:
 
 
 def test_counts_are_read_by_cache_and_gaps_in_their_numbers_do_not_matter(tmp_path: Path) -> None:
-    """AMD has one L3 cache per core complex, and numbers of disabled ones are left out."""
+    """Counts are read by L3 cache, with any gaps in the cache numbers.
+
+    AMD processors have one L3 cache per core complex. Numbers of disabled core complexes are
+    missing.
+    """
     group = "mon_groups/a/mon_data"
     put(
         tmp_path,

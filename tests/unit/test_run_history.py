@@ -1,4 +1,8 @@
-"""Runs enter the history: each once, complete, bounded, even if the controller is killed at any moment."""
+"""Storage of finished runs in the run history.
+
+Each run is stored once and with all values, and the history stays bounded. This holds even if
+the controller is killed at any moment.
+"""
 
 from __future__ import annotations
 

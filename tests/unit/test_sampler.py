@@ -174,7 +174,10 @@ def test_an_unreadable_counter_catches_up_but_is_uncertain() -> None:
 
 
 def test_a_counter_that_went_away_counts_from_its_return_and_is_unknown_meanwhile(caplog) -> None:
-    """Its energy in the gap cannot be distinguished from that of another device in the same slot."""
+    """The energy of the counter during the gap stays uncounted.
+
+    It cannot be distinguished from the energy of another device in the same slot.
+    """
     counter, other = Counter(range_uj=10**12), Counter(key="other")
     sampler, clock = start(counter, other)
     counter.value, counter.failure = None, DeviceGoneError
@@ -273,7 +276,11 @@ def test_a_counter_without_movement_is_uncertain_and_may_catch_up() -> None:
     [(5_300_000_000, None, 300_000_000), (20_000_000, None, 20_000_000), (20_000_000, 10**10, 20_000_000)],
 )
 def test_energy_around_a_suspend_is_a_lower_bound(after: int, range_uj: int | None, energy_uj: int) -> None:
-    """The counter may have continued, stopped or restarted; an hour at 400 W could hide dozens of wraps."""
+    """The energy measured around a suspend is a lower bound.
+
+    During the suspend, the counter may have continued, stopped or restarted. An hour at 400 W
+    could hide dozens of counter wraps.
+    """
     counter = Counter(range_uj=range_uj)
     counter.value = 5_000_000_000
     sampler, clock = start(counter)

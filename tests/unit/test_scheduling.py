@@ -100,7 +100,10 @@ def test_orders():
 
 
 def one_job(now_s: float, deadline_s: float = NAN) -> Queue:
-    """One job, submitted at 0: 10 s at 100 W (EDP 1e4) in a busy shape, 40 s at 100 W (16e4) if free."""
+    """Return a queue with one job, submitted at time 0, that can run in two shapes.
+
+    10 s at 100 W (EDP 1e4) is not possible now; 40 s at 100 W (EDP 16e4) is possible.
+    """
     return Queue(
         now_s,
         jobs(np.array([1]), np.array([0.0]), deadline_s=np.array([deadline_s])),
@@ -217,7 +220,10 @@ def test_blend_adds_its_terms():
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_terms_yield_the_score(name):
-    """The displayed terms yield the score: weighted terms add up, others multiply with their powers."""
+    """The score follows from the displayed terms.
+
+    Terms with a weight are added. Terms with a power are raised to this power and multiplied.
+    """
     options = Options(weights={"edp": 0.7, "deadline": 1.5, "qos": 3.0, "age": 2.0})
     ranking = policy(name).rank(example(), options)
     terms = list(ranking.terms.values())

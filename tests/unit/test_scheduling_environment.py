@@ -63,7 +63,7 @@ def test_rewards_sum_to_minus_the_cost_of_the_schedule(scenario):
 
 @pytest.mark.parametrize(("thrift", "policy"), [(0.0, "sjf"), (0.5, "zeus")])
 def test_an_action_can_imitate_a_policy(scenario, thrift, policy):
-    """With priorities in the order of the policy, the schedule and its cost are the policy's."""
+    """Ranking the jobs as a policy ranks them gives the same schedule and cost as the policy."""
     session, environment = scenario.session(policy, 7), SchedulingEnvironment(scenario, visible_jobs=200)
     environment.reset(options={"workload_seed": 7})
     done, information = False, {}

@@ -1,4 +1,4 @@
-"""`senergy setup` as a command: dry runs, JSON, and questions that nobody can answer."""
+"""`senergy setup` as a command: dry runs, JSON, and questions without a terminal to answer them."""
 
 import io
 import json

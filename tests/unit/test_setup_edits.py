@@ -81,7 +81,7 @@ def settings(tmp_path_factory, text):
 
 
 def edited(text, hunks):
-    """The edited text; the original must come back from it."""
+    """Return the edited text. Check that reverting the edit restores the original."""
     new = hunk.apply(text, hunks)
     assert hunk.revert(new, hunks) == (text, [])
     return new
@@ -276,7 +276,11 @@ def test_a_file_of_the_site_that_is_no_file_is_one_error(tmp_path, make):
 
 
 def test_an_access_control_list_stays(tmp_path):
-    """`getfacl` and `setfacl` may be absent: entries are tag, permissions and id in little-endian order."""
+    """A file that is replaced keeps its access control list.
+
+    The test writes the list as bytes, because `getfacl` and `setfacl` may be absent. Each entry
+    consists of tag, permissions and id in little-endian order.
+    """
     path = tmp_path / "slurm.conf"
     path.write_text("ClusterName=a\n")
     entries = [(1, 6, -1), (2, 4, 12345), (4, 4, -1), (16, 4, -1), (32, 0, -1)]

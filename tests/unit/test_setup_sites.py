@@ -1,4 +1,4 @@
-"""`senergy setup` at existing sites: diffs are shown, nothing of theirs is lost, and undo is exact."""
+"""`senergy setup` at existing sites: diffs are shown, the site's settings remain, undo is exact."""
 
 import os
 import pwd
@@ -32,7 +32,7 @@ SLURM = {"plain": "usr", "configless": "usr", "opt": "opt/slurm"}
 
 
 class Units:
-    """systemd of the tests."""
+    """Stand-in for systemd."""
 
     def __init__(self, *, running=True):
         self.is_running = running
@@ -61,7 +61,7 @@ class Units:
 
 
 class Agreement:
-    """An administrator who agrees, except to questions with one of the given words."""
+    """A fake administrator who agrees to each question, unless the question contains a refused word."""
 
     def __init__(self, *refused):
         self.refused, self.lines, self.diffs = refused, [], []
@@ -80,7 +80,7 @@ class Agreement:
 
 
 class Host:
-    """A host of a site below a directory."""
+    """The file tree of a host of a site, below a directory, with the installed files of slurm-energy."""
 
     def __init__(self, root, name):
         self.root, self.units = root, Units()
@@ -143,7 +143,7 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def slurm(monkeypatch):
-    """Slurm's commands of the tests: slurmctld uses what is in the files."""
+    """Replace the calls of Slurm in the tests: slurmctld always runs with the settings in the files."""
     user = pwd.getpwuid(os.geteuid()).pw_name
     for module in (plan, execution):
         monkeypatch.setattr(module, "service_user", lambda site: user)
@@ -226,7 +226,7 @@ def test_lines_that_the_site_adds_after_setup_survive_undo(host):
 
 
 class Killed(BaseException):
-    """kill -9."""
+    """Exception that simulates the death of the process by SIGKILL (kill -9)."""
 
 
 def kill_at(monkeypatch, number):
@@ -251,7 +251,7 @@ KILLED = [
 
 @pytest.mark.parametrize(("action", "number"), KILLED)
 def test_a_killed_setup_is_undone_or_completed(tmp_path, monkeypatch, action, number):
-    """Setup is killed at every fifth write, beginning with different ones."""
+    """Setup is killed at every fifth write. The number of the first fatal write is a parameter."""
     complete = Host(tmp_path / "complete", "opt")
     complete.setup()
     wanted, died = complete.tree(), True
@@ -371,7 +371,11 @@ def test_a_slurmctld_without_unit_is_restarted_by_the_administrator(tmp_path):
 
 
 def test_a_set_uid_program_with_the_name_of_a_daemon_names_no_file(tmp_path):
-    """Its starter chooses its name, arguments and environment, but it belongs to root."""
+    """Ignore a process that is named like a daemon but did not start as root.
+
+    The user who starts a set-uid program chooses its name, arguments and environment, although the
+    process belongs to root.
+    """
     for number, ids in ((7, "0\t0\t0\t0"), (9, "12345\t0\t0\t0")):
         process = tmp_path / f"proc/{number}"
         process.mkdir(parents=True)

@@ -127,7 +127,10 @@ def test_without_an_active_controller_the_error_names_both(two):
 
 
 def test_a_stopped_controller_costs_one_request(two):
-    """It accepts the connection and never answers; the next request begins at the other one."""
+    """A stopped controller accepts the connection and never responds.
+
+    The client sends the next request to the other controller first.
+    """
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         url = f"http://127.0.0.1:{stopped.getsockname()[1]}"
         with pytest.raises(UnavailableError, match="no active controller"):

@@ -63,7 +63,10 @@ def write_group(node: Node, job_id: int, cpu_s: float, *, used: int = 1000) -> N
 
 
 def run(node: Node, seconds: float, interval_s: float = 10.0, *jobs: int, cores: float = 2.0) -> None:
-    """Let time pass, in which each job keeps `cores` CPUs busy, with a pass at every interval."""
+    """Advance the clock and take a sample of the signals after every interval.
+
+    During this time each job keeps `cores` CPUs busy.
+    """
     for _ in range(round(seconds / interval_s)):
         node.clock.now += interval_s
         for job_id in jobs or (5,):
@@ -379,7 +382,7 @@ class Passes:
 
 
 def looped(sampling: Passes, story: Callable[[SignalLoop], Awaitable[None]]) -> None:
-    """Run a story beside the loop that samples, with a worker thread of its own."""
+    """Run the coroutine function `story` while a signal loop samples with its own worker thread."""
 
     async def run_story() -> None:
         async def work(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -48,7 +48,11 @@ def values(sensor: SignalSensor, now_s: float) -> dict[str, float]:
 
 
 def checked(readings: list[SignalReading]) -> list[SignalReading]:
-    """Return readings of which every signal and part is one of the registry's."""
+    """Check the signal, value, part and source of each reading, and return the readings.
+
+    Every signal must be in the registry. A reading must have a part exactly if the signal's scope
+    is GPU, CPU or interface.
+    """
     for reading in readings:
         signal = SIGNALS[reading.signal]
         assert reading.value >= 0
@@ -192,7 +196,7 @@ def test_a_job_without_groups_has_no_sensor(tree: Tree) -> None:
 
 @pytest.fixture
 def real_group() -> Iterator[JobGroups]:
-    """Groups of the version 1 controllers of this machine, with the memory and CPU time of a real process."""
+    """Control groups of version 1 on this machine, with the memory and CPU time of a real process."""
     mounts = {name: Path("/sys/fs/cgroup") / name for name in ("cpuacct", "memory")}
     if os.geteuid() != 0 or not all((path / "cgroup.procs").exists() for path in mounts.values()):
         pytest.skip("needs root and control groups of version 1")
@@ -341,7 +345,7 @@ def test_rates_are_never_negative_and_add_up(steps: list[tuple[float, float]]) -
 
 
 class Gpu:
-    """pynvml on one GPU of a kind, with all or some of its interfaces."""
+    """Stand-in for pynvml with one GPU; the arguments state which NVML interfaces the GPU supports."""
 
     def __init__(self, *, gpm: bool = False, links: bool = False, counts: bool = True) -> None:
         self.gpm, self.links, self.counts = gpm, links, counts

@@ -98,7 +98,11 @@ def folder(tmp_path):
 
 
 def predict(model, hardware, gpus, batch, cap_watts=math.inf):
-    """Return a prediction: doubling the GPUs speeds up by 1.8; b is twice as fast at twice the power."""
+    """Return a prediction for a shape.
+
+    Twice as many GPUs are 1.8 times as fast. Hardware `b` is twice as fast and draws twice the
+    power.
+    """
     fast = 2.0 if hardware == "b" else 1.0
     time_s = 600.0 / (fast * gpus**0.85) * (32 / batch) ** 0.1
     return ShapePrediction(time_s, 300.0 * fast * gpus, 400.0 * fast * gpus)
@@ -308,7 +312,11 @@ def capped(model, hardware, gpus, batch, cap_watts=math.inf):
 
 
 def test_a_trace_gives_users_submissions_and_run_times(folder):
-    """With models: the shapes of the job's model, with the time of the trace on the job's number of GPUs."""
+    """A trace determines users, submission times and run times of jobs that train a model.
+
+    The shapes come from the job's model. The shape with the job's number of GPUs in the trace has
+    the run time of the trace.
+    """
     text = MODELS.replace("arrivals_per_s = 0.01", 'file = "jobs.csv"').replace("error = 0.1", "error = 0.0")
     scenario = scenarios.parse(text, folder / "m.toml")
     work, loaded = workload_of(scenario, 0, predict)
@@ -469,7 +477,7 @@ def test_skipped_lines_are_reported(folder, capsys):
 
 
 def test_a_site_policy_runs_in_parallel_processes(folder):
-    """As a user does it: a file of under 40 lines, in separate processes."""
+    """A site policy from a file of under 40 lines runs in separate processes, as for a user."""
     example = Path(__file__).parents[2] / "examples/my_policy.py"
     assert len(example.read_text().splitlines()) < 40
     command = [

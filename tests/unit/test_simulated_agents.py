@@ -1,4 +1,8 @@
-"""Simulated nodes send what senergyctld accepts, and simulated agents deliver until it is confirmed."""
+"""Tests of simulated nodes and simulated agents.
+
+senergyctld accepts the data of simulated nodes. Simulated agents repeat deliveries until
+senergyctld confirms them.
+"""
 
 from __future__ import annotations
 

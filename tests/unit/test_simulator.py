@@ -30,7 +30,10 @@ pytestmark = pytest.mark.slow
 
 
 def rigid(jobs, kinds=None, **columns):
-    """Return a workload of (submit, units, run time[, limit[, watts]]) rows, one shape each."""
+    """Return a workload of rigid jobs, each with one possible allocation.
+
+    Each job is a tuple (submit, units, run time[, limit[, watts]]).
+    """
     full = [(*job, *(None, None)[len(job) - 3 :]) for job in jobs]
     limits = [row[2] if row[3] is None else row[3] for row in full]
     watts = [100.0 * row[1] if row[4] is None else row[4] for row in full]
@@ -55,7 +58,10 @@ def rows(outcome):
 
 
 def reference(jobs, total, backfill):
-    """Return the starts by the textbook rules, second by second; times are integers, limits = run times."""
+    """Return the start times by the textbook rules, computed second by second.
+
+    All times are integers. The time limit of each job is its run time.
+    """
     pending, running, begun, now = [], {}, {}, 0
     while len(begun) < len(jobs):
         running = {i: end for i, end in running.items() if end > now}
@@ -215,7 +221,10 @@ def test_no_job_starves_under_load(name, discipline):
 
 
 def assert_capacity(outcome, time_s):
-    """Check that jobs without interruption hold at most all units."""
+    """Check that the jobs running at a time hold no more units than the cluster has.
+
+    Jobs that were interrupted are ignored.
+    """
     held = np.zeros(2)
     for row in rows(outcome):
         if row.preemptions == 0 and row.start_s <= time_s < row.end_s:
@@ -241,7 +250,10 @@ def test_a_hard_budget_is_never_exceeded(discipline, jobs):
 
 
 def test_admission_counts_the_idle_power_of_nodes_that_must_boot():
-    """Four nodes, 200 W idle and 10 W off, under 1,000 W: the room that off nodes leave is not free power."""
+    """The power that nodes save while they are off is not free power for new jobs.
+
+    The cluster has four nodes with 200 W idle and 10 W off, and a budget of 1,000 W.
+    """
     kind = NodeKind("n", 4, 1, 200.0, 0.0, 10.0, boot_s=60.0, boot_watts=250.0)
     jobs = rigid([(1000.0, 1, 500.0, 500.0, 140.0) for _ in range(4)])
     setting = ScheduleSettings(idle_off_s=100.0, budget_watts=StepFunction.constant(1000.0), hard_budget=True)
@@ -285,7 +297,10 @@ SWITCHED = st.lists(
 )
 @examples(40)
 def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds, idle_off_s, room_watts):
-    """All nodes idle keep the budget; jobs, boots, shutdowns and repairs never exceed it."""
+    """The power never exceeds a budget that is sufficient for all nodes when idle.
+
+    Neither jobs nor boots, shutdowns and repairs of nodes exceed the budget.
+    """
     budget_watts = room_watts + sum(kind.nodes * kind.idle_watts for kind in kinds)
     setting = ScheduleSettings(
         discipline,
@@ -313,7 +328,11 @@ def test_a_falling_budget_interrupts_the_job_that_loses_least():
 
 
 def capped_jobs(*caps):
-    """Two jobs at 0 and 50, each 100 s at 300 W, or slower under caps: (time, watts)."""
+    """Return a workload of two jobs, submitted at 0 and 50 s.
+
+    Each job takes 100 s at 300 W. With a cap, the job takes the time and the watts of one of
+    `caps`.
+    """
     shapes = [(100.0, 300.0), *caps]
     return workload(
         np.array([0, len(shapes), 2 * len(shapes)]),
@@ -328,7 +347,7 @@ def capped_jobs(*caps):
 
 
 def test_a_falling_budget_lowers_caps_before_it_interrupts():
-    """At 60 both jobs get 250 W and run slower by 5/12; at 80 their limits are restored."""
+    """At 60 s each job gets 250 W and runs slower by 5/12. At 80 s the original limits are restored."""
     setting = ScheduleSettings(
         Discipline.STRICT,
         budget_watts=StepFunction([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]),
@@ -375,7 +394,10 @@ def test_lost_and_saved_work_counts_at_the_cap_under_which_it_ran(checkpoint_s, 
 
 
 def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
-    """It loses no work; its nodes finish booting and the urgent job takes them once they are on."""
+    """An urgent job can interrupt a job that waits for the boot of its nodes.
+
+    The interrupted job loses no work. The nodes finish booting, and the urgent job then uses them.
+    """
     kind = NodeKind("n", 1, 1, 100.0, 0.0, 0.0, boot_s=30.0, boot_watts=150.0)
     jobs = rigid([(100, 1, 50.0), (110, 1, 20.0)], deadline_s=[math.nan, 155.0])
     setting = ScheduleSettings(
@@ -522,7 +544,10 @@ def test_the_fast_path_gives_the_schedule_of_the_engine(jobs, discipline):
 
 
 def test_the_fast_path_leaves_an_overloaded_cluster_to_the_column_engine(monkeypatch):
-    """Its time grows with the square of the number of pending jobs."""
+    """The column engine simulates workloads that overload the cluster.
+
+    The run time of the fast path grows with the square of the number of pending jobs.
+    """
     work, kinds, setting = rigid([(0, 8, 5)] * 9), [NodeKind("n", 8, 1)], ScheduleSettings(Discipline.EASY)
     calls = []
     monkeypatch.setattr(fast.column_engine, "simulate", lambda *given: calls.append(given))
@@ -558,7 +583,10 @@ def test_the_fast_path_rejects_runs_that_it_cannot_simulate(name, change):
 
 
 def test_a_user_without_a_directory_to_cache_in_can_simulate():
-    """As services with a home that does not exist and packages that only root can write."""
+    """A user without a writable cache directory can simulate.
+
+    Examples are services whose home does not exist, with packages that only root can write.
+    """
     code = "import numba.core.caching as c; c.CacheImpl._locator_classes = []; "
     code += "from slurm_energy.simulator.kernels import fast_path; print(fast_path.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -64,7 +64,10 @@ def rules(**changes):
 
 
 def run(jobs, budget, rule, discipline=Discipline.EASY, kinds=(NODE,), **settings):
-    """Return the result under `charon`, and (time, power) after each point in time."""
+    """Return the result of a simulation under the policy `charon`, and samples of the power.
+
+    A sample is a pair (time, power) after each point in time.
+    """
     samples = []
     setting = ScheduleSettings(discipline, budget_watts=budget, budget_rules=rule, **settings)
     outcome = simulate(jobs, kinds, policy("charon"), setting, lambda *sample: samples.append(sample))
@@ -144,7 +147,11 @@ def test_a_job_does_not_start_if_its_floor_exceeds_a_budget_that_will_hold_while
 
 
 def test_a_job_starts_after_running_jobs_have_confirmed_lower_limits():
-    """The first job leaves no power. It is lowered at 20; the second job starts one control period later."""
+    """A job starts once running jobs have confirmed lower limits.
+
+    The first job uses the whole budget. Its limit is lowered at 20 s; the second job starts one
+    control period later.
+    """
     jobs = random_jobs([(0.0, 4, 100.0, 300.0, 0.5), (20.0, 1, 100.0, 300.0, 0.5)])
     full_watts = 400.0 + 4 * 270.0
     outcome, samples = run(jobs, StepFunction.constant(full_watts), rules())
@@ -161,7 +168,11 @@ def test_jobs_run_one_after_the_other_where_the_slowdown_limit_forbids_to_share_
 
 
 def test_responses_of_jobs_to_power_limits():
-    """A job with shapes under caps follows them; a job without follows the model; others are rigid."""
+    """The response to power limits follows the job's shapes under caps, or the model, or is rigid.
+
+    A job that has shapes under caps follows these shapes. A job without such shapes follows the
+    model. All other jobs are rigid.
+    """
     jobs = workload(
         np.array([0, 3, 4, 5]),
         {"submit_s": [0.0, 0.0, 0.0]},
@@ -187,7 +198,10 @@ def test_responses_of_jobs_to_power_limits():
 
 @pytest.mark.parametrize("slowdown_limit", [math.nan, 0.2])
 def test_the_power_of_a_shape_does_not_depend_on_the_other_shapes_of_its_job(slowdown_limit):
-    """The shapes of a job are alternatives. A slowdown limit is divided among groups that run together."""
+    """The power of a shape does not depend on the other shapes of the job, which are alternatives.
+
+    A slowdown limit is divided only among groups that run at the same time.
+    """
     jobs = workload(
         np.array([0, 3]),
         {"submit_s": [0.0]},
@@ -208,7 +222,8 @@ def simulated_state(columns, pending):
     """Return the admission of a simulation, its running jobs, and the shapes of its pending jobs.
 
     Args:
-        columns: columns of the running jobs in the controller; the simulated jobs respond alike.
+        columns: columns of the running jobs in the controller. The simulated jobs have the same
+            power response.
         pending: power of each pending job, which has one GPU without a power limit.
     """
     shapes = [

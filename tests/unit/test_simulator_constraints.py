@@ -84,7 +84,11 @@ def test_jobs_end_at_their_time_limit_if_it_is_enforced():
 
 
 def test_a_time_limit_counts_from_the_end_of_the_boot_and_anew_after_a_requeue():
-    """The node boots until 130. An urgent job interrupts at 140; then the job starts from the beginning."""
+    """A time limit counts from the end of the boot, and starts again after a requeue.
+
+    The node boots until 130 s. An urgent job interrupts the first job at 140 s. The first job then
+    starts from its beginning.
+    """
     kind = NodeKind("n", 1, 1, boot_s=30.0, boot_watts=1.0)
     jobs = jobs_of((100.0, 1, 80.0, 80.0), (140.0, 1, 5.0, 5.0), deadline_s=[math.nan, 146.0])
     settings = ScheduleSettings(
@@ -122,7 +126,7 @@ def test_the_compiled_fast_path_leaves_enforced_limits_to_the_other_engines():
 
 @pytest.mark.parametrize("discipline", list(Discipline))
 def test_no_resource_is_ever_exceeded_and_the_first_job_does_not_wait(discipline):
-    """A brute force checks nodes, memory, licenses, limits, windows and the first pending job."""
+    """A brute-force check covers nodes, memory, licenses, limits, windows and the first pending job."""
     for seed in range(6):
         result, force = check_case(seed, discipline)
         again, _ = check_case(seed, discipline)

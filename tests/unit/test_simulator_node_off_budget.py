@@ -31,7 +31,7 @@ def test_runs_that_once_exceeded_the_budget(seed):
 
 @pytest.mark.slow
 def test_random_runs_keep_the_budget():
-    """`benchmarks/budget_node_off.py` runs 5,000 of them."""
+    """Random simulations keep the budget; `benchmarks/budget_node_off.py` simulates 5,000 of them."""
     assert [(seed, faults) for seed in range(1000, 1012) if (faults := budget_node_off.judged(seed)[1])] == []
 
 
@@ -83,7 +83,7 @@ def test_the_steps_of_a_budget_that_is_not_known_ahead_delay_no_boot():
 
 
 def test_a_shutdown_waits_until_it_fits_under_every_step_that_comes_while_it_lasts():
-    """The shutdown at 150 would draw 250 W until 250."""
+    """A shutdown from 150 s to 250 s at 250 W is delayed, because the budget falls to 200 W at 200 s."""
     kind = NodeKind("n", 1, 1, 100.0, shutdown_s=100.0, shutdown_watts=250.0)
     budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
     result = run(jobs_of((0.0, 1, 110.0, 50.0)), kind, budget, idle_off_s=40.0, horizon_s=500.0)
@@ -100,7 +100,10 @@ def test_a_node_is_not_switched_off_if_it_would_then_draw_more_than_a_later_budg
 
 
 def test_floors_include_the_power_of_nodes_that_boot():
-    """The floor of the first job (50 W) and a boot (200 W) do not fit under 200 W from 150 on."""
+    """The second job must wait: its boot does not fit under the limit beside the first job.
+
+    The limit is 200 W from second 150 on. The first job needs at least 50 W, a boot 200 W.
+    """
     kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=200.0)
     jobs = jobs_of((0.0, 1, 300.0, 50.0), (120.0, 1, 50.0, 20.0))
     budget = StepFunction([0.0, 150.0, 400.0], [600.0, 200.0, 600.0])
@@ -110,7 +113,11 @@ def test_floors_include_the_power_of_nodes_that_boot():
 
 
 def test_power_that_a_job_draws_less_than_its_idle_units_is_not_spent_on_other_jobs():
-    """The first job draws 10 W on a unit of 90 W, and its limit could fall to 2 W. It ends at 50."""
+    """Check that unused idle power of a job's units is not given to other jobs.
+
+    The first job draws 10 W on a unit with 90 W of idle power. A power limit could lower its power
+    to 2 W. The job ends at 50 s.
+    """
     kind = NodeKind("n", 2, 1, 90.0, 90.0)
     jobs = workload(
         np.array([0, 2, 3]),
@@ -139,7 +146,10 @@ def test_a_job_begins_under_the_budget_that_fell_while_its_nodes_booted():
 
 
 def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():
-    """At 30 a node shuts down. The expected end of the job, 10, and a step of the budget are in the past."""
+    """At 30 s a node shuts down while a job runs beyond its time limit.
+
+    The job's expected end (10 s) and a step of the budget (20 s) are then in the past.
+    """
     kind = NodeKind("n", 2, 1, 50.0, shutdown_s=10.0, shutdown_watts=80.0)
     jobs = jobs_of((0.0, 1, 100.0, 50.0))
     jobs.time_limit_s[0] = 10.0
@@ -167,7 +177,10 @@ def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_bud
 
 
 def test_the_restart_counts_in_the_time_for_which_a_job_is_expected_to_run():
-    """Otherwise backfill lets a restarted job pass a job that it then delays."""
+    """The expected run time of a restarted job includes the time of the restart.
+
+    Without this time, backfill would start a restarted job ahead of a job that is then delayed.
+    """
     cluster = Cluster([NodeKind("n", 1, 1)])
     jobs = jobs_of((0.0, 1, 100.0, 10.0))
     runs = RunningJobs(jobs, cluster, ScheduleSettings(preemption=Preemption(0.0, restart_s=60.0)))

@@ -51,7 +51,11 @@ def test_a_job_longer_than_every_time_between_failures_ends_the_simulation():
 
 
 def test_progress_keeps_a_slow_simulation_alive():
-    """The same job completes with checkpoints; another one starts after 90 days, with a higher budget."""
+    """A simulation that makes slow progress is not stopped.
+
+    A long job completes because of its checkpoints. Another job starts after 90 days, when the
+    budget rises.
+    """
     kind = NodeKind("n", 1, 1, failures_per_s=1 / 36000.0, repair_s=60.0)
     settings = ScheduleSettings(preemption=Preemption(checkpoint_s=600.0))
     result = simulate(one_job(10 * DAY_S), [kind], policy("fcfs"), settings)

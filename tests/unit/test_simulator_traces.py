@@ -192,7 +192,11 @@ def test_the_load_of_several_kinds_is_the_least_possible_utilisation(seed):
 
 
 def test_a_load_of_one_does_not_count_all_jobs_on_the_few_fastest_gpus():
-    """One fast unit and nine slow ones, which take twice the time: 5.5 jobs per second."""
+    """Check that the offered load does not assign all jobs to the few fastest GPUs.
+
+    There are one fast unit and nine slow units, which take twice the time. Together they complete
+    5.5 jobs per second.
+    """
     work = workload(
         np.arange(56) * 2,
         {"submit_s": np.linspace(0.0, 10.0, 55)},

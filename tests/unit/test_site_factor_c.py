@@ -1,4 +1,4 @@
-"""The whole plugin under sanitizers, with random jobs in place of slurmctld's."""
+"""The whole site factor plugin under sanitizers. Random jobs replace the jobs of slurmctld."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_jobs_that_take_whole_nodes_hold_their_cpus():
 
 
 def test_since_26_05_another_field_says_whether_jobs_take_whole_nodes():
-    """OverSubscribe is NO there for jobs that share nodes, too."""
+    """From 26.05 on, OverSubscribe is NO even for jobs that share nodes."""
     asked = []
 
     def run(argv):
@@ -253,7 +253,10 @@ def test_recorded_waiting_and_running(recorded):
 
 
 def test_what_squeue_expects_is_not_what_is(recorded):
-    """squeue shows the start and end that backfill planned for the first pending jobs."""
+    """The start and end that squeue shows for pending jobs are not taken as facts.
+
+    squeue shows the times that backfill has planned for the first pending jobs.
+    """
     queue = recorded[1]
     waiting = queue.state == PENDING
     assert np.isnan(queue.start_s[waiting]).all() and np.isnan(queue.end_s[waiting]).all()
@@ -710,7 +713,10 @@ def test_weights_of_nothing_but_zeros_are_fine(slurm_conf):
     ],
 )
 def test_a_site_factor_plugin_is_found_in_slurm_conf(slurm_conf, text):
-    """slurmctld of 22.05 to 26.05 never sends the key: `scontrol show config` has (null)."""
+    """`scontrol show config` has (null) for the key PrioritySiteFactorPlugin.
+
+    slurmctld of 22.05 to 26.05 never sends the value, so it must be read from slurm.conf.
+    """
     folder = slurm_conf.parent
     (folder / "more").mkdir()
     (folder / "other.conf").write_text("PrioritySiteFactorPlugin=site_factor/other\n")

@@ -79,7 +79,11 @@ class Driver:
         )
 
     def ask(self, flag: str, value: str | bytes, user: str = "") -> tuple[bool, str, str]:
-        """Return (accepted, why the policy file cannot be used, normal value or message)."""
+        """Send a flag and its value to the checker and return its answer.
+
+        The answer has three parts: whether the value was accepted, why the policy file cannot be used,
+        and the normalised value or the error message.
+        """
         data = value if isinstance(value, bytes) else value.encode()
         number = FLAGS.index(flag) if flag in FLAGS else len(FLAGS)
         question = b"\0".join([str(number).encode(), user.encode(), data, b""])
@@ -129,7 +133,7 @@ def driver(program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unbounded(program):
-    """A driver without a policy file, which checks only the form."""
+    """Return a driver without a policy file. This driver checks only the syntax of flags."""
     driver = Driver(program, Path("/nonexistent/policies"))
     yield driver
     driver.close()
@@ -137,7 +141,7 @@ def unbounded(program):
 
 @pytest.fixture
 def bare(program, tmp_path):
-    """A driver whose policy file the test writes or omits."""
+    """A driver without a policy file. A test may write the file."""
     driver = Driver(program, tmp_path / "policies")
     yield driver
     driver.close()

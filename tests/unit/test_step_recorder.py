@@ -1,4 +1,4 @@
-"""Phases of a program: what `watch` and `phase` record, and that they change nothing in the program."""
+"""Phases of a program as `watch` and `phase` record them, without any change to the program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slurm_energy.profiling.torch_phases import moved, report_loader
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> StepRecorder:
-    """A recorder of its own, outside a job."""
+    """Return a separate recorder for the test. The recorder runs as if outside a Slurm job."""
     from slurm_energy.profiling import step_marks, torch_phases
 
     for name in ("SLURM_JOB_ID", "SENERGY_EVENTS_DIR", "WORLD_SIZE", "SLURM_NTASKS"):
@@ -319,7 +319,7 @@ def test_the_rank_of_torch_is_that_of_the_job(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Gpu:
-    """A GPU whose time the test moves, and the events of torch.cuda."""
+    """Stand-in for a GPU and for the events of torch.cuda. The test advances the time of the GPU."""
 
     def __init__(self, clock: SimpleNamespace) -> None:
         self.clock, self.capturing, self.done_ns = clock, False, 0

@@ -1,4 +1,4 @@
-"""Statistics of steps: exact sums, the outlier rule of its definition, and bounds on what they hold."""
+"""Statistics of steps: exact sums, outliers according to the definition, and bounded memory."""
 
 import math
 import statistics

@@ -41,7 +41,7 @@ def location(server, database_servers):
 
 @pytest.fixture
 def open_store():
-    """Function that opens a store; they are closed after the test."""
+    """Return a function that opens a store. All opened stores are closed after the test."""
     opened = []
 
     def opener(location):
@@ -188,7 +188,10 @@ def test_a_missing_permission_rejects_no_record(server, location):
 
 
 def test_a_trace_that_the_server_cannot_take_does_not_block_its_record(location, monkeypatch):
-    """MariaDB would close the connection (max_allowed_packet), and the agent would send it forever."""
+    """MariaDB would close the connection on a large trace (max_allowed_packet).
+
+    The agent would then send the record again and again.
+    """
     monkeypatch.setattr(record_store, "backend_of", lambda _: SimpleNamespace(max_text_bytes=lambda _: 500))
     accounting = Accounting(location)
     traces = [encode_trace(1000.0, 1.0, {f"gpu[{n}]": [1.0] * 9 for n in range(gpus)}) for gpus in (1, 50)]

@@ -130,7 +130,10 @@ def period_days(count: int = 14) -> JobsTable:
 
 
 def shifted_starts(jobs: JobsTable, first_hour: float, hours: float) -> JobsTable:
-    """Return the jobs with those that would start in a window started after it."""
+    """Return the jobs with later starts: no job starts in the window.
+
+    A job that started in the window starts at the end of the window instead.
+    """
     begin = begin_s() + 3600 * first_hour
     inside = (jobs.start_s >= begin) & (jobs.start_s < begin + 3600 * hours)
     delay = np.where(inside, begin + 3600 * hours - jobs.start_s, 0.0)

@@ -194,7 +194,7 @@ def test_a_sweep_gives_the_curve_of_a_planned_program(
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedCluster]:
-    """Let sweeps run on emulated clusters, and collect these."""
+    """Let sweeps run on emulated clusters. Return the list of the clusters that sweeps have used."""
     monkeypatch.setattr("slurm_energy.sweep.runner.POLL_S", 0.0)
     install(monkeypatch, {"/v1/tuning": UnavailableError("senergyctld", "does not answer")})
     used: list[EmulatedCluster] = []

@@ -1,4 +1,4 @@
-"""The step deploy: stages, switchback, undo, interruption, and what it refuses."""
+"""Tests of the study step deploy: stages, switchback, undo, interruption, and refused requests."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_policy_that_does_not_exist_is_refused_before_anything_changes(tmp_pat
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Exception that simulates the sudden end of the process."""
 
 
 @pytest.mark.soak

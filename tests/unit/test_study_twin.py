@@ -15,7 +15,12 @@ TWIN = TwinSettings({"gpu": TwinKind(2, 100.0), "cpu": TwinKind(1, 50.0)})
 
 
 def jobs_of(*rows: tuple[str, float, float, float, float]) -> JobsTable:
-    """Return jobs of (partition, nodes, submission, run time, watts of a node), times in hours."""
+    """Return a table of jobs.
+
+    Args:
+        *rows: one tuple per job: partition, nodes, submission in hours, run time in hours, and
+            watts of a node.
+    """
     submit = [BEGIN_S + row[2] * 3600 for row in rows]
     return jobs_table(
         job_id=list(map(str, range(len(rows)))),

@@ -1,4 +1,7 @@
-"""Suspension of running jobs in senergyctld: when, how often, and what remains after kill -9 at any point."""
+"""Tests of the suspension of running jobs by senergyctld.
+
+The tests cover the time and number of suspensions, and the state after kill -9 at any point.
+"""
 
 from contextlib import nullcontext
 from typing import Any
@@ -208,7 +211,7 @@ def test_a_request_without_a_known_result_is_not_repeated_at_once() -> None:
 
 
 def restarted(before: Site, stored: list[Decision]) -> Site:
-    """Return a new process after kill -9, which knows the audit trail only."""
+    """Return a site after a kill -9 of senergyctld. The new process knows only the audit trail."""
     after = Site(SUSPEND, slurm=before.slurm)
     after.planner.jobs = restored_jobs(stored)
     after.planner.suspensions.note(restored_suspensions(stored))

@@ -1,4 +1,8 @@
-"""The trainer on StarPU: equal to numpy for every split, repeatable; one clear line for what is missing."""
+"""Tests of the trainer on StarPU.
+
+Results equal those of numpy for every split and are repeatable. A missing requirement gives
+one clear line.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All cases, computed in another process: StarPU's threads must not live in this one."""
+    """Results of all cases, computed in another process.
+
+    StarPU's threads must not run in the process of the tests.
+    """
     if missing := missing_requirement():
         pytest.skip(missing)
     path = tmp_path_factory.mktemp("taskgraph") / "results.npz"

@@ -34,7 +34,7 @@ def printed_rankings(monkeypatch):
 
 @pytest.mark.parametrize("name", thesis_claims.SCENARIOS)
 def test_every_experiment_follows_the_protocol_and_runs(name):
-    """One seed and one hour of arrivals instead of ten."""
+    """Every experiment follows the protocol. It is run with one seed and one hour of arrivals."""
     scenario = reproduce.read(name)
     assert {kind.nodes * kind.units for kind in scenario.kinds.values()} == {8}
     assert scenario.schedule.seeds == 10 and scenario.schedule.horizon_hours == 10
@@ -44,7 +44,11 @@ def test_every_experiment_follows_the_protocol_and_runs(name):
 
 
 def test_the_lengths_of_the_models():
-    """The epochs are derived from the oracle: a change of its predictions makes them stale."""
+    """Check the run times that follow from the models' numbers of epochs.
+
+    The numbers of epochs are derived from the oracle. If its predictions change, they are
+    outdated.
+    """
     models = reproduce.read("thesis-pareto").models
     minutes = {model.name: predict(model, "a100-sxm4-40gb", 8, 32).time_s / 60 for model in models}
     assert minutes == pytest.approx({"ViT-B": 7.5, "ALBERT": 15.0, "ResNet-50": 15.0}, rel=0.005)
@@ -79,7 +83,7 @@ def test_claims_are_judged_from_the_results():
 
 
 def results(peak=4400.0, missed=0.0):
-    """Return two seeds of every run, with the figures of a world in which the thesis is right."""
+    """Return results of every run with two seeds. The figures agree with all claims of the thesis."""
     runs = {}
     for name in thesis_claims.SCENARIOS:
         for variant in sweeps.variants(reproduce.read(name)):
@@ -105,7 +109,10 @@ def figures_of(policy, seed, peak, missed):
 
 
 def test_the_program_prints_tables_and_json(tmp_path, monkeypatch, capsys):
-    """All experiments with results that are stored already: one per variant, policy and seed."""
+    """The program prints tables and JSON of all experiments from stored results.
+
+    There is one stored result per variant, policy and seed.
+    """
     ran = []
 
     def stored(variant, tasks, predict, **options):
@@ -132,7 +139,10 @@ def test_a_number_of_seeds_must_be_positive(capsys):
 
 
 def test_a_stated_speedup_costs_communication_power():
-    """At 1.6 per doubling, 8 GPUs work 0.8^3 of the time; in the rest they draw the stated share of power."""
+    """With a speedup of 1.6 per doubling, 8 GPUs compute for 0.8^3 of the time.
+
+    In the rest of the time they draw the stated share of their power.
+    """
     base = reproduce.read("thesis-pareto")
     exact = replace(base.workload, prediction_error=0.0, hours=0.2)
     slow = replace(exact, speedup_per_doubling=1.6, communication_power=0.45)

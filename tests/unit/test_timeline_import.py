@@ -50,7 +50,7 @@ def scanned(data: bytes, size: int = 11) -> tuple[list[Any], str]:
 
 
 def imported(document: Any, offset_ns: int = 0) -> tuple[list[dict[str, Any]], EventTally, str]:
-    """Return the written events of an imported trace, what became of its events, and the fault."""
+    """Import a trace. Return the written events, the tally of all events, and the error message."""
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {})
     data = document if isinstance(document, bytes) else json.dumps(document).encode()

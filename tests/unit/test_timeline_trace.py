@@ -35,7 +35,7 @@ HOSTILE = '</script><img src=x onerror=alert(1)> "\\ \x00\x07\n \u202e\u200f \ud
 
 
 def trace(sources: TimelineSources, overview: Overview | None = None) -> dict[str, Any]:
-    """Return the trace of sources."""
+    """Build the timeline of some sources, and return the parsed Chrome trace."""
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {"job": "12", "nothing": None})
     TimelineBuilder(sources, writer, overview, lambda done, total: None).build()
@@ -46,7 +46,7 @@ def trace(sources: TimelineSources, overview: Overview | None = None) -> dict[st
 def events_of(
     records: Sequence[Any], window: TimeWindow = WINDOW, **changes: Any
 ) -> tuple[list[Any], EventTally]:
-    """Return the trace events of records of one process, and what became of them."""
+    """Return the trace events made from the records of one process, and the tally of the records."""
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {})
     process = ProcessEvents(

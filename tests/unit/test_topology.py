@@ -1,4 +1,8 @@
-"""Slurm's core numbers as logical CPUs, on the layouts of real machines and in the order of hwloc itself."""
+"""Conversion of Slurm's core numbers to logical CPUs.
+
+The layouts are those of real machines. The order of the cores must equal the order that hwloc
+itself determines.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,18 @@ Place = tuple[int, int]
 
 
 def even_odd(cpu: int) -> Place:
-    """Two packages of 4 cores with 2 threads, numbered in turn: packages 0 1 0 1, second threads at +8."""
+    """Return package and core of a CPU: two packages of 4 cores, 2 threads per core.
+
+    CPU numbers alternate between the packages. Second threads have the numbers from 8 on.
+    """
     return cpu % 2, cpu % 8 // 2
 
 
 def blocks(cpu: int) -> Place:
-    """Two packages of 4 cores with 2 threads, package by package, second threads at +8."""
+    """Return package and core of a CPU: two packages of 4 cores, 2 threads per core.
+
+    CPUs are numbered package by package. Second threads have the numbers from 8 on.
+    """
     return cpu % 8 // 4, cpu % 4
 
 
@@ -113,7 +123,10 @@ HWLOC = shutil.which("lstopo-no-graphics")
 
 
 def hwloc_order(root: Path) -> list[tuple[int, ...]]:
-    """Return cores in hwloc's logical order, with level 3 the only cache, as Slurm has it."""
+    """Return the CPUs of each core in hwloc's logical order.
+
+    hwloc ignores all caches except level 3, as Slurm does.
+    """
     caches = [f"--filter=l{level}cache:none" for level in (1, 2, 4, 5)]
     argv = [str(HWLOC), *[part for cache in caches for part in cache.split("=")], "--of", "xml", "-"]
     env = {
@@ -133,7 +146,10 @@ def hwloc_order(root: Path) -> list[tuple[int, ...]]:
 
 
 def caches(tree: Tree, size: int, count: int = 16) -> Tree:
-    """Level-3 caches around every `size`-th part of the CPUs, numbered in turn."""
+    """Add level-3 caches to the tree.
+
+    CPUs share a cache if their numbers are equal modulo `size`.
+    """
     for cpu in range(count):
         folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index3"
         cpus = {other for other in range(count) if other % size == cpu % size}

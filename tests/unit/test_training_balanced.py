@@ -1,4 +1,8 @@
-"""Balanced training in real processes: equal to one process, pauses, lost ranks, bad allocations."""
+"""Tests of balanced training in real processes.
+
+The result equals that of one process. Further tests cover pauses, lost ranks and invalid
+allocations.
+"""
 
 from __future__ import annotations
 

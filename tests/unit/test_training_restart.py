@@ -9,7 +9,7 @@ from slurm_energy.training.restart import RestartLoop
 
 
 class Cluster:
-    """Nodes that answer or not, and the exit codes of the runs of a program."""
+    """Fake cluster. It defines which nodes respond, and the exit code of each run of a program."""
 
     def __init__(self, codes, checkpoint, answering=("n1", "n2", "n3"), writes=()):
         self.codes, self.checkpoint, self.answering, self.writes = list(codes), checkpoint, answering, writes

@@ -115,7 +115,10 @@ def test_a_huge_file_is_refused(file: Path) -> None:
 
 
 def test_only_daemons_ask_who_wrote_the_configuration(file: Path) -> None:
-    """A command of a user accepts a file that the user wrote."""
+    """Check that only daemons refuse a configuration file that other users can write.
+
+    A command that a user runs accepts a file that this user wrote.
+    """
     file.chmod(0o666)
     assert load(file).cluster.name == "a"
     with pytest.raises(ConfigError, match="mode 0666"):

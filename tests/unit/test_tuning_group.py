@@ -81,7 +81,10 @@ class Agent:
 
 
 class Simulation:
-    """Agents and a coordinator on a network with delays and losses. Real time is the coordinator's clock."""
+    """Agents and a coordinator on a network with delays and losses.
+
+    The coordinator's clock shows the true time.
+    """
 
     def __init__(self, count: int, seed: int, loss: float, delay_s: float = 0.06) -> None:
         self.random = random.Random(seed)
@@ -108,7 +111,10 @@ class Simulation:
         self.now_s = until_s
 
     def later(self, agent: Agent, time_s: float) -> None:
-        """Schedule the next poll of an agent, unless the agent starts to poll at once before."""
+        """Schedule the next poll of an agent.
+
+        The poll is dropped if the agent starts another chain of polls before `time_s`.
+        """
         chain = agent.chain
         self.at(time_s, lambda: self.poll(agent) if agent.chain == chain else None)
 
@@ -199,7 +205,7 @@ def in_contact(agent: Agent, start_s: float, end_s: float) -> bool:
 
 
 def differences(agents: list[Agent]) -> list[tuple[float, float, str, str]]:
-    """Return the intervals of more than a second in which two agents had different points."""
+    """Return the intervals longer than a second in which two agents had different operating points."""
     result = []
     for one, other in itertools.combinations(agents, 2):
         changes = sorted({time_s for agent in (one, other) for time_s, _ in agent.history})

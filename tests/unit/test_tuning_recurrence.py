@@ -27,7 +27,7 @@ EDP, ENERGY = Objective("edp"), Objective("energy", 0.05)
 
 @dataclass
 class Prior:
-    """Two hypotheses: a job that a limit slows down, and one that it does not."""
+    """Prior with two hypotheses: power limits slow the job down, or they do not."""
 
     points = POINTS
     log_time = np.log([[1.6, 1.2, 1.03, 1.0], [1.01, 1.0, 1.0, 1.0]])
@@ -126,7 +126,10 @@ def test_untuned_is_kept_where_nothing_is_saved():
 
 def test_the_untuned_draw_shows_that_a_limit_hit_a_job_that_waits_for_its_host():
     class HostBound(Prior):
-        """A job that always computes, and one that computes half of the time, above its mean power."""
+        """Prior with two hypotheses: a job that always computes, and a job that waits for its host.
+
+        The second job computes for half of the time, at more than its mean power.
+        """
 
         log_time = np.log([[1.12, 1.06, 1.02, 1.0], [1.9, 1.6, 1.3, 1.0]])
         log_power = np.log([[0.72, 0.84, 0.95, 1.0], [0.45, 0.55, 0.75, 1.0]])

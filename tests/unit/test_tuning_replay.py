@@ -1,4 +1,4 @@
-"""benchmarks/tuning.py replays GPUs, limits and networks that it has never seen."""
+"""benchmarks/tuning.py replays data of unknown GPUs, power limits and networks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def test_unknown_gpu_is_tuned_and_a_job_below_its_limits_is_flat(replay: Any, st
 def test_gpus_beyond_the_range_are_noisy_and_follow_physics(
     replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The noise of repeated rows is the noise of a step; their mean keeps a limit above the draw neutral."""
+    """Repeated measurements at one limit have the noise of single steps.
+
+    The mean of the repeated measurements shows that a limit above the drawn power hardly changes
+    the time.
+    """
     argv = ["random_gpus.py", str(tmp_path), "--seed", "5", "--cards", "4", "--jobs", "3", "--beyond"]
     monkeypatch.setattr(sys, "argv", argv)
     sys.modules["random_gpus"].main()  # type: ignore[attr-defined]

@@ -41,7 +41,10 @@ CONFIG = configuration.parse('[cluster]\nname = "c1"\n')
 
 
 class Hosts:
-    """Addresses of nodes: each node has the verdict that is given here."""
+    """Stand-in for the address check of nodes.
+
+    Each node gets the verdict that the test specifies, and is allowed without a specified verdict.
+    """
 
     def __init__(self, **verdicts):
         self.verdict_of = verdicts

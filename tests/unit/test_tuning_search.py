@@ -31,7 +31,7 @@ def respond(limit: float | None, draw: float, static: float) -> tuple[float, flo
 
 
 class Job:
-    """A job in windows of 5 s without noise."""
+    """A simulated job that is measured in windows of 5 s without noise."""
 
     def __init__(self, objective, draw=280.0, static=80.0, options=None):
         self.search = TuningSearch(LIMITS, objective, PRIOR, options)
@@ -262,7 +262,11 @@ def test_a_probe_is_worth_a_small_expected_gain_in_a_long_job_only():
 
 
 def test_the_nearest_point_may_cost_the_losses_that_the_job_can_still_bear():
-    """A table of few frequencies has no small step. A farther point is not tried before the nearest."""
+    """The nearest point is tried if the job can still bear the loss that this point may cause.
+
+    A table of few frequencies has no small steps. A point farther away is not tried before the
+    nearest.
+    """
     times = np.array([[1.3, 2.0], [1.01, 1.02]])
     log_time = np.log(np.hstack([np.ones((2, 1)), times])).astype(np.float32)
     log_power = np.log(np.hstack([np.ones((2, 1)), [[0.9, 0.8], [0.9, 0.5]]])).astype(np.float32)

@@ -29,7 +29,7 @@ PROGRAM = ComparableProgram("alice", SCRIPT, "train", 1, 4, 0)
 
 @pytest.fixture
 def store(store_location) -> Accounting:
-    """A store with runs of one program, of which two are untuned and completed, and of others."""
+    """A database with runs of several programs. Two runs of one program are untuned and completed."""
     accounting = Accounting(store_location)
     records = [
         (1, 1000.0, {}, {}),

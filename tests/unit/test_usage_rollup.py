@@ -177,7 +177,11 @@ def test_cpu_time_is_exact_in_any_window(rollup: Rollup) -> None:
 
 
 def test_time_in_which_a_job_was_suspended_does_not_count(store_location: str) -> None:
-    """The rest is distributed evenly over the run, and adjacent windows add up to it."""
+    """The time in which a job was suspended does not count as usage.
+
+    The remaining time is distributed evenly over the run. The usage in adjacent windows adds up to
+    the remaining time.
+    """
     rollup = Rollup(store_location)
     rollup.deliver_record(start=T0 + 600.5, end=T0 + 2 * HOUR + 1000.5)
     length_s, elapsed_s = 2 * HOUR + 400, 3001
@@ -244,7 +248,10 @@ def test_a_reused_job_id_belongs_to_the_job_of_that_time(rollup: Rollup) -> None
 
 
 def test_a_day_of_another_time_zone_has_no_group_that_used_nothing_in_it(rollup: Rollup) -> None:
-    """Such a day is computed from the sums of UTC days, less the hours outside the day."""
+    """Check that a day in another time zone contains no group without energy on that day.
+
+    The sums of such a day are those of UTC days minus the hours outside the day.
+    """
     midnight = T0 + 2 * HOUR
     edges = (midnight - HOUR, midnight + 23 * HOUR)
     rollup.deliver_period(start=midnight, jobs={}, idle={"cpu": 7})
@@ -430,7 +437,10 @@ NODES = ("n1", "n2")
 
 
 def _actions() -> list[Callable[[Rollup], None]]:
-    """Return everything that arrives about three jobs, of which one is requeued."""
+    """Return the deliveries about three jobs, one of which is requeued, as functions of a rollup.
+
+    The deliveries are periods, records and facts of jobs.
+    """
     actions: list[Callable[[Rollup], None]] = []
 
     def period(hour: int, node: str, jobs: dict[tuple[int, int], dict[str, int]]) -> None:
@@ -548,7 +558,7 @@ def test_the_last_state_does_not_depend_on_the_order(
 
 @pytest.mark.slow
 def test_all_stores_give_equal_rows(store_location: str, tmp_path: Path) -> None:
-    """Rows of reports are equal to the byte on SQLite, MariaDB and PostgreSQL."""
+    """Check that report rows are identical, byte for byte, on SQLite, MariaDB and PostgreSQL."""
 
     def rows(location: Path | str) -> str:
         rollup = Rollup(location)

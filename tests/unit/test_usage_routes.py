@@ -37,7 +37,7 @@ DAY = {"edges": f"{T0},{T0 + 2 * HOUR}", "by": "account,user", "cluster": "c1"}
 
 
 class Grid(GridFactorSource):
-    """Factors that are given."""
+    """A source of grid factors that returns fixed factors for all times."""
 
     def __init__(self, factors: GridFactors) -> None:
         self.given = factors

@@ -188,7 +188,11 @@ def test_evaluation_in_the_loop_is_no_forward_pass(events: list[str]) -> None:
 
 
 def test_short_steps_stand_for_their_neighbours(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps of 100 ms are timed, of those of 10 ms four a second, also over the end of an epoch."""
+    """Check that a timed step represents the neighbouring short steps that are not timed.
+
+    All steps of 100 ms are timed. Of the steps of 10 ms, four per second are timed, also beyond
+    the end of an epoch.
+    """
     now_ns, weights = [10**12], []
     monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 250_000_000)
     monkeypatch.setattr(phases, "_now", lambda: now_ns[0])

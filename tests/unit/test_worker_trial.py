@@ -1,4 +1,7 @@
-"""Loader processes that change between epochs: more while steps wait for data, undone if steps stay slow."""
+"""A trial adds loader processes between epochs while steps wait for data.
+
+The change is undone if the steps do not become faster.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ def test_workers_stay_within_the_permission_and_are_never_fewer_than_at_first(wo
 
 
 class Loader:
-    """Loader of fifteen items whose wait falls with its processes, as far as `helps`."""
+    """Loader of fifteen items whose wait per item is divided by its number of processes.
+
+    If `helps` is False, the wait does not depend on the number of processes.
+    """
 
     batch_size = 4
 
@@ -77,7 +83,7 @@ class Loader:
 
 
 class Clock:
-    """Clock in ns that programs advance."""
+    """Clock in nanoseconds. The simulated programs advance the clock."""
 
     now = 1
 

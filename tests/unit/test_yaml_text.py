@@ -1,4 +1,4 @@
-"""The YAML writer against PyYAML, and without it."""
+"""The output of the YAML writer, compared with expected lines and, if available, read by PyYAML."""
 
 from __future__ import annotations
 

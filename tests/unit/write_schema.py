@@ -58,7 +58,7 @@ def deliver(accounting):
 
 
 def learn(accounting):
-    """Store the facts of the jobs, except of the last four: Slurm has not answered yet."""
+    """Store the facts of all jobs except the last four, as if Slurm had not answered about those yet."""
     known = []
     for number in range(20):
         start = 1000.0 + number * HOUR

@@ -130,7 +130,10 @@ def component_energies(components: Sequence[dict[str, Any]]) -> dict[str, float 
 def _table_reader(
     table: Any, names: str, time: str, key: str
 ) -> Callable[[Connection, ExportPeriod], ExportRows]:
-    """Return a function that reads columns of a table. It returns the rows in the order of columns `key`."""
+    """Return a function that reads the columns `names` of a table.
+
+    The function returns the rows ordered by the columns `key`.
+    """
     columns = [table.c[name] for name in names.split()]
     order = [table.c[name] for name in key.split()]
     hidden = [column for column in order if column not in columns]

@@ -38,10 +38,12 @@ class RecoveredTable:
 
     Attributes:
         rows: number of recovered rows.
-        missing: number of row ids, up to the highest one, without a recovered row. Rows that were deleted
-            before the damage are counted, too. None means that the rows of the table have no ids.
-        unreadable: number of row ids at which SQLite reported damage. A table without row ids is read forward
-            and backward; its value is the number of these two readings in which SQLite reported damage.
+        missing: number of row ids, up to the highest one, without a recovered row. Rows that were
+            deleted before the damage are counted, too. None means that the rows of the table have
+            no ids.
+        unreadable: number of row ids at which SQLite reported damage. A table without row ids is
+            read twice, forward and backward. For this table, the value is the number of readings
+            (0 to 2) in which SQLite reported damage.
         invalid: number of rows that were read but have impossible values or refer to a lost row.
     """
 

@@ -23,7 +23,7 @@ _ID_REUSED_AFTER_S: Final = 3600.0
 def selected(selection: RecordSelection) -> ColumnElement[bool]:
     """Return the SQL condition for a selection of records.
 
-    It refers to the table of records by the alias `r`.
+    The condition refers to the table of records by the alias `r`.
     """
     parts: list[ColumnElement[bool]] = [true()]
     if selection.visible is not None:

@@ -113,7 +113,7 @@ def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: 
 
 
 def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
-    """Return the runs that the records and facts of a job show, in a fixed order."""
+    """Return the runs of one job, derived from the job's records and facts, in a fixed order."""
     return runs_of_jobs(connection, [(cluster, job_id)])[cluster, job_id]
 
 

@@ -55,7 +55,8 @@ class IntervalUsage:
     def subtract_rows(self, rows: Iterable[Sequence[int]]) -> None:
         """Subtract the values of rows from the sums.
 
-        Other rows, which were added before, contain these values. Groups whose sums become zero are removed.
+        The values must be part of the values of rows that were added before. Groups whose sums become
+        zero are removed.
         """
         changed = set()
         for group, *values in rows:

@@ -32,9 +32,9 @@ class RunTime(NamedTuple):
     suspended_s: int
 
     def add_hours(self, changes: SumChanges, sign: int) -> None:
-        """Add the CPU and GPU time of each hour to the changes of the sums.
+        """Add the run's CPU and GPU seconds in each hour to `changes`, the changes of the stored sums.
 
-        If `sign` is -1, the time is subtracted.
+        If `sign` is -1, the seconds are subtracted.
         """
         if self.start == self.end:
             return
@@ -44,7 +44,7 @@ class RunTime(NamedTuple):
             changes.add((hour, hour + HOUR_S, self.usage_group), sums)
 
     def _active_s(self, time: int) -> int:
-        """Return for how many whole seconds before a time the run was active, which means not suspended."""
+        """Return the whole seconds before `time` in which the run was active, which means not suspended."""
         length_s = self.end - self.start
         return (time - self.start) * (length_s - self.suspended_s) // length_s
 

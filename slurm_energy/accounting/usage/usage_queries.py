@@ -167,7 +167,10 @@ def _weigh_whole_periods(
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
-    """Yield (start, end, group, sums) of each period that reaches beyond an edge of an interval."""
+    """Yield the stored sums of every period that crosses the start or the end of an interval.
+
+    Each result is (start, end, group, sums).
+    """
     # CPU and GPU time is read from the runs instead, which have exact times.
     sums = [literal(0) if name in _TIME_COLUMNS else _SUMS[name] for name in SUM_COLUMNS]
     columns = [_SUMS.start, _SUMS.end, _SUMS.usage_group, *sums]

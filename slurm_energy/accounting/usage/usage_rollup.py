@@ -84,13 +84,13 @@ _SET_GROUP: Final = (
 
 
 class UsageRollup:
-    """Writer of the sums. Only the writing thread may use it."""
+    """Writer of the sums of energy and time by group. Only the writing thread may use this class."""
 
     def __init__(self) -> None:
         self._groups = GroupIds()
 
     def advance(self, connection: Connection, now: float) -> bool:
-        """Do a limited amount of the outstanding work. Return whether more work remains.
+        """Add a limited amount of new data to the sums of usage. Return whether more data remain.
 
         Args:
             connection: connection of the writing thread.

@@ -42,11 +42,11 @@ def divide_step_energy(session: Session, root: Path) -> None:
 
 
 def read_steps_cpu_time(session: Session, root: Path) -> None:
-    """Read the CPU time of a job's steps.
+    """Read the CPU time of a job's steps before a step starts.
 
-    The next division then counts only CPU time that was used after this call.
-
-    Call this after the division before a step starts. A division to a single step reads no CPU time.
+    Call this function after the energy so far has been divided among the steps. The next division
+    then counts only CPU time that was used after this call. If a job has a single step, a division
+    reads no CPU time.
 
     Args:
         session: session (state on this node) of the job.

@@ -252,8 +252,8 @@ def _cpu_dynamic(
         jobs: allocated resources and CPU time of each job.
         used: CPU time by job.
 
-    Returns:
-        The division, and the quantity by which each job's part was determined, by job name.
+    Returns: The division of the energy, and the quantity in proportion to which each job got its
+        share (CPU time or a monitored quantity), by job name.
     """
     quantity = MONITORED_QUANTITIES[name]
     weights = _monitored_weights(quantity, interval, jobs, used)

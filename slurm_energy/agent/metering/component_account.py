@@ -103,10 +103,11 @@ class ComponentAccount:
                 self.excluded_until[key] = interval.end
 
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
-        """Return how many microjoules of a delta belong to time that was charged without this counter.
+        """Return the energy of a counter delta that belongs to time charged without this counter.
 
-        While a counter stays unreadable, time is charged without it. When the counter returns, its delta
-        covers that time too. The part of the delta in that time is added to the unattributed energy.
+        While a counter is unreadable, the energy of the node is charged to jobs without this counter.
+        The first delta after the counter returns also covers this time. The part of the delta that
+        belongs to this time is added to the unattributed energy. The result is in microjoules.
 
         Args:
             key: key of the counter.
@@ -122,7 +123,7 @@ class ComponentAccount:
         return energy_uj
 
     def extend(self, interval: OccupancyInterval) -> None:
-        """Append an interval whose energy cannot be charged yet to `open_interval`."""
+        """Append an interval to `open_interval`. The energy of this interval cannot be charged yet."""
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:

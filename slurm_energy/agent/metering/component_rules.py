@@ -30,12 +30,15 @@ def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
 
 
 def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> bool:
-    """Return whether the resource use that divides a component's energy is known up to now.
+    """Return whether the use by which a component's energy is divided among jobs is known.
+
+    Components that are not divided by CPU time need no known use.
 
     Args:
         name: name of the component.
         cpu_time: CPU time of the jobs in the interval that ends now.
-        monitored: use of monitored quantities, as counted by the processor, in the interval that ends now.
+        monitored: use of monitored quantities, as counted by the processor, in the interval that
+            ends now.
     """
     if name not in BY_CPU_TIME:
         return True

@@ -167,7 +167,10 @@ class CpuTimeMeter:
         return self._times.source(job.processes.job_id) == PROCESS_TREE
 
     def _can_wait(self, job: MeteredJob) -> bool:
-        """Return whether a later sample can read a job's CPU time in this interval faster or more exactly."""
+        """Return whether the reading of a job's CPU time can be left to a later sample of this interval.
+
+        A later sample can read the CPU time faster or more exactly.
+        """
         return self._is_tree(job) or not (self._times.source(job.processes.job_id) or job.name in self._due)
 
     def _must_search(self, job: MeteredJob, now: float, reason: SampleReason) -> bool:

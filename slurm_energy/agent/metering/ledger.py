@@ -342,7 +342,7 @@ class _ChargeBuilder:
     def add_split(
         self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
     ) -> None:
-        """Add the shares of the jobs in the energy that component `name` used in `open_time`.
+        """Add the energy shares of the jobs for component `name` in the interval `open_time`.
 
         `result` contains the shares.
         """

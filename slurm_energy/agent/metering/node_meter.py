@@ -125,10 +125,11 @@ class NodeEnergyMeter:
         )
 
     def has_end(self, session: Session) -> bool:
-        """Return whether a job that ends now can end with the last sample.
+        """Return whether the last sample can serve as the end of the energy of a job that ends now.
 
-        That sample must be recent and taken at or after the end of the job's last step, and all energy before
-        that sample must be charged. The energy since that sample then does not belong to the job.
+        The last sample must be recent. It must have been taken at or after the end of the job's last
+        step, and all energy before it must be charged. Energy after the last sample then does not
+        belong to the job.
         """
         is_over = session.steps_ended_at is not None and not session.steps
         separates = self._sample_reason in (SampleReason.STEP, SampleReason.FINAL)

@@ -372,7 +372,11 @@ def _accounts_without(
 
 
 def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
-    """Return the open period from a checkpoint. The accounts count uncertain seconds from 0 again."""
+    """Return the open period from a checkpoint.
+
+    After a restart, the accounts count uncertain seconds from 0. The uncertain seconds in the
+    checkpoint therefore become negative start values.
+    """
     uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
     period = build_from(OpenPeriod, {**data, "ended": [], "uncertain_s": uncertain_s})
     for job_id, restart_count, uid, energy in data["ended"]:

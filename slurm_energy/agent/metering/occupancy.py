@@ -223,9 +223,9 @@ class OccupancyInterval:
         return {quantity: use.total for quantity, use in self.monitored.items() if use.total is not None}
 
     def _monitored_use(self, job: str) -> dict[str, int | None]:
-        """Return the use of a job by quantity.
+        """Return the use of a job by quantity; None if the use is unknown but included in the total.
 
-        A use that is unknown is None if the total includes this use. Otherwise the unknown use is absent.
+        A quantity is left out if the job's use is unknown and not included in the total.
         """
         return {
             quantity: use.jobs.get(job)

@@ -140,15 +140,14 @@ class CheckpointWriter:
         trace: dict[str, Any] | None = None,
         observation: dict[str, Any] | None = None,
     ) -> bool:
-        """Store an energy record in the spool.
-
-        Return whether that succeeded.
+        """Store an energy record in the spool. Return whether the record was stored.
 
         Args:
             record: the record.
-            trace: the power trace in the format of docs/reference/protocol.md; None if the job has no trace.
-            observation: signals and steps in the format of docs/reference/protocol.md; None if nothing was
-                observed.
+            trace: the power trace in the format of docs/reference/protocol.md; None if the job has no
+                trace.
+            observation: signals and steps in the format of docs/reference/protocol.md; None if nothing
+                was observed.
         """
         try:
             self._unsynced.update(self._spool.add(record, trace, observation))

@@ -46,7 +46,7 @@ class AdviceClient:
         self._failures = RepeatedFailureLog(log)
 
     def wake(self) -> None:
-        """Look for jobs without advice soon. Call this method in the event loop."""
+        """Make the client look soon for jobs without advice. Call this method in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:

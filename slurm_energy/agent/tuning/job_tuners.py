@@ -268,7 +268,7 @@ class JobTuners:
         return group.poll_s
 
     def group_change_at_s(self, key: Key) -> float:
-        """Return when a job's operating point changes next, as agreed, in seconds since boot.
+        """Return the time of the next agreed change of a job's operating point, in seconds since boot.
 
         The time is infinity if no change is agreed.
         """

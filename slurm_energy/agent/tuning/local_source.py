@@ -224,7 +224,7 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return the source of the knowledge about an operating point that exists before the search."""
+    """Return the source of the response that was known for an operating point before the search."""
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}
     return known.get(point, CurveSource.GENERIC_PRIOR)

@@ -134,7 +134,7 @@ class PointApplier:
         return Application(refused)
 
     def withdraw(self, session: Session) -> None:
-        """Return a job to the fixed settings of its plan."""
+        """Restore the fixed settings that the job's plan prescribes, and undo all other tuned settings."""
         fixed = {setting.key: setting for setting in session.plan}
         tuned = self.tuned_keys(session)
         self._restore(session, tuned - fixed.keys())

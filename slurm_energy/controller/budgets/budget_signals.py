@@ -113,7 +113,7 @@ class SignalReader:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def read_all(self, names: Iterable[str] | None = None) -> None:
-        """Read signals once."""
+        """Read the signals in `names` once; None means all."""
         chosen = self._locations if names is None else {n: self._locations[n] for n in names}
         await asyncio.gather(*(self._read_one(name, location) for name, location in chosen.items()))
 

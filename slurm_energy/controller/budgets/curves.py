@@ -1,4 +1,4 @@
-"""Run times under power limits, and the lowest power, of groups of devices.
+"""Run time of groups of devices under power limits, and the lowest power of the groups.
 
 The values come from response curves or from the physical model.
 """

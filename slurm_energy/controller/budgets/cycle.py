@@ -34,25 +34,30 @@ _MAX_OVER_CEILING: Final = 1.02
 
 @dataclass(slots=True)
 class CycleOutcome:
-    """Result of a decision, as columns. b is the number of budgets, n the number of devices in `table`.
+    """Result of a decision, as columns, for b budgets and the n devices in `table`.
 
     Attributes:
         table: the devices with a power limit.
-        groups: groups of the devices that run jobs and that the controller can limit. The devices of a group
-            get the same limit.
-        grouped: rows of `table` whose devices belong to a group, in the order of `groups.of_device`.
+        groups: groups of the devices that run jobs and that the controller can limit. The devices
+            of a group get the same limit.
+        grouped: indices in `table` of the devices that belong to a group, in the order of
+            `groups.of_device`.
         members: number of devices of each group under each budget, shape (b, number of groups).
-        shares: result of distributing the power among the groups. The result contains the limit of each
-            group, and the budget that determines this limit.
-        rest_watts: power of the parts of each node without a power limit, shape (number of nodes,).
+        shares: result of distributing the power among the groups. The result contains the limit of
+            each group, and the budget that determines this limit.
+        rest_watts: power of the parts of each node without a power limit, shape (number of
+            nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
-        counted_watts: power at which each device counts under a budget after the decision, shape (n,).
-        measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
+        counted_watts: power that each device contributes to its budgets after the decision, shape
+            (n,).
+        measured_watts: measured power under each budget; unknown power counts as committed. Shape
+            (b,).
         fixed_watts: power under each budget that no power limit of a device controls, shape (b,).
-        usable_watts: limit of each budget minus the margin, the promised power and `CycleInputs.excess`,
-            shape (b,).
+        usable_watts: limit of each budget minus the margin, the promised power and
+            `CycleInputs.excess`, shape (b,).
         promised_watts: power that each budget keeps free for starts of jobs, shape (b,).
-        needs_no_limit: whether all devices under a budget may have their maximum limit, shape (b,).
+        needs_no_limit: whether all devices under a budget may have their maximum limit, shape
+            (b,).
         safe_watts: limit that each device may have if the controller is silent, shape (n,).
     """
 
@@ -159,15 +164,15 @@ def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCo
 def _start_watts(
     inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, available: Floats, limits: Floats
 ) -> Floats:
-    """Return, for each budget, the power that starting jobs may draw above the lowest limits, shape (b,).
+    """Return the power that starting jobs may draw above the lowest limits, by budget, shape (b,).
 
-    The margin of the limit covers a part of this power. The remaining part is kept free as far as the floors
-    of all devices allow.
+    The margin of the limit covers a part of this power. The remaining part is kept free, as far as
+    the budget has power left above the lowest limits of all devices.
 
     Args:
         inputs: state of the engine.
         table: the n devices with a power limit.
-        counting: power at which each device counts under a budget.
+        counting: power that each device contributes to its budgets.
         available: power that each budget has for its devices, shape (b,).
         limits: limit of each budget, shape (b,).
     """
@@ -233,10 +238,11 @@ def _grant(
     """Grant ceilings and return the reserved power of each device, shape (n,).
 
     Args:
-        inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
+        inputs: state of the engine; the ceilings in `commitment` are changed if budgets are
+            enforced.
         table: the devices.
-        counting: power at which the devices count.
-        target: wanted ceilings, in the order of the columns of ceilings.
+        counting: power that is counted for each device.
+        target: requested ceilings, in the order of the rows of `commitment`.
         available: power that each budget has for ceilings, shape (b,).
     """
     commitment, rows = inputs.commitment, table.row
@@ -336,7 +342,10 @@ def _targets(
     shares: PowerShares,
     needs_no_limit: Bools,
 ) -> Floats:
-    """Return the wanted ceilings in the order of their columns. Silent nodes keep their ceilings."""
+    """Return the ceilings that the controller wants, one per device, in the order of their columns.
+
+    Devices of silent nodes keep their ceilings.
+    """
     commitment = inputs.commitment
     target = np.minimum(commitment.granted_watts, commitment.held_watts)
     limited = (table.cover & ~needs_no_limit[:, None]).any(axis=0)

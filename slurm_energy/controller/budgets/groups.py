@@ -107,16 +107,17 @@ def build_groups(
 
 
 def _host_shares(job_ids: Sequence[tuple[int, ...]], is_gpu: Bools, limited_share: Floats) -> Floats:
-    """Return for each group the share of the time in which its devices may determine the speed of its jobs.
+    """Return the share of time in which each group's devices may determine the speed of its jobs.
 
-    While a power limit holds the GPUs of a job back, the GPUs determine the speed of the job. A power limit
-    of the packages then costs no time. All other groups have the share 1. The shape is (n,).
+    While a power limit holds back the GPUs of a job, the GPUs determine the speed of the job. A
+    power limit of the packages then costs no time. The packages of the job have the remaining
+    share of the time. All other groups have the share 1. The result has the shape (n,).
 
     Args:
         job_ids: jobs of each of the n groups.
         is_gpu: whether the devices of a group are GPUs, shape (n,).
-        limited_share: share of the last seconds in which the limit held back all devices of a group,
-            shape (n,).
+        limited_share: share of the last seconds in which the limit held back all devices of a
+            group, shape (n,).
     """
     by_jobs: dict[tuple[int, ...], float] = {}
     for row in np.flatnonzero(is_gpu).tolist():

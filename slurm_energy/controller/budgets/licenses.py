@@ -98,11 +98,10 @@ class BudgetHeadroom:
         return self.retained_watts[level] if self.retained_watts else 0.0
 
     def at_level(self, level: int) -> BudgetHeadroom:
-        """Return a copy of the state with the headroom that a job with a price level may use.
+        """Return a copy of the state with the headroom that a job with the price level `level` may use.
 
-        No job may have a higher price level than `level`.
-
-        Licenses count from this headroom, so that the numbers of licenses stay small in a large cluster.
+        The copy is valid only if no job has a higher price level. Licenses are counted relative to
+        this headroom, so that the numbers of licenses stay small in a large cluster.
         """
         kept = self.retained_from(level)
         if not math.isfinite(kept):
@@ -111,11 +110,11 @@ class BudgetHeadroom:
         return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
 
     def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
-        """Return `steps`, with a higher limit after a fall if the budget can lower jobs at that time.
+        """Return `steps`, with raised limits after those falls for which the budget can lower jobs.
 
-        A job may start before a fall of the limit if its power at its lowest limits fits under the lower
-        limit. The licenses of the job stand for more power than that. The lower limit is therefore raised so
-        far that the licenses of all such jobs fit.
+        A job may start before a fall of the limit if its power at its lowest limits fits under the
+        new, lower limit. The licenses of the job represent more power than this. The new limit is
+        therefore raised until the licenses of all such jobs fit.
 
         Args:
             demand_watts: licenses that each waiting job requests, shape (m,).
@@ -206,7 +205,10 @@ def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]
 
 
 def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted: Collection[int]) -> int:
-    """Return how many licenses are held by jobs whose power the headroom does not count yet."""
+    """Return the licenses, one per watt, of jobs that are not in `counted`.
+
+    The headroom does not contain the power of these jobs yet.
+    """
     new = [job.licenses for job_id, job in jobs.items() if job_id not in counted]
     return sum(split_licenses(text, [license_name])[1].get(license_name) or 0 for text in new)
 
@@ -257,11 +259,11 @@ class LicenseDemand:
     reachable_watts: Floats
 
     def offered_watts(self, budget: BudgetHeadroom, free_watts: float = math.inf) -> float:
-        """Return the power that Slurm should be able to give to the jobs.
+        """Return the power that Slurm should offer to the waiting jobs.
 
         Args:
             budget: the budget.
-            free_watts: power that is free. A job whose start needs more cannot start yet.
+            free_watts: power that is free. A job whose start needs more power cannot start yet.
         """
         ready = self.watts[self.start_watts <= free_watts].tolist()
         return offered_watts(budget.headroom_watts, min(budget.unused_watts, max(0.0, free_watts)), ready)

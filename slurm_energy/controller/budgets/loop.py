@@ -125,7 +125,7 @@ class BudgetLoop:
         return config, BudgetParts.create(config, self.parts, history, shared, self._begin_times)
 
     def adopt(self, prepared: tuple[Config, BudgetParts | None]) -> None:
-        """Use a result of `prepare` from the next decision on."""
+        """Put a configuration that `prepare` has prepared in force, from the next decision on."""
         before, (self.config, parts) = self.parts, prepared
         if before is not None and (parts is None or parts.admission is not before.admission):
             before.admission.close()
@@ -231,9 +231,9 @@ class BudgetLoop:
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
-        """Run a function on the last decision in the engine's thread and return its result.
+        """Return the result of a function of the last budget cycle, called in the engine's thread.
 
-        Return None before the first decision.
+        Return None before the first cycle.
         """
         cycle = self.cycle
         return None if cycle is None else await self._in_thread(lambda: function(cycle))

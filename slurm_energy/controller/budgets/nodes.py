@@ -34,16 +34,17 @@ class BudgetDevice:
     Attributes:
         node: name of the node to which the device belongs.
         report: last report about the device.
-        row: row of the device in the columns of ceilings; -1 means that its power cannot be limited.
+        row: index of the device in the arrays of power ceilings; -1 means that its power cannot be
+            limited.
         is_gpu: whether the device is a GPU.
-        min_watts, max_watts: range of the power limit. For a device without a power limit, `max_watts` is the
-            power at which the device counts.
-        requested_watts: power limit that the job on the device requests. Infinity means that the job requests
-            no limit, or the device does not have exactly one job.
-        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that no
-            job starts.
-        reachable_watts: power that the device may draw at its lowest limit with its present jobs; infinity
-            means that this power is unknown.
+        min_watts, max_watts: range of the power limit. For a device without a power limit,
+            `max_watts` is the power that the budgets assume for the device.
+        requested_watts: power limit that the job on the device requests. Infinity means that the
+            job requests no limit, or the device does not have exactly one job.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means
+            that no job starts.
+        reachable_watts: power that the device may draw at its lowest limit with its present jobs;
+            infinity means that this power is unknown.
         draw: estimates of the device's power.
     """
 
@@ -202,9 +203,9 @@ class BudgetNode:
         The restored values count until the node reports.
 
         Args:
-            state: the stored state. `devices` has lists of watts by device; the first value is the nameplate
-                power.
-            rows: row of each device in the columns of ceilings.
+            state: the stored state. `devices` has lists of watts by device; the first value is the
+                nameplate power.
+            rows: index of each device in the arrays of ceilings, by device name.
             now_s: time now.
         """
         for name, maximum in (("reserve_watts", self.reserve), ("unlimited_watts", self.unlimited)):
@@ -240,7 +241,9 @@ class BudgetNode:
         )
 
     def rest_watts(self, limited_watts: float) -> float | None:
-        """Return the power at which the node's parts without a power limit count; None means not known yet.
+        """Return the power that budgets count for the node's parts without a power limit.
+
+        None means that this power is not known yet.
 
         Args:
             limited_watts: power that the devices with a limit may draw.

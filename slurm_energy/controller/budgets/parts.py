@@ -197,9 +197,10 @@ class BudgetParts:
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
-        """Keep free only the power that Slurm can give to jobs now or after the next admission.
+        """Note the power under each budget that Slurm can give to jobs now or after the next admission.
 
-        After a failure, the amount of this power is unknown and counts as unlimited.
+        Decisions keep only this power free for new jobs. After a failed admission, the amount is
+        unknown and counts as unlimited.
         """
         self.inputs.programs = self.admission.programs
         failed = bool(self.admission_report.problems)

@@ -147,14 +147,16 @@ def pending_power(
 
 
 def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: Ints) -> Floats:
-    """Return the power of each job in whole watts: the maximum over the partitions in which the job may run.
+    """Return the power that each job adds, in whole watts.
 
-    A job without parts has its full power, which is also the maximum for all other jobs.
+    If a job may run in several partitions, the result is the maximum over these partitions. The
+    result is never above the job's power without limits (`full_watts`). A job without parts adds
+    its power without limits.
 
     Args:
-        part_watts: power of each part, shape (n,).
+        part_watts: power of each part (packages or GPUs of a job in a partition), shape (n,).
         of_pair: number of the pair of job and partition of each part.
-        rows: row of the job of each pair.
+        rows: index of the job of each pair.
         full_watts: power that each job adds without limits.
     """
     needed = np.full(len(full_watts), -1.0)
@@ -166,7 +168,10 @@ def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: 
 
 
 def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
-    """Return the power of each part at its lowest limit, if the part consists of packages, shape (n,)."""
+    """Return the power at its lowest limit of each part that consists of packages, shape (n,).
+
+    Values of other parts have no meaning.
+    """
     with_gpus = {part.pair for part in parts if part.is_gpu}
     feeds_gpus = np.array([part.pair in with_gpus for part in parts], np.bool_)
     watts: Floats = np.where(feeds_gpus, HOST_SHARE * groups.max_watts, np.inf)

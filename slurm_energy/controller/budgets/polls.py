@@ -18,17 +18,19 @@ UNKNOWN_JOB: Final = 0
 def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping[str, float]) -> None:
     """Check that a node does not report an implausible number or power of devices.
 
-    The controller may assume that each device draws its nameplate power, and gives other nodes less. The
-    values that a faulty or compromised node can report must therefore be bounded.
+    The controller may assume that each device of the node draws its nameplate power, and then
+    assigns less power to other nodes. The values that a faulty or compromised node can report must
+    therefore be bounded.
 
     Args:
         poll: poll of the node.
         known: nameplate power in watts of the devices that the node has reported, by name.
-        max_watts: maximum plausible power by component: `cpu` of all packages, `gpu` of each GPU, `node`.
+        max_watts: maximum plausible power by component: `cpu` of all packages, `gpu` of each GPU,
+            `node`.
 
     Raises:
-        UsageError: the node has reported more than `MAX_DEVICES` different devices, or more power than
-            `max_watts`.
+        UsageError: the node has reported more than `MAX_DEVICES` different devices, or more power
+            than `max_watts`.
     """
     claimed = {
         # A device without a limit counts by its measured power.

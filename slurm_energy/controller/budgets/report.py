@@ -80,9 +80,10 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
 
 
 def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
-    """Return the power above idle that new jobs may add under each budget at each price of power.
+    """Return the power above idle that new jobs may add under each budget, for each price of power.
 
-    The shape is (b, number of prices).
+    The price is the work per second and watt that running jobs must reach to keep their power. The
+    shape is (b, number of prices).
     """
     table = outcome.table
     ungrouped = np.ones(len(table.devices), np.bool_)

@@ -90,7 +90,7 @@ def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
 
 
 def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
-    """Return the excess of a boot's power over the power committed to the node's devices.
+    """Return by how much the power of a booting node exceeds the power committed to its devices.
 
     The result is 0 if the node does not boot.
     """
@@ -139,11 +139,10 @@ def _absent_watts(node: BudgetedNode, largest: float) -> float:
 
 
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return the power that each budget of jobs counts for parts without a power limit.
+    """Return the power of parts without a power limit under each budget of jobs, shape (b,).
 
-    The parts belong to the nodes on which the jobs run.
-
-    The jobs on a node share the power of these parts equally. The shape is (b,).
+    The parts belong to the nodes on which the jobs run. The jobs on a node share the power of
+    these parts equally.
     """
     if all(budget.scope.covers_nodes for budget in inputs.budgets):
         return np.zeros(len(inputs.budgets))

@@ -35,7 +35,7 @@ class HeldBudget(Protocol):
         ...
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether jobs with these names are under the budget."""
+        """Return whether jobs with this user, account, partition and QOS are under the budget."""
         ...
 
 
@@ -44,12 +44,13 @@ class StartHolds:
 
     Args:
         updater: changes pending jobs in Slurm.
-        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
-            None means that no other part delays jobs.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that
+            delay jobs; None means that no other part delays jobs.
 
     Attributes:
-        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget. A budget
-            has this bound only if more jobs would delay its first waiting job than can be held.
+        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget.
+            A budget has an entry only if the jobs that would delay its first waiting job are too
+            many to hold all of them.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -75,12 +76,14 @@ class StartHolds:
             watts: power that each job adds above idle.
             now_unix_s: the time now.
             budgets: budgets in force.
-            counted_jobs: jobs whose power the headrooms count.
-            only_delaying: hold only the jobs that fit under the budget but would delay the first job that
-                does not fit. Slurm's licenses then make the jobs that do not fit wait.
+            counted_jobs: running jobs whose power is already subtracted from the headroom of the
+                budgets.
+            only_delaying: hold only the jobs that fit under the budget but would delay the first job
+                that does not fit. Slurm's licenses then make the jobs that do not fit wait.
 
         Returns:
-            A sentence for each held job, by job id, and the failures, one line each.
+            The reason for the hold of each held job as a sentence, by job id. In addition the
+            failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -159,7 +162,8 @@ class StartHolds:
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return the running jobs, the pending jobs by priority, and the headroom of each budget.
 
-        The power of running jobs that the headroom does not count yet has been subtracted from the headroom.
+        The returned headroom is reduced by the power of running jobs that are not in `counted_jobs`,
+        because the budgets do not count these jobs yet.
         """
         running, pending = [], []
         names: dict[int, str] = {}

@@ -1,6 +1,6 @@
 """The devices with a power limit, as columns of a budget decision.
 
-The columns also give the power at which each device counts.
+The columns also give the power that each device contributes to the sum under a budget.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class CycleDevices:
 
     Attributes:
         devices: objects with the last report of each device.
-        row: row of the device in the columns of ceilings.
+        row: index of the device in the arrays of power ceilings.
         node: index of the device's node.
         min_watts, max_watts: range of the power limit.
         draw_watts: expected power without a limit.
         watts: measured power; NaN means unknown.
-        idle_watts: power at which the device counts while it is idle.
-        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that no
-            job starts.
+        idle_watts: power that the budgets assume for the device while it is idle.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means
+            that no job starts.
         trusted: whether the reports of the device's node are plausible.
         controlled: whether the device's node reports and is trusted.
         busy: whether jobs use the device.

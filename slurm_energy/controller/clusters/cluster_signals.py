@@ -38,7 +38,7 @@ def signal_columns(factors: GridFactors, now_s: float, history_s: float) -> Sign
 
 
 def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
-    """Return the columns as plain values for a `ClusterState`."""
+    """Return the forecasts of the signals by name, with plain Python numbers, for a `ClusterState`."""
     return {
         name: SignalValues(
             _plain(column.mean.tolist()),

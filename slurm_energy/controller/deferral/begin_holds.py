@@ -142,11 +142,11 @@ class BeginTimeHolds:
             self._forget(job)
 
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
-        """Return whether the begin time of a job must be set.
+        """Return whether the begin time of a job must be set to `target_s`.
 
-        If the present begin time is near, a later time must be set, even if a user has chosen the present
-        time. If the present begin time is too late, an earlier time is set only if senergyctld set the
-        present time.
+        If the current begin time is near, it must be set to the later time, even if a user chose the
+        current time. If the current begin time is too late, it is set to an earlier time only if
+        senergyctld chose the current time.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

@@ -60,7 +60,7 @@ def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> Resou
 
 
 def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
-    """Return the number of each partition's pool. Partitions that share a node are in the same pool."""
+    """Return the index of the pool of each partition. Partitions that share a node form one pool."""
     pool_of: dict[str, int] = {}
     members: dict[int, set[str]] = {}
     for node in nodes:

@@ -105,9 +105,10 @@ def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wai
 def _amounts(
     runs: Sequence[DeferredRun], job_of_run: Ints, jobs: FinishedJobs, series: GridSeries
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the actual amount of each job, the amount of a start at once, and a standard deviation.
+    """Return actual amount, expected amount and standard deviation for each job.
 
-    An amount is a cost or a mass of emissions. The standard deviation is that of the amount if run at once.
+    An amount is a cost or a mass of emissions. The expected amount is that of the job if it had
+    started at once. The standard deviation is that of the expected amount.
     """
     start_s, end_s, joules = (
         np.array([getattr(run, name) for run in runs]) for name in ("start_s", "end_s", "energy_joules")

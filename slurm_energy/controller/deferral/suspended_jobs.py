@@ -69,7 +69,7 @@ class SuspendedJob:
         return restart_count == self.restart_count + 1 and -_EARLIER_S <= since_s <= _LATER_S
 
     def ends(self, restart_count: int, submit_s: float) -> bool:
-        """Return whether a run of the job is the run that the suspension ends."""
+        """Return whether this suspension ended the run with the given restart count and submission time."""
         return restart_count == self.restart_count and abs(submit_s - self.submit_s) <= _SAME_SUBMIT_S
 
     def decision(self) -> Decision:

@@ -75,7 +75,7 @@ class Suspensions:
         self._settings, self._options, self._currency = settings, options, currency
 
     def note(self, suspensions: Iterable[SuspendedJob]) -> None:
-        """Record suspensions that are about to be requested, or those of an earlier process."""
+        """Record suspensions that will be requested now, or that an earlier process requested."""
         for one in suspensions:
             self._suspended.setdefault(one.job_id, []).append(one)
 
@@ -229,7 +229,10 @@ class Suspensions:
         return may
 
     def _requested(self, queue: QueueColumns) -> list[tuple[int, SuspendedJob]]:
-        """Return the suspensions whose requeue the queue does not show yet, each with its job's row."""
+        """Return the suspensions whose requeue does not show in the queue yet.
+
+        Each suspension comes with its job's row in the queue.
+        """
         requested = []
         for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
             run = int(queue.restart_count[row]), float(queue.submit_s[row])

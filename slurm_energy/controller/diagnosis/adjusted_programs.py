@@ -49,11 +49,11 @@ class ValuesInForce:
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the values for a run without sbatch options: the values that its program requests while it runs.
+    """Return the values for a run without sbatch options, which its program requests while it runs.
 
-    Two kinds of pending trials are left out. A trial that also needs sbatch options is left out so that its
-    adjustments are tried together. A trial is also left out if the program's next run must measure the run
-    time without adjustments.
+    A pending trial is left out in two cases:
+    - The trial also needs sbatch options. All its adjustments are to be tried together.
+    - The program's next run must measure the run time without adjustments.
 
     Args:
         trials: all trials of the program.

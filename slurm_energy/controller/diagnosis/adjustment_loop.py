@@ -71,7 +71,7 @@ class AdjustmentLoop:
         return {"trials_started": self._started, "trials_decided": self._decided}
 
     async def verify(self) -> int:
-        """Verify all pending trials and return for how many a decision was made."""
+        """Verify all pending trials. Return the number of trials for which a decision was made."""
         count = 0
         for trial in await self._store.read(adjustments.pending_trials, self._config().cluster.name):
             try:

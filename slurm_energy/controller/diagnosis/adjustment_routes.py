@@ -209,9 +209,10 @@ class AdjustmentRoutes:
         return {"undone": undone}
 
     async def submitted(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Store that the caller submitted a job with the options for a program's adjustments.
+        """Store that the caller has submitted a job with adjusted sbatch options.
 
-        A stored job counts only if its user and program match: a run of another user or program never counts.
+        The adjustments are those of the caller's program. A stored job is ignored if its run later
+        turns out to belong to another user or program.
 
         Raises:
             NotFoundError: the caller has no such program.

@@ -224,9 +224,10 @@ def _is_control(
 
 
 def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:
-    """Return the decision to end a trial because a later run completed without requesting values.
+    """Return the decision to end a trial because its values are never requested.
 
-    None means that no later run completed without requesting values.
+    The trial ends if a later run completed without requesting the values. None means that there is
+    no such run.
     """
     if trial.sbatch_options:
         return None

@@ -242,7 +242,7 @@ class GridFetcher:
     async def _fetch_older(
         self, series: FetchedSeries, state: FetchState, token: str, recent_s: float
     ) -> None:
-        """Fetch older values than the recent ones, for times at which few or no values are stored.
+        """Fetch values that are older than the recent values, for times with few or no stored values.
 
         The oldest fetched values are `backfill_s` seconds old.
         """

@@ -129,7 +129,7 @@ class RoleCache:
         return self._roles if valid else Roles()
 
     def refresh(self) -> None:
-        """Let `loop` read the roles at once."""
+        """Make `loop` read the roles immediately, without waiting for the next regular read."""
         self._due.set()
 
     async def loop(self) -> None:

@@ -257,7 +257,10 @@ class GuardedConnection(asyncio.BufferedProtocol):
             self._handler.resume_writing()
 
     def resume_reading(self, phase: ConnectionPhase) -> None:
-        """Read the request body in the given phase. The handler limits the size of the body."""
+        """Continue to read the request body, and put the connection into the phase `phase`.
+
+        The HTTP handler limits the size of the body.
+        """
         self._phase, self.since_s = phase, self._control.clock()
         if self._paused and self._transport is not None:
             self._paused = False

@@ -111,7 +111,7 @@ class NodeRoutes:
     def _node_list(self, in_slurm: Mapping[str, NodeInSlurm], everything: bool) -> dict[str, Any]:
         """Return the lists `nodes` and `facts`.
 
-        Each node in `nodes` has the number of its entry in `facts`.
+        The field `facts` of a node is the index of the node's facts in the list `facts`.
         """
         cluster = self._config().cluster.name
         states = {state.node: state for state in self._live.nodes()}

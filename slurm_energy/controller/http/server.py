@@ -285,7 +285,7 @@ class ControllerServer:
 
     @staticmethod
     def _asking(ask: Inquiry) -> CallerHandler:
-        """Return the handler of an inquiry. `ask` gets the query parameters and the caller's rights."""
+        """Return the HTTP handler that calls `ask` with the query parameters and the caller's rights."""
 
         async def handler(request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
             return dict(await ask(await _query(request, body), caller.rights))

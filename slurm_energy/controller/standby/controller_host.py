@@ -123,6 +123,6 @@ class ControllerHost:
     def forget_written_policies(self) -> None:
         """Let the next call of `write_policies` write the file even if the text has not changed.
 
-        The other role may have written another text to the file.
+        The controller may have written another text to the file in its other role (active or passive).
         """
         self._written = None

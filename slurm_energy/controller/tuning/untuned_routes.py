@@ -1,4 +1,7 @@
-"""Route about untuned runs of programs, with which `senergy acct` compares jobs."""
+"""HTTP route that returns statistics of untuned runs of programs.
+
+`senergy acct` compares jobs with these runs.
+"""
 
 from __future__ import annotations
 

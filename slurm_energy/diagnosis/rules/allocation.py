@@ -239,12 +239,13 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 
 
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
-    """Return a node's CPUs in use, and a limit. Below the limit, the job does not use the node.
+    """Return the number of CPUs in use on a node over time, and the limit for an unused node.
 
-    Return None if the CPUs in use are unknown.
+    If the CPUs in use are below the limit, the job does not use the node. Return None if the CPUs
+    in use are unknown.
 
-    A node on which no Slurm step ran has no cgroup of the job. On such a node, the CPUs in use include those
-    that the operating system uses.
+    A node on which no Slurm step ran has no cgroup of the job. On such a node, the CPUs in use
+    include those that the operating system uses.
     """
     own = view.node_series(node, "cpu_busy_cores")
     return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)

@@ -261,7 +261,7 @@ def _keeps_up_alone(view: JobView) -> bool:
 
 
 def _computing_cores(ranks: Sequence[RankView], seconds: float) -> float | None:
-    """Return the number of CPUs that ranks used apart from their workers.
+    """Return the mean number of CPUs that the rank processes used, without their worker processes.
 
     Return None if a rank does not report its CPU time.
     """

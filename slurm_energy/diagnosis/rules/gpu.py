@@ -120,9 +120,10 @@ def _low_activity(view: JobView) -> FindingEvidence | None:
 
 
 def underused(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that GPUs are underused, even in the 10 % of the time with their highest use.
+    """Yield the finding that GPUs are underused.
 
-    Programs whose use varies, such as services, are busy in some intervals and get no finding.
+    A GPU is underused if its use is low even in the 10 % of the time with the highest use.
+    Programs with varying use, such as services, are busy in some intervals and get no finding.
     """
     slack = [gpu for gpu in view.busy_gpus if _is_underused(view, gpu)]
     if not slack or view.active_s < view.threshold("minimum_time"):

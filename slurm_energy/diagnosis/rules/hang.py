@@ -56,9 +56,9 @@ def hang_s(view: JobView) -> float:
 
 
 def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
-    """Return the time from which a busy GPU is inactive until the job ends, and its remaining activity.
+    """Return start and remaining activity of the final time in which a busy GPU is inactive.
 
-    The remaining activity is relative to the activity before this time.
+    The remaining activity is relative to the usual activity before this time.
 
     Return None if the GPU is active or idle in the last interval, or if its activity is unknown.
     """

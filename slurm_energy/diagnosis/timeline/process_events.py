@@ -88,7 +88,10 @@ class ProcessEvents:
             self._draw(self._overview, placed)
 
     def _place(self, batch: Sequence[RawEvent]) -> list[_Placed]:
-        """Return the intervals within the time window, with their lanes. Write marks and counters at once."""
+        """Return the intervals within the time window, each with its lane.
+
+        Marks and counters are written directly and are not returned.
+        """
         offset_ns, from_ns, to_ns = self._header.unix_offset_ns, self._window.from_ns, self._window.to_ns
         lanes = self._lanes
         placed: list[_Placed] = []

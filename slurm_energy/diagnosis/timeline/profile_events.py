@@ -266,7 +266,10 @@ class ProfileEvents:
         return self._groups[key[0]], number
 
     def _name_lanes(self) -> None:
-        """Rename the lanes as the trace names them. A trace may name a lane after the events of the lane."""
+        """Rename the lanes to the names in the trace.
+
+        A trace may contain the name of a lane later than the events of this lane.
+        """
         if self._writer is None:
             return
         for process, group in self._groups.items():

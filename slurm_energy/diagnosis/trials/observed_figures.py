@@ -47,7 +47,10 @@ def observed_figures(
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:
-    """Return the sum of the ranks' amounts; None if a rank, or no rank, reported an amount."""
+    """Return the sum of the amounts of all ranks.
+
+    None if there are no ranks, or if the amount of any rank is unknown or 0.
+    """
     known = [amount for amount in amounts if amount]
     return math.fsum(known) if known and len(known) == len(amounts) else None
 

@@ -44,11 +44,11 @@ class AdjustmentTrial:
 
     @property
     def awaits_control(self) -> bool:
-        """Whether the next run gets the values of `base`.
+        """Whether the next run gets the unadjusted values of `base`, as a control run.
 
-        While the noise hides the predicted gain, runs with and without the adjustments alternate. The
-        alternation is necessary because the load of the nodes during the trial may differ from the load
-        before the trial.
+        While noise hides the predicted gain, runs with and without the adjustments alternate. The
+        alternation is necessary because the load of the nodes during the trial may differ from the
+        load before the trial.
         """
         if self.decision is None or self.controls >= len(self.after):
             return False

@@ -29,7 +29,7 @@ _MAX_STEP_S: Final = 3600.0
 
 
 class RteEco2mix(GridProvider):
-    """RTE eCO2mix."""
+    """Provider RTE eCO2mix: carbon intensity (direct emissions) of electricity in France."""
 
     quantity: ClassVar[GridQuantity] = GridQuantity.CARBON
     name: ClassVar[str] = "rte"

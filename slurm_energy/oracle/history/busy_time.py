@@ -30,7 +30,7 @@ class BusyTime:
         self._layers = tuple(array("d") for _ in range(depth))
 
     def add(self, start_s: float, end_s: float) -> float:
-        """Add a run and return how many seconds it adds to the sum, at most its own length.
+        """Add a run. Return the seconds by which the run increases the busy time, at most its own length.
 
         Args:
             start_s: start in Unix seconds.

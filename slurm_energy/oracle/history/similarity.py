@@ -92,7 +92,10 @@ def units(job: Job) -> float:
 
 
 def caps_of_row(row: Row) -> Caps:
-    """Return the power caps per GPU and per unit of the job with the attributes `row` (`row_of`)."""
+    """Return the power caps per GPU and per unit of a job.
+
+    The argument contains the attributes of the job, from `row_of`.
+    """
     return caps_of(*_CAPS(row))
 
 

@@ -240,7 +240,7 @@ class PartitionRecord:
     busy: dict[str | None, BusyTime] = field(default_factory=dict)
 
     def add(self, run: ObservedRun) -> None:
-        """Add a finished run. At most `PARTITION_DEPTH` simultaneous runs of one user count as time."""
+        """Add a finished run. The time counts at most `PARTITION_DEPTH` simultaneous runs of one user."""
         busy = self.busy.get(run.user)
         if busy is None:
             busy = self.busy[run.user] = BusyTime(PARTITION_DEPTH)

@@ -1,7 +1,7 @@
-"""Selection of the sets of factors that predict a workload: these are the workload's own set, or all sets.
+"""Selection of the sets of factors that predict a workload.
 
-A set of factors (`Scalars`) describes how one workload deviates from the model on one kind of device. Pure
-functions.
+The selected sets are either the workload's own set or all sets. A set of factors (`Scalars`)
+describes how one workload deviates from the model on one kind of device. Pure functions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The Gaussian process over latent quantities: covariances and posterior. Pure functions.
 
-Near the current values of the latent quantities, the logarithms of time and power are linear in these
-quantities (extended Kalman filter). Therefore the logarithms of time and power of a step, and every latent
-quantity, are jointly normal. Two terms are added to the linear model: a term proportional to the slowdown,
-and a rough term. The covariance of each term decreases with the distance in batch and limit (Matern, 3/2).
-Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+Near the current values of the latent quantities, the logarithms of time and power are linear
+in these quantities (extended Kalman filter). Therefore the logarithms of time and power of a
+step, and every latent quantity, are jointly normal. The linear model is extended by two
+Gaussian processes. One of them is proportional to the slowdown, and the other is rough. The
+covariance of each decreases with the distance in batch and limit (Matern, 3/2). Source:
+Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
 """
 
 from __future__ import annotations

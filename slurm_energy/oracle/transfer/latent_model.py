@@ -69,12 +69,13 @@ class LatentModel:
         return np.log(seconds), np.log(watts), -np.log(clock)
 
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """Return the derivatives of the logarithms of time and power by each latent quantity.
+        """Return the derivatives of ln(time) and ln(power) with respect to each latent quantity.
 
         The keys are the names of the latent quantities.
 
         Args:
-            latents: values of demand, supply and idle at which the derivatives are taken, shape (n,) each.
+            latents: values of demand, supply and idle at which the derivatives are taken, shape (n,)
+                each.
         """
         count = len(latents["demand"])
         slopes_of = {"time": (np.ones(count), np.zeros(count))}

@@ -171,7 +171,7 @@ class _Join:
                 self._steps.setdefault((*job, step.first.step or ""), []).append(step)
 
     def usage_of(self, cells: Mapping[str, str]) -> JobUsage | None:
-        """Return the records of the job or step in a row."""
+        """Return the energy records of the job or step that a row of sacct describes."""
         job_id, _, step = cells["JobIDRaw"].partition(".")
         if not step:
             run = _run_of(cells, self._jobs.get((cells["Cluster"], job_id), []))

@@ -61,7 +61,7 @@ def _field(
 def _prediction_field(
     name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    """Return a column for a predicted quantity, which every job should have.
+    """Return a column for a predicted quantity. Every job should have a value in this column.
 
     The arguments have the same meaning as in `Field`.
     """

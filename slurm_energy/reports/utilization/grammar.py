@@ -232,17 +232,17 @@ def _report(type_name: str, word: str) -> ReportKind:
 
 @dataclass(slots=True)
 class _Conditions:
-    """Collector of the words after the name of the report."""
+    """Collector of the conditions on the command line, which follow the name of the report."""
 
     kind: ReportKind
     values: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add a word.
+        """Add a condition or option word from the command line, such as NAME or NAME=VALUE.
 
         Raises:
-            UsageError: the word is unknown, has a value that it does not take, or lacks a value that it
-                needs.
+            UsageError: the word is unknown, has a value that it does not take, or lacks a value that
+                it needs.
         """
         name, equals, value = text.partition("=")
         word = self._find(name, bool(equals), text)

@@ -84,7 +84,8 @@ def report_table(
         lines: lines of the report.
         columns: columns of the report.
         intervals: start and end of each interval.
-        tres: quantities of -T. Each line of the report has one row per quantity, or one row if this is empty.
+        tres: quantities of -T. Each line of the report has one row per quantity. If there are no
+            quantities, each line has one row.
         style: format of the cells.
         tree: indent accounts by their depth in the hierarchy.
     """

@@ -28,12 +28,15 @@ _WEIGHTS = {"excess": 1.8, "patience": 8.0}
 
 @register("kairos", preempts=True, weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Order of Zeus, but a job waits for a shape with a low energy-delay product (EDP), not any free one.
+    """Order jobs as Zeus does, but let a job wait for a shape with a low energy-delay product (EDP).
 
-    A shape is good if its EDP is at most 1 + `excess` times the job's lowest EDP over all shapes, free now or
-    not. Without a free good shape the job waits, at most `patience` times its shortest run time; a job with a
-    deadline waits only as long as it can still meet the deadline. Jobs with a deadline go first.
-    score = min(P T^2) over the good shapes; only the bound on waiting limits the wait
+    A shape (way to run the job) is good if its EDP is at most 1 + `excess` times the job's lowest
+    EDP over all shapes, free or not. If no good shape is free, the job waits for at most
+    `patience` times its shortest run time. A job with a deadline waits only as long as it can
+    still meet the deadline. Jobs with a deadline go first.
+
+    score = min(P T^2) over the good shapes. Only the bound on waiting limits the wait in the
+    queue.
     Weights: `excess`, `patience`.
     """
     table = queue.alternatives

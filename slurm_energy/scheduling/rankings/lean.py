@@ -11,11 +11,12 @@ from slurm_energy.scheduling.registry import register
 
 @register("lean")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Lowest predicted power per unit (GPU, node or core) over all shapes of a job first; no ageing.
+    """Rank the jobs with the lowest predicted power per unit (GPU, node or core) first.
 
-    While a power budget holds the cluster below its maximum, the jobs that need the least power per unit
-    leave the most units at full speed.
-    score = min(P / units); only the bound on waiting limits the wait
+    Each job gets the shape (way to run the job) with the lowest power per unit. While a power
+    budget holds the cluster below its maximum, the jobs that need the least power per unit leave
+    the most units at full speed. score = min(P / units). The score does not change with the wait.
+    Only the bound on waiting limits the wait.
     """
     table = queue.alternatives
     choice, watts = least(table.power_watts / np.maximum(table.gpus, 1), table)

@@ -96,12 +96,14 @@ class _Placement:
     weights: dict[str, float]
 
     def place(self, ranking: Ranking) -> Ints:
-        """Return the shape of each job, shape (n,); -1 if the job does not start now.
+        """Return the chosen shape of each job, shape (n,); -1 for a job that does not start now.
 
-        A job whose planned units are not free yet gets its planned shape, if the caller permits this shape.
+        A job whose planned units are not free yet nevertheless gets its planned shape, if the queue
+        marks this shape as possible.
 
         Args:
-            ranking: order of the jobs. The column `choice` has each job's best shape that may start now.
+            ranking: order of the jobs. The column `choice` has each job's best shape that may start
+                now.
         """
         table, free = self.queue.alternatives, self.capacity.free.copy()
         unit_plans = plans(self.capacity, self.queue.now_s)

@@ -118,7 +118,7 @@ def _load(scenario: Scenario, seed: int) -> LoadedWorkload:
 
 
 def format_of(section: WorkloadSection) -> WorkloadFormat:
-    """Return how a scenario reads its workload files."""
+    """Return the format of a scenario's workload files."""
     return WorkloadFormat(
         form=section.format,
         renamed=section.columns,

@@ -173,8 +173,8 @@ def _numbers(
 ) -> tuple[int, ...] | None:
     """Return the numbers of the nodes that `names` selects. None means all nodes.
 
-    Each entry of `names` is a kind of nodes or a set such as `gpu-[0-3]`. If `names` is empty, the result is
-    None.
+    Each entry of `names` is the name of a kind of nodes, which selects all its nodes, or a set of
+    nodes such as `gpu-[0-3]`. If `names` is empty, the result is None.
     """
     if not names:
         return None

@@ -128,7 +128,12 @@ class JobConstraints:
         )
 
     def nodes(self, job: int, shape: int) -> Ints:
-        """Return the numbers of the e nodes on which a job may run in the way `shape`, as an array (e,)."""
+        """Return the indices of the e nodes on which a job may run with an allocation, shape (e,).
+
+        Args:
+            job: index of the job.
+            shape: index of the allocation, which determines the kind of node.
+        """
         key = (self.partition(job), self.reservation(job), int(self._work.hardware[shape]))
         if key not in self._nodes:
             partition, reservation, kind = key

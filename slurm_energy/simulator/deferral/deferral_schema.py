@@ -139,9 +139,9 @@ def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
 
 
 def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
-    """Return the workload with the columns `slack_s` and `checkpointable` filled in as `[deferral]` states.
+    """Return the workload with `slack_s` and `checkpointable` set from section `[deferral]`.
 
-    Slack that the workload file states is kept, up to the maximum slack.
+    Slack from the workload file is kept, but is limited to the maximum slack.
     """
     slack_s, checkpointable = work.slack_s, work.checkpointable
     marks = section.deadline_is_slack or section.share or section.checkpointable_share

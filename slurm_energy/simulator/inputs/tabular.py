@@ -185,7 +185,8 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
     Args:
         lines: values of each line.
         problems: record to which skipped lines are added.
-        several_shapes: whether adjacent lines with the same job id are shapes of one job.
+        several_shapes: whether adjacent lines with the same job id are shapes (alternative ways to
+            run) of one job.
     """
     parts: list[_RowBlock] = []
     block = _RowBlock()
@@ -214,7 +215,7 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
 
 
 class _RowBlock:
-    """Block of rows of a file. After `packed`, the rows need a fifth of the memory."""
+    """Block of rows of a file. The method `packed` reduces the memory of the rows to a fifth."""
 
     def __init__(self) -> None:
         self.numbers: Any = []

@@ -164,7 +164,7 @@ def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floa
 
 
 def _accounts(accounts: Accounts, jobs: JobColumns) -> EnergyAccounts:
-    """Return the accounts of the jobs, reordered to the order of the workload."""
+    """Return the times and energies of the jobs, in the order of the jobs in the workload."""
     real, whole = np.empty_like(accounts.real), np.empty_like(accounts.whole)
     real[jobs.whole[:, ROW]], whole[jobs.whole[:, ROW]] = accounts.real, accounts.whole
     return EnergyAccounts(

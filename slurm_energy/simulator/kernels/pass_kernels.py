@@ -102,10 +102,11 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return the reservation as it is after a job other than the reserved job has started.
+    """Return the reservation that remains after a job other than the reserved job has started.
 
-    The started job runs in the shape `shape`, with the expected end `end_s`. If the job may still run at the
-    start of the reserved job, its units are no longer spare.
+    The started job runs in the shape `shape`, with the expected end `end_s`. If the started job
+    may still run at the start of the reserved job, the units of the started job are no longer
+    spare.
     """
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
@@ -147,7 +148,7 @@ def _start_all(
 
 @compiled
 def _reserve(jobs: JobColumns, state: SimulationColumns, now_s: float, shape: int) -> HeadReservation:
-    """Return the reservation of a job that cannot start now in its chosen shape."""
+    """Return the reservation of a job that cannot start now in its chosen shape (way to run the job)."""
     running, count = state.running, state.running.tally[0]
     kind, need = jobs.need[shape, KIND], jobs.need[shape, UNITS]
     units, start_s, index = state.free[kind], now_s, 0

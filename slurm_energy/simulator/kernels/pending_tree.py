@@ -61,22 +61,26 @@ _DEPTH: Final = 64
 class PendingJobs(NamedTuple):
     """The pending jobs among n jobs, as a tree with l leaves.
 
+    KEY_RANK and PLACE are columns of `JobColumns`.
+
     Attributes:
-        nodes: lowest values over the pending jobs below each node; the root is node 1, and the nodes 2 i and
-            2 i + 1 are below node i, shape (2 l, c).
+        nodes: lowest values over the pending jobs below each node; the root is node 1, and the
+            nodes 2 i and 2 i + 1 are below node i, shape (2 l, c).
         rows: values of each job, valid while the job is pending, shape (l * 8, c).
-        traits: for each tree node, the kind of nodes, the user, and whether there is a deadline, if all jobs
-            below the node agree; -1 if these jobs differ. Shape (2 l, 3).
+        traits: for each tree node, the kind of nodes, the user, and whether there is a deadline,
+            if all jobs below the node agree; -1 if these jobs differ. Shape (2 l, 3).
         is_pending: whether each job is pending, shape (l * 8,).
-        jobs, position: the pending jobs in any order, and the index of each job in this list, shape (n,).
+        jobs, position: the pending jobs in any order, and the index of each job in this list,
+            shape (n,).
         tally: number of pending jobs, and number of jobs in `urgent`, shape (2,).
-        urgent: pending jobs with a deadline, in the order in which they became pending, shape (n,). Empty if
-            the policy does not preempt.
-        keys: set of the KEY_RANK of pending jobs, for medians. Empty for policies that need no median.
-        in_order, places: sets of the rows and of the PLACE of pending jobs, for `metis`. Empty for other
-            policies.
-        stack: work space of searches, shape (64,). It holds the tree nodes to visit. `stack_score` has the
-            tiers and scores of these nodes, shape (64, 2).
+        urgent: pending jobs with a deadline, in the order in which they became pending, shape
+            (n,). Empty if the policy does not preempt.
+        keys: set of the KEY_RANK of pending jobs, for medians. Empty for policies that need no
+            median.
+        in_order: set of the rows of pending jobs, for `metis`. Empty for other policies.
+        places: set of the PLACE of pending jobs, for `metis`. Empty for other policies.
+        stack: work space of searches, shape (64,). It holds the tree nodes to visit.
+        stack_score: tiers and scores of the tree nodes in `stack`, shape (64, 2).
     """
 
     nodes: Floats
@@ -224,7 +228,7 @@ def _leave_urgent(pending: PendingJobs, job: int) -> None:
 
 @compiled
 def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
-    """Compute the row of values of a job that becomes pending."""
+    """Compute the entries of the search tree for a job that becomes pending, and write them to `row`."""
     code, packing = policy.code, policy.discipline == PACKING
     urgent = jobs.whole[job, URGENT] == 1
     by_slack = urgent and code in (CHRONOS, AURACHRONOS)

@@ -131,7 +131,10 @@ def _fits(times: Floats, free: Ints, size: int, start: int, kind: int, units: in
 def _take(
     times: Floats, free: Ints, size: int, start_s: float, length_s: float, kind: int, units: int
 ) -> int:
-    """Reserve units for `length_s` seconds from `start_s` on. Return the new number of steps."""
+    """Reserve units for `length_s` seconds from `start_s` on.
+
+    Return the number of steps of the timeline, which the reservation may increase.
+    """
     size, first = _split(times, free, size, start_s)
     last = size
     if not np.isinf(length_s):

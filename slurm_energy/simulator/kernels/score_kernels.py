@@ -99,7 +99,10 @@ def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[
 
 @compiled
 def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float) -> tuple[float, int]:
-    """Return the score of a job, and the shape that the policy chooses; -1 if no shape is possible."""
+    """Return the score of a job, and the shape (way to run the job) that the policy chooses.
+
+    The shape is -1 if no shape is possible.
+    """
     code = policy.code
     fastest, leanest = jobs.whole[job, FASTEST], jobs.whole[job, LEANEST]
     urgent = jobs.whole[job, URGENT] == 1
@@ -139,18 +142,20 @@ def _plain_score(
 def lowest_score(
     policy: PolicyRules, now: Moment, value: float, wait_s: float, usage: float, urgent: bool
 ) -> float:
-    """Return the score of a job without a deadline, or a lower bound of the scores of many jobs.
+    """Return the score of one job without a deadline, or a lower bound of the scores of many jobs.
 
-    The result may be computed from the extreme values of many jobs. Each step of the computation is
-    monotonic. Therefore the result is then never above the score of any of these jobs, even with rounding.
+    For many jobs, the arguments are the extreme values over these jobs. Each step of the
+    computation is monotonic. Therefore the result is never above the score of any of these jobs,
+    even with rounding.
 
     Args:
         policy: parameters of the scheduling policy.
         now: quantities other than the job on which the score depends, see `Moment`.
         value: KEY of the job, or the lowest KEY of the jobs.
         wait_s: seconds for which the job has waited, or the longest wait of the jobs.
-        usage: usage factor of the job's user, or the factor that makes scores lowest.
-        urgent: whether one of the jobs may have a deadline. Only the bound for `blend` depends on this.
+        usage: usage factor of the job's user, or the usage factor that makes scores lowest.
+        urgent: whether any of the jobs may have a deadline. Only the bound for `blend` depends on
+            this argument.
     """
     code = policy.code
     if code in (ZEUS, AURACHRONOS):
@@ -208,9 +213,10 @@ def _blend(
 def _packing_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
 ) -> tuple[float, int]:
-    """Return the score of a job, and the shape that the policy chooses among the shapes that fit now.
+    """Return the score of a job and the index of the shape that the policy chooses.
 
-    The shape is -1 if no shape fits now.
+    A shape is one way to run the job. Only shapes that fit in the free units are considered. The
+    index is -1 if no shape fits now.
     """
     code = policy.code
     if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):

@@ -158,7 +158,10 @@ class BudgetControl:
         return self._admission.headroom_at_prices(working, limit_watts, fixed_watts, self._events.now_s)
 
     def permits_nodes(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the budget permits changes of nodes' power apart from the starts of jobs."""
+        """Return whether the budget permits planned changes of nodes' power.
+
+        The starts of jobs are checked elsewhere.
+        """
         return self.outlook.permits_nodes(steps, self.limit_watts())
 
     def make_room(self, watts: float) -> bool:

@@ -64,9 +64,9 @@ class BudgetOutlook:
         self._reducible_watts = None
 
     def nodes_keep(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the nodes alone keep the budget if their power also changes as `steps` states.
+        """Return whether the nodes alone stay within the budget if also the changes in `steps` occur.
 
-        An excess of the budget to which these steps add nothing is ignored.
+        An excess over the budget is ignored if the changes in `steps` add no power at its time.
         """
         levels = self._commitment.node_levels(steps)
         ends_s = [*(time_s for time_s, _, _ in levels[1:]), math.inf]
@@ -76,10 +76,10 @@ class BudgetOutlook:
         )
 
     def permits_nodes(self, steps: Sequence[PowerStep], limit_watts: float) -> bool:
-        """Return whether the power of nodes may change apart from the starts of jobs.
+        """Return whether nodes may be powered up or down now without exceeding the budget.
 
-        A shutdown is permitted even if the nodes alone exceed the budget now, because the power is lower
-        after the shutdown.
+        A shutdown is permitted even if the nodes alone exceed the budget now, because the power is
+        lower after the shutdown.
 
         Args:
             steps: changes of the nodes' power that would take place.
@@ -123,7 +123,9 @@ class BudgetOutlook:
         return self._floors_keep(peak_watts, end_s)
 
     def _floors_keep(self, committed_watts: float, end_s: float) -> bool:
-        """Return whether the running jobs, limited to their floors, keep the budget.
+        """Return whether the running jobs keep the budget if all of them are limited to their floors.
+
+        The floor of a job is the lowest power to which the budget may limit the job.
 
         Args:
             committed_watts: committed power at the limits in force.

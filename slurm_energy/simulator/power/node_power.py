@@ -79,7 +79,7 @@ class NodePower:
         return idle_s, on_s
 
     def is_idle(self, node: int) -> bool:
-        """Return whether a node is on while no job has a unit of it."""
+        """Return whether a node is on and none of its units is in use by a job."""
         return node in self._free_since and self._cluster.state[node] == NodePowerState.ON
 
     def shut_down(self, node: int) -> None:

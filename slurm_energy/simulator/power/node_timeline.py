@@ -203,7 +203,10 @@ class NodeTimeline:
                 yield begin_s if number == request.reservation else end_s
 
     def _split(self, time_s: float) -> int:
-        """Return the row that begins at `time_s`. If no row begins at this time, split a row."""
+        """Return the index of the timeline row that begins at `time_s`.
+
+        If no row begins at this time, the row that contains this time is divided.
+        """
         row = bisect_left(self._times, time_s)
         if np.isinf(time_s) or (row < len(self._times) and self._times[row] == time_s):
             return row

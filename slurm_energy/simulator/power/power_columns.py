@@ -20,8 +20,9 @@ from slurm_energy.simulator.workloads.workload import Workload
 class PowerColumns:
     """Builder of the columns of pending and running jobs.
 
-    No limit lowers a unit below its idle power. A job may draw less power than its units draw when idle. The
-    difference returns when the job ends, so this power must not be given to other jobs.
+    No limit lowers a unit below its idle power. A job may draw less power than its units draw when
+    idle. The unused part of the idle power must not be given to other jobs, because the units draw
+    it again when the job ends.
 
     Args:
         jobs: workload with all jobs.
@@ -55,9 +56,10 @@ class PowerColumns:
         )
 
     def pending(self, jobs: Sequence[int], shapes: Sequence[int]) -> PowerGroups:
-        """Return the columns of pending jobs. Job ids are left out, so that each group is treated separately.
+        """Return the columns of pending jobs, one group per job and shape.
 
-        Several shapes of one job would otherwise count as groups that run at the same time.
+        Job ids are left out, so that each group is treated separately. Otherwise several shapes of one
+        job would count as groups that run at the same time.
 
         Args:
             jobs: rows of the jobs in the workload.

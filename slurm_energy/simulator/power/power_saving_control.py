@@ -177,5 +177,5 @@ class _SimulatedPool:
         return self._history
 
     def rules(self) -> PowerSavingRules:
-        """Return the parameters of the rule. The rule is stricter while the history is short."""
+        """Return the parameters of the power-saving rule, which is stricter while the history is short."""
         return rules_without_history(self._rules, self.energy, self._history)

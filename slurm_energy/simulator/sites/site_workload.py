@@ -1,7 +1,7 @@
-"""Workloads for several sites: shapes for each site, and the jobs of each site.
+"""Workloads for several sites.
 
-The module adds shapes on the nodes of each site to a workload. After the placement, it selects the jobs that
-run at one site.
+The module gives each job of a workload alternatives (shapes) on the nodes of each site. After
+the placement, it selects the jobs that run at one site.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ def on_all_sites(
 ) -> Workload:
     """Return a workload in which each job can run at each site.
 
-    Shapes that a job has at a site are kept. If a job has no shape on the nodes of a site, its shapes are
-    copied to the first kind of nodes of this site. All times at a site are divided by the site's `speed`, and
-    all powers are multiplied by the site's `power`.
+    A shape of a job is one possible allocation: a kind of node and a number of units. The shapes
+    that a job has at a site are kept. If a job has no shape on the nodes of a site, the job's
+    shapes are copied to the first kind of nodes of this site. All times at a site are divided by
+    the site's `speed`, and all powers are multiplied by the site's `power`.
 
     Args:
         work: workload with the jobs.
         kinds_of_site: kinds of nodes of each site.
-        speed: speed of the units of each site, relative to the units for which the workload states times.
-        power: power of the units of each site, relative to the units for which the workload states powers.
+        speed: speed of the units of each site, relative to the units for which the workload states
+            times.
+        power: power of the units of each site, relative to the units for which the workload states
+            powers.
     """
     site_of = {kind: site for site, kinds in enumerate(kinds_of_site) for kind in kinds}
     sites = np.array([site_of[kind] for kind in range(len(site_of))], np.int64)

@@ -291,7 +291,10 @@ def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
 
 
 def runnable(jobs: JobColumns) -> Bools:
-    """Return whether the cluster has enough units for at least one shape of each job, shape (n,)."""
+    """Return whether each job can run on the cluster, shape (n,).
+
+    A job can run if the cluster has enough units for at least one of the job's shapes.
+    """
     if not len(jobs.whole):
         return np.zeros(0, np.bool_)
     possible = np.concatenate([[0], np.cumsum(jobs.need[:, POSSIBLE])])

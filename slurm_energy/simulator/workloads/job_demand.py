@@ -42,7 +42,10 @@ class JobDemand:
         self._control = control
 
     def need(self, shape: int) -> Floats:
-        """Return the resources that must be free for a job in a shape once the job's nodes are on."""
+        """Return the resources that must be free to start a job in the given shape (way to run the job).
+
+        All nodes of the job are assumed to be on.
+        """
         need = self.taken(shape)
         need[-1] += float(self.retained_watts([shape])[0])
         return need
@@ -79,12 +82,15 @@ class JobDemand:
         return added_watts
 
     def keeps_floors(self, candidate: Candidate, *, starts: bool) -> bool:
-        """Return whether the budget holds until the candidate has ended if all jobs are at their floors.
+        """Return whether the budget can be kept with all jobs at their minimum power.
+
+        The minimum power of a job (its floor) is its power under the lowest permitted power limit. The
+        budget must be kept until the candidate has ended.
 
         Args:
             candidate: pending job with the shape in which it would start.
-            starts: whether the job starts now. If so, the power of nodes that must boot is included, and the
-                job's units must be free.
+            starts: whether the job starts now. If so, the power of nodes that must boot is included,
+                and the job's units must be free.
         """
         if self._control is None:
             return True

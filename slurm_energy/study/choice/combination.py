@@ -47,7 +47,10 @@ def combinations(
 def _best_by_levers(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> list[StudyAlternative]:
-    """Return, for each set of levers, the best alternative that improves the main target with certainty."""
+    """Return the best alternative for each set of changed levers.
+
+    Only permitted alternatives that certainly improve the main target are considered.
+    """
     kpi = objective.targets[0].indicator
     best: dict[tuple[str, ...], AlternativeForecast] = {}
     for one in forecasts:

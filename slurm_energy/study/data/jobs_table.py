@@ -31,21 +31,23 @@ _DIGEST_LENGTH: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class JobsTable:
-    """Jobs as columns of shape (n,). NaN and the empty text mark unknown values; times are Unix seconds.
+    """Columns with one value per job, shape (n,). Unknown values are NaN or the empty text.
+
+    Times are Unix seconds.
 
     Attributes:
         job_id, name, user, account, partition, state: as in sacct.
         job_class: class of the job, see `classes`; an empty value means not classified.
-        arm: arm of the experiment in which the job ran, such as `control` or `treated`; an empty value means
-            no arm.
+        arm: arm of the experiment in which the job ran, such as `control` or `treated`; an empty
+            value means no arm.
         nodes, cpus, gpus: allocated resources.
         submit_s: submission.
         start_s: start; NaN means that the job has not started.
         end_s: end; NaN means that the job has not ended.
         time_limit_s: requested time limit.
         energy_joules: energy of the job on all nodes.
-        speed: mean speed relative to the untuned job; NaN means that nothing indicates that the job was
-            tuned.
+        speed: mean speed of the tuned job relative to the untuned job; NaN if there is no sign
+            that the job was tuned.
     """
 
     job_id: Texts

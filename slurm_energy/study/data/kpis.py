@@ -247,9 +247,10 @@ def jain_index(values: Floats) -> Floats:
 
 
 def _worst_waits(jobs: JobsTable, days: StudyDays) -> Floats:
-    """Return for each day the mean wait of the Slurm account whose jobs wait longest.
+    """Return, for each day, the mean wait of the Slurm account whose jobs wait longest.
 
-    Jobs that started or waited on the day count.
+    The mean of a day includes the jobs that were pending during this day. A job's wait ends with
+    its start or with the day.
     """
     worst = np.full(days.count, np.nan)
     # A job that was cancelled before its start waited until its end.

@@ -21,9 +21,13 @@ _MISSING_SHARE: Final = 0.05
 def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> dict[date, str]:
     """Return the days that do not show normal operation, each with the reason.
 
-    A day with any of these four signs counts: while jobs wait, no job starts for at least six hours and ten
-    times the usual gap; at least a fifth of the jobs end because nodes failed; there is hardly any work
-    compared with the median day; the energy of the nodes is missing for more than 5 % of the day.
+    A day is returned if at least one of these conditions holds:
+
+    - No job starts for at least six hours, and for ten times the usual gap between starts, while
+      jobs wait.
+    - At least a fifth of the jobs end because nodes failed.
+    - There is hardly any work compared with the median day.
+    - The energy of the nodes is missing for more than 5 % of the day.
 
     Args:
         jobs: all jobs of the period.

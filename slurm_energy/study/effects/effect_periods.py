@@ -189,7 +189,7 @@ class EffectPeriods:
 
 
 def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:
-    """Divide each day into the washout and the rest. Only the rest counts."""
+    """Split each day into the washout and the remaining time, and mark the washout as unused."""
     if washout_s <= 0.0:
         return days
     begin = days.edges_s[:-1]

@@ -343,7 +343,7 @@ def _randomisation_bounds(
 
 
 def _accepted_bound(is_accepted: Callable[[float], bool], bound: float, step: float) -> float:
-    """Return the outermost accepted change beyond a bound, at most three steps away.
+    """Return the outermost accepted change, searched from `bound` outward over three steps.
 
     If no change beyond the bound is accepted, the bound is returned.
     """

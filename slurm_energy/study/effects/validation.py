@@ -272,9 +272,10 @@ def _as_drawn(
 
 
 def _accept_undo(study: StudyDirectory) -> None:
-    """Record that this step has undone the deployment.
+    """Record the current result of the step `deploy` as an input of this step.
 
-    Without this record, the undo would make the step stale.
+    This step changed that result when it undid the deployment. Without the record, the change
+    would make this step stale.
     """
     with study.locked(STEP):
         name = f"deploy/{RESULT_NAME}"

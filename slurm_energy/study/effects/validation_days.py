@@ -35,9 +35,10 @@ class EffectDay:
 
 
 def effect_days(periods: EffectPeriods) -> list[EffectDay]:
-    """Return the days that count, grouped by KPI.
+    """Return one entry per KPI and day with a known value, in the order of the KPIs.
 
-    Each group is in the order of time.
+    Within a KPI, the days of the main series come first, then the days of the control series. Each
+    series is in the order of time.
     """
     dates = {
         float(begin) / 86400.0: day.isoformat()

@@ -29,12 +29,12 @@ Cache = Callable[[str, Callable[[], Fit]], Fit]
 
 @dataclass(frozen=True, slots=True)
 class CalibratedTwin:
-    """A calibrated twin.
+    """A calibrated simulation model (digital twin) of the cluster.
 
     Attributes:
         settings: settings of the twin.
-        candidates: for each schedule that was tried, the relative error of the mean completion time in
-            the calibration period.
+        candidates: for each schedule that was tried, the relative error of the mean completion
+            time in the calibration period.
         notes: how each figure was obtained, one line each.
     """
 

@@ -298,7 +298,10 @@ def _source(series: SignalSeries) -> SignalSource:
 
 
 def _simulated_jobs(jobs: JobsTable, result: SimulationResult, origin_s: float) -> JobsTable:
-    """Return the jobs with simulated times. `speed` is relative to the run time in the data."""
+    """Return the jobs with the times and energies of a simulation.
+
+    The column `speed` is the speed relative to the run time in the data.
+    """
     accounts = result.accounts
     row = np.empty(jobs.count, np.int64)
     row[np.argsort(jobs.submit_s, kind="stable")] = np.arange(jobs.count)  # the simulator sorts by submission

@@ -171,7 +171,7 @@ def _statement_of(text: str, path: tuple[str, ...]) -> _Statement | None:
 
 
 def _without_own_header(text: str, path: tuple[str, ...], remark: str) -> str:
-    """Return the text without a table header that a change has added, if the table is empty."""
+    """Remove a table header that a change has added, if the table is now empty. Return the text."""
     statements = list(_statements(text))
     for place, statement in enumerate(statements):
         line = text[statement.start : statement.end]

@@ -99,7 +99,11 @@ def common_gpu(gpus: Collection[GpuHardware | None]) -> GpuHardware | None:
 
 
 def common_cpu(cpus: Collection[CpuHardware | None]) -> CpuHardware | None:
-    """Return all processors of the job with the range common to all nodes; None if a node has none."""
+    """Return one description for the processors of all nodes of the job.
+
+    The frequency range of the result is common to all nodes. The result is None if the processors
+    of any node are not tunable.
+    """
     known = [cpu for cpu in cpus if cpu is not None]
     if len(known) < len(cpus):
         return None

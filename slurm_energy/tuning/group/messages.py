@@ -225,9 +225,10 @@ def _json(message: GroupPoll | GroupDecision) -> dict[str, Any]:
 
 
 def _cpu_json(cpu: CpuHardware) -> dict[str, Any]:
-    """Return processors as a dict for JSON, without `boosts`.
+    """Return the description of the processors as a dict for JSON, without the field `boosts`.
 
-    If a bound disables boost, the candidates of the offer contain this bound.
+    A controller of the previous release does not know this field. If a frequency bound disables
+    boost, the offered candidates contain this bound.
     """
     values = dataclasses.asdict(cpu)
     del values["boosts"]  # a controller of the previous release does not know it

@@ -73,8 +73,9 @@ def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detectio
     """Return the period of a series, or the reason why no period was accepted.
 
     Args:
-        times_s: increasing sample times. Irregular times (± 20 %) allow the detector to exclude periods that
-            are shorter than the sampling interval. In regular times no period is accepted.
+        times_s: increasing sample times. The times must be irregular (± 20 %), so that the
+            detector can exclude periods shorter than the sampling interval. With regular times, no
+            period is accepted.
         values: one value per time, for example watts. NaN is unknown.
     """
     try:
@@ -158,10 +159,13 @@ def _flattened(series: Array) -> Array:
 
 
 def _base_lag(correlation: Array, count: int) -> float:
-    """Return the lag, in samples, of the shortest repetition that no other lag contradicts.
+    """Return the lag, in samples, of the shortest repetition of the series.
+
+    The correlation must also be high at multiples of this lag.
 
     Raises:
-        _RejectedError: the series does not repeat in this way, or the repetition ends within the series.
+        _RejectedError: the series does not repeat clearly, has too few samples per period, or
+            stops repeating before its end.
     """
     lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
     _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")
@@ -203,11 +207,10 @@ def _shortest_repetition(
 
 
 def _is_same_at_both_ends(even: Array, lag: float) -> bool:
-    """Return whether the first third and the last third repeat as the whole series does.
+    """Return whether the start and the end of the series have the same period as the whole series.
 
-    The shortest repetition must be the same.
-
-    If the series has few periods, halves are compared instead of thirds.
+    The shortest period of the first third and of the last third is compared with `lag`, the period
+    of the whole series. If the series has few periods, halves are used instead of thirds.
     """
     length = len(even) // (3 if len(even) >= _MIN_PERIODS_FOR_THIRDS * lag else 2)
     for part in (even[:length], even[-length:]):

@@ -118,7 +118,7 @@ class LocalPeriods:
 
 
 def local_periods(even: Array, lag: float) -> LocalPeriods | None:
-    """Return the local periods of an evenly sampled series, one per period.
+    """Return the period of an evenly sampled series at successive positions, one per period `lag`.
 
     Return None if the series is too short.
     """
@@ -191,22 +191,24 @@ def _roughness(flat: Array, turns: Array, part: Array) -> Array:
 
 
 def may_be_pauses(even: Array, lag: float) -> bool:
-    """Return whether the period may be the cycle of short pauses between steps too short to be resolved.
+    """Return whether a period may come from regular short pauses, not from the steps of the loop.
 
-    Checkpoints are an example of these short pauses. With short pauses, the series is at one level most of
-    the time. The cycle of short pauses needs more repetitions than other periods.
+    An example are checkpoints between steps that are too short to be resolved. With short pauses,
+    the series is at one level most of the time. A period of short pauses needs more repetitions
+    than other periods.
     """
     skew = abs(float(np.mean(even**3))) / float(np.std(even)) ** 3
     return lag >= _LONG_PERIOD and skew > _LOPSIDED and len(even) < _MIN_LOPSIDED_PERIODS * lag
 
 
 def has_other_period(even: Array, lag: float) -> bool:
-    """Return whether the part of the series that does not repeat after `lag` has another period.
+    """Return whether the series has a second period besides the candidate period `lag`.
 
-    This part has another period if a single frequency contains much of its power. For a long candidate, the
-    result is also True if the candidate leaves much power unexplained, or if much power is at high
-    frequencies. The program may then have a loop with too few samples per step, and the candidate may be only
-    a longer cycle, for example between checkpoints.
+    The part of the series that the candidate period does not explain has a period if a single
+    frequency contains much of its power. For a long candidate period, the result is also True in
+    two further cases: much power remains unexplained, or much power is at high frequencies. The
+    program may then have a loop with too few samples per step. The candidate period may be only a
+    longer cycle, for example between checkpoints.
     """
     rest = _without_period(even, lag)
     unexplained = float(np.var(rest)) / float(np.var(even))
@@ -270,10 +272,10 @@ def _correlation(first: Array, second: Array) -> float:
 
 
 def contains_fast_loop(even: Array, lag: float) -> bool:
-    """Return whether a loop of at most a twelfth of the lag runs within the period.
+    """Return whether a faster loop, of at most a twelfth of the period `lag`, runs within the period.
 
-    The period is then a cycle of many steps, for example from one checkpoint to the next. A single step has
-    fewer than twelve micro-batches.
+    In this case, the period is a cycle of many steps, for example from one checkpoint to the next.
+    A single step has fewer than twelve micro-batches.
     """
     if lag < _LONG_PERIOD:
         return False
@@ -303,7 +305,9 @@ def _without_period(even: Array, lag: float) -> Array:
 
 
 def is_alias(positions: Array, flat: Array, lag: float) -> bool:
-    """Return whether a frequency above the sampling rate explains irregular samples as well as the period.
+    """Return whether a frequency above the sampling rate explains the series about as well as `lag`.
+
+    The samples are irregular in time.
 
     Args:
         positions: sample times in units of the mean interval.

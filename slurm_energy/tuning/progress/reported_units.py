@@ -104,7 +104,7 @@ class ReportedUnits:
 
     @property
     def cycle(self) -> PauseCycle | None:
-        """Cycle of pauses of one process: the process that was slowest in the last measurement window."""
+        """Cycle of pauses of the process that was slowest in the last measurement window."""
         reports = self._reports.get(self._slowest)
         if not reports:
             return None

@@ -100,7 +100,7 @@ class ProgressTracker:
 
     @property
     def window_s(self) -> float:
-        """Length of a window in seconds with which the current source is expected to have a rate."""
+        """Window length in seconds in which the current source of progress should give a rate."""
         if self.cycle_s is not None:
             return self.cycle_s + (self._reports.unit_s() or 0.0)
         reported_s = self._reports.unit_s()
@@ -135,18 +135,20 @@ class ProgressTracker:
     ) -> None:
         """Store readings of the job's hardware. None means unknown.
 
-        Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow the detection to
-        exclude periods that are shorter than the sampling interval. In regular times no period is accepted.
+        Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow the
+        detection to exclude periods that are shorter than the sampling interval. If the samples are
+        equally spaced, no period is accepted.
 
         Args:
             time_s: time of the readings.
-            watts: mean power of the job since the previous sample. For a GPU job use the power of its GPUs.
+            watts: mean power of the job since the previous sample. For a GPU job use the power of its
+                GPUs.
             utilisation: share of time in which the job's GPUs were busy, 0 to 1.
             instructions: instructions retired by the job since an arbitrary start.
-            activity: work per second by kind of work (`compute`, `memory`), in any unit. Examples are the
-                activity of the execution units times their clock, and bytes of memory traffic per second. A
-                share of time alone is not a rate of work, because the share does not fall when a limit lowers
-                the clock.
+            activity: work per second by kind of work (`compute`, `memory`), in any unit. Examples are
+                the activity of the execution units times their clock, and bytes of memory traffic per
+                second. A share of time alone is not a rate of work, because the share does not fall
+                when a limit lowers the clock.
         """
         self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
 
@@ -181,12 +183,13 @@ class ProgressTracker:
         )
 
     def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the median reported unit; None if there is no rate.
+        """Return the rate that follows from the median duration of a reported unit; None if unknown.
 
         A rate needs two reports in the window, and the reports must be the present source of the rate.
 
-        A single pause in the window does not change this rate, but the rate includes the mean length of
-        regular pauses. In contrast to `rate`, this method has no influence on the choice of the source.
+        A single pause in the window does not change this rate, but the rate includes the mean length
+        of regular pauses. In contrast to `rate`, this method has no influence on the choice of the
+        source.
         """
         if self._source is not ProgressSource.REPORTED:
             return None
@@ -226,9 +229,9 @@ class ProgressTracker:
         return True
 
     def _validate(self, rates: Mapping[ProgressSource, Progress]) -> None:
-        """Compare the proxies with the reports.
+        """Compare the proxies with the reported progress.
 
-        If nothing is reported, compare them with the period of the power.
+        If no progress is reported, compare the proxies with the period of the power.
         """
         true = rates.get(ProgressSource.REPORTED) or rates.get(ProgressSource.PERIOD)
         if true is None:

@@ -130,10 +130,11 @@ class PointGains:
 
 
 def energy_delay_sum(time_ratio: float, energy_ratio: float, factor: float) -> float:
-    """Return the energy-delay sum alpha E + beta t, as defined in section 3 of power-capping.
+    """Return the energy-delay sum alpha E + beta t (definition: power-capping, section 3).
 
-    With alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref), the sum is 1 at the reference. Less is better.
-    A run that used no energy and took k times the reference time would also have the sum 1.
+    With alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref), the sum is 1 at the reference. Less
+    is better. A run that used no energy and took k times the reference time would also have the
+    sum 1.
 
     Args:
         time_ratio: t / t_ref.

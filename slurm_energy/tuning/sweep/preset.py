@@ -48,10 +48,12 @@ class SweepPreset:
         name: name of the preset, or path of its file.
         summary: one line for users.
         needs: requirements on the job so that the settings take effect.
-        counts: choices of whole numbers, by name. Each has its expressions.
-        words: choices of words, by name. Each has its words.
-        settings: expression by name of a factor.
-        rules: expressions that must be true, each with the reason why other combinations are left out.
+        counts: choices of whole numbers: expressions of the alternative values, by name of the
+            choice.
+        words: choices of words: the alternative words, by name of the choice.
+        settings: expression that yields the value of a factor, by name of the factor.
+        rules: expressions that must be true, each with the reason why other combinations are left
+            out.
         knobs: factors that set knobs of the hardware.
     """
 
@@ -176,9 +178,8 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
 def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[dict[str, Value]]:
     """Yield the combinations of the values of all choices.
 
-    Each combination also contains the names of the machine.
-
-    Equal values of a choice count once.
+    Each combination also contains the properties of the machine by name. Equal values of a choice
+    count once.
     """
 
     def extend(names: dict[str, Value], remaining: Sequence[str]) -> Iterator[dict[str, Value]]:
