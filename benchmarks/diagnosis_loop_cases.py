@@ -116,8 +116,26 @@ HALVES = {
         uneven="--model recurrent --width 64 --batch 40 --slow-batch 240",
         exchange="--model perceptron --width 1000 --batch 8",
     ),
+    "L": LoopHalf(
+        reads_per_s=240,
+        disk="--model convolution --width 10 --batch 32 --read-kib 48",
+        remote="--model recurrent --width 32 --batch 20 --latency-ms 4",
+        workers="--model perceptron --width 350 --batch 28 --transform-ms 3",
+        compressed="--model perceptron --width 280 --batch 24 --compressed-kib 1800",
+        serial="--model recurrent --width 48 --batch 32 --transform-ms 2",
+        tiny=("--model recurrent --width 32 --batch 3", "--model perceptron --width 540 --batch 3"),
+        checkpoints=(
+            "--model perceptron --width 800 --batch 24 --checkpoint-every 1",
+            "--model recurrent --width 500 --batch 12 --checkpoint-every 2",
+        ),
+        growing="--model recurrent --width 300 --batch 16 --checkpoint-every 1",
+        uneven="--model convolution --width 14 --batch 56 --slow-batch 304",
+        exchange="--model perceptron --width 1100 --batch 10",
+    ),
 }
-"""Rules and programs were changed on half G; halves H and K were defined before their first run."""
+"""Rules and programs were changed on half G, and one rule on half K after its first run. Halves H, K and L
+were defined before their first run.
+"""
 
 
 def loop_cases(half: LoopHalf, folder: Path) -> list[LoopCase]:

@@ -140,10 +140,25 @@ def verdict(before, after, proposal=PROPOSAL, slowdown=3):
 
 def test_saving_beyond_the_noise_is_kept():
     assert verdict([run()], [run(700.0, 8e5)]) is TrialVerdict.KEPT
-    assert (
-        verdict([run(), run()], [run(1020.0, 8e5)]) is TrialVerdict.KEPT
-    )  # slower, but within the permission
+    slower = run(1020.0, 7e5)  # within the permission
+    assert verdict([run(), run()], [slower]) is TrialVerdict.KEPT
     assert verdict([run()], [run(700.0, None)]) is TrialVerdict.KEPT
+
+
+def test_saving_much_smaller_than_predicted_is_kept_only_after_three_runs():
+    less = run(850.0, 8.5e5)
+    assert verdict([run(), run()], 2 * [less]) is TrialVerdict.UNDECIDED
+    assert verdict([run(), run()], 3 * [less]) is TrialVerdict.KEPT
+    predicted = AdjustmentProposal("data-stall-cpu", PROPOSAL.adjustments, 0.8, 0.8, "steps")
+    assert verdict([run(), run()], [less], predicted) is TrialVerdict.KEPT
+    assert verdict([run(), run()], [less, run(), run(1150.0, 1.15e6)]) is TrialVerdict.UNDONE
+
+
+def test_saving_that_only_the_correction_for_other_work_shows_is_undone():
+    quiet = {"contended_s": 0.0, "contended_joules": 0.0}
+    delayed = {"contended_s": 140.0, "contended_joules": 1.4e5}
+    assert verdict(3 * [run(**quiet)], 3 * [run(**delayed)]) is TrialVerdict.UNDONE
+    assert verdict(3 * [run(**quiet)], 3 * [run(860.0, 8.6e5, **quiet)]) is TrialVerdict.KEPT
 
 
 def test_adjustment_that_does_not_help_is_undone():

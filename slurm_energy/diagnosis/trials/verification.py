@@ -26,6 +26,16 @@ ASSUMED_NOISE: Final = 0.02
 """Relative standard deviation of time and energy between runs, assumed before it can be measured."""
 _CONTENTION_NOISE: Final = 0.1
 """Additional noise of a run that other work delays all the time. The delay is known only approximately."""
+_CONTENTION_BIAS: Final = 0.5
+"""Assumed error of the difference that corrections for delays make between the groups, as a fraction of it.
+
+Unlike noise, this error does not shrink with the number of runs: an adjustment may change how much of the
+waiting is counted as a delay by other work.
+"""
+MIN_RUNS_OF_SHORTFALL: Final = 3
+"""Minimum number of runs with an adjustment that is kept although it saves much less than predicted."""
+_SHORTFALL: Final = 0.5
+"""Fraction of the logarithm of the predicted gain below which a saving needs `MIN_RUNS_OF_SHORTFALL` runs."""
 _CONFIDENCE: Final = (9.92, 5.84, 4.60, 4.03, 3.71, 3.50)
 """Standard errors by which a significant difference exceeds the noise.
 
@@ -143,7 +153,8 @@ def decide(
     slowdown limit by more than the noise, or if the energy rose by more than the noise. Otherwise the trial
     continues, for at most `MAX_TRIAL_RUNS` runs, or `MAX_NOISY_RUNS` while the noise exceeds the predicted
     gain. After these runs, the adjustments are undone. The adjustments are undone earlier if neither time nor
-    energy fell and the noise is at most the predicted gain.
+    energy fell and the noise is at most the predicted gain. A saving that is much smaller than predicted may
+    be noise, so that it counts only after `MIN_RUNS_OF_SHORTFALL` runs.
 
     Args:
         proposal: the adjustments with their predicted gain.
@@ -156,12 +167,14 @@ def decide(
     unit, amounts_before, amounts_after = _units(proposal.adjustments, before, after)
     noise = _assumed_noise((*before, *after))
     own_before, own_after = _without_contention(before, after)
+    bias = _CONTENTION_BIAS * abs(_mean_correction(before, own_before) - _mean_correction(after, own_after))
     times = _log_ratio(
         [run.elapsed_s / amount for run, amount in zip(own_before, amounts_before, strict=True)],
         [run.elapsed_s / amount for run, amount in zip(own_after, amounts_after, strict=True)],
         noise,
+        bias,
     )
-    energies = _energy_log_ratio(own_before, amounts_before, own_after, amounts_after, noise)
+    energies = _energy_log_ratio(own_before, amounts_before, own_after, amounts_after, noise, bias)
     return _decision(proposal, unit, times, energies, slowdown_percent, (len(before), len(after)))
 
 
@@ -210,6 +223,15 @@ def _without_contention(
     return first, last
 
 
+def _mean_correction(runs: Sequence[RunFigures], corrected: Sequence[RunFigures]) -> float:
+    """Return the mean logarithm of the corrected duration divided by the duration."""
+    logs = [
+        math.log(own.elapsed_s / run.elapsed_s) if run.elapsed_s > 0 else 0.0
+        for run, own in zip(runs, corrected, strict=True)
+    ]
+    return math.fsum(logs) / len(logs)
+
+
 def _undelayed(run: RunFigures, *, with_energy: bool) -> RunFigures:
     elapsed_s = max(_MIN_OWN * run.elapsed_s, run.elapsed_s - (run.contended_s or 0.0))
     joules = run.energy_joules
@@ -234,6 +256,11 @@ def _decision(
     saves_energy = energies is not None and energy < -energy_error and time <= permitted
     saves_time = time < -time_error and energy <= energy_error
     ratios = math.exp(time), math.exp(energy) if energies else None
+    predicted = _log_gain(proposal)
+    falls_short = -min(time, energy) < _SHORTFALL * predicted and runs < MIN_RUNS_OF_SHORTFALL
+    if (saves_energy or saves_time) and falls_short:
+        reason = f"saves much less per {unit} than predicted: awaits a further run"
+        return TrialDecision(TrialVerdict.UNDECIDED, reason, unit, *ratios, error)
     if saves_energy or saves_time:
         text = "uses less energy" if saves_energy else "takes less time"
         return TrialDecision(TrialVerdict.KEPT, f"{text} per {unit} beyond the noise", unit, *ratios, error)
@@ -242,7 +269,7 @@ def _decision(
     elif energies is not None and energy > energy_error:
         reason = f"uses more energy per {unit} beyond the noise"
     elif runs >= MAX_NOISY_RUNS or (
-        confidence * error <= _log_gain(proposal) and (min(time, energy) >= 0 or runs >= MAX_TRIAL_RUNS)
+        confidence * error <= predicted and (min(time, energy) >= 0 or runs >= MAX_TRIAL_RUNS)
     ):
         reason = f"no saving per {unit} beyond the noise in {runs} {'run' if runs == 1 else 'runs'}"
     else:
@@ -313,6 +340,7 @@ def _energy_log_ratio(
     after: Sequence[RunFigures],
     amounts_after: Sequence[float],
     assumed_noise: float,
+    bias: float,
 ) -> tuple[float, float] | None:
     """Return the log ratio of the energies and its standard error.
 
@@ -320,14 +348,16 @@ def _energy_log_ratio(
     """
     old = [run.energy_joules / n for run, n in zip(before, amounts_before, strict=True) if run.energy_joules]
     new = [run.energy_joules / n for run, n in zip(after, amounts_after, strict=True) if run.energy_joules]
-    return _log_ratio(old, new, assumed_noise) if old and len(new) == len(after) else None
+    return _log_ratio(old, new, assumed_noise, bias) if old and len(new) == len(after) else None
 
 
-def _log_ratio(before: Sequence[float], after: Sequence[float], assumed_noise: float) -> tuple[float, float]:
+def _log_ratio(
+    before: Sequence[float], after: Sequence[float], assumed_noise: float, bias: float
+) -> tuple[float, float]:
     """Return the mean log ratio of two groups of runs, and its standard error.
 
     The variance is estimated from the runs in both groups. A value below the variance of the assumed noise is
-    raised to this variance.
+    raised to this variance. `bias` is the standard error of the ratio that more runs do not reduce.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]
@@ -336,5 +366,5 @@ def _log_ratio(before: Sequence[float], after: Sequence[float], assumed_noise: f
     )
     freedom = len(before) + len(after) - len(groups)
     variance = max(assumed_noise**2, squares / freedom if freedom else 0.0)
-    error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
+    error = math.hypot(math.sqrt(variance * (1 / len(before) + 1 / len(after))), bias)
     return means[1] - means[0], error
