@@ -39,6 +39,26 @@ def clean(directory: Path) -> None:
         time.sleep(0.02)
 
 
+def kill_processes_in(directory: Path) -> None:
+    """Kill the processes whose current directory is `directory`, and wait until they have ended.
+
+    After its postmaster was killed, a PostgreSQL backend that is busy lives on for a while, and no new server
+    starts meanwhile.
+    """
+    resolved = directory.resolve()
+    while members := [entry for entry in Path("/proc").glob("[0-9]*/cwd") if _leads_to(entry, resolved)]:
+        for entry in members:
+            with contextlib.suppress(OSError):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _leads_to(link: Path, directory: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return link.readlink() == directory
+    return False
+
+
 def remove_shared_memory(data: Path) -> None:
     """Remove the shared memory segment that a killed PostgreSQL server leaves behind."""
     with contextlib.suppress(OSError, IndexError):
