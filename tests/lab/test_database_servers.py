@@ -6,10 +6,12 @@ the server nor its files remain.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -41,6 +43,26 @@ def test_data_survive_a_killed_server(name, database_servers):
         server.start()
         with engine.connect() as connection:
             assert connection.exec_driver_sql("SELECT b FROM a").fetchall() == [(7,)]
+        engine.dispose()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_starts_again_although_a_backend_was_busy_when_it_was_killed(name, database_servers):
+    with database_servers.database(name) as url:
+        server, engine = database_servers.get(name), sqlalchemy.create_engine(url)
+
+        def compute() -> None:
+            product = " CROSS JOIN ".join(f"numbers AS n{index}" for index in range(6))
+            rows = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 60)"
+            with contextlib.suppress(sqlalchemy.exc.DBAPIError), engine.connect() as connection:
+                connection.exec_driver_sql(f"{rows} SELECT count(*) FROM {product}")
+
+        busy = threading.Thread(target=compute)
+        busy.start()
+        time.sleep(0.3)
+        server.kill()
+        server.start()
+        busy.join()
         engine.dispose()
 
 
