@@ -137,7 +137,10 @@ def record(number: int, end: int) -> dict[str, Any]:
 
 
 def copy_jobs(mysql_socket: Path, jobs: int, end: int) -> None:
-    """Copy the first job in slurmdbd's database under new ids, all with the same times."""
+    """Copy the first job in slurmdbd's database `jobs` times.
+
+    The copies have new job ids. All copies have the same submit, start and end time.
+    """
     shown = _sql(mysql_socket, "SHOW COLUMNS FROM lab_job_table")
     columns = [line.split("\t")[0] for line in shown.splitlines() if line.split("\t")[0] != "job_db_inx"]
     new = {

@@ -1,17 +1,17 @@
-"""Accuracy of senergyd and other energy meters when counters wrap, on one emulated node in one run.
+"""Accuracy of senergyd and other energy meters when energy counters wrap.
 
-The node has one package of up to 400 W. Its RAPL counters have a range of 100 J, then 400 J, so that under
-load they wrap four times per second and once per second. A last range of 5 J is too small for every meter and
-is measured by senergyd alone. The load changes continuously between idle, half and full. Every tool measures
-a window at 1 and at 10 readings per second: `senergyd` by the record of a job, the others by their own
-interface (peers.py).
+The benchmark uses one emulated node and one run. The node has one package of up to 400 W. Its RAPL counters
+have a range of 100 J, then 400 J. Under load they wrap four times per second and once per second. A last
+range of 5 J is too small for every meter and is measured by senergyd alone. The load changes continuously
+between idle, half and full. Every tool measures a window at 1 and at 10 readings per second. The value of
+`senergyd` comes from the record of a job, the values of the other tools from their own interface (peers.py).
 
-The truth is the integral of the node's model. The exact time at which a tool reads its counters is unknown. A
-value therefore counts as exact if it lies between two bounds: the energy from after the start of the tool
-until before its end, and the energy from before its start until after its end, each extended by one step of
-the counters (1 ms at 400 W). `error` is the distance to the nearer bound as a share of the truth. A tool that
-takes seconds to start could have read at any time during them: its value is reported as `in +29%`, not as
-exact.
+The truth is the integral of the node's model. The exact time at which a tool reads its counters is unknown.
+A value therefore counts as exact if it lies between two bounds. The lower bound is the energy from after the
+start of the tool until before its end. The upper bound is the energy from before its start until after its
+end. Each bound is extended by one step of the counters (1 ms at 400 W). `error` is the distance to the
+nearer bound as a fraction of the truth. A tool that takes seconds to start could have read at any time
+during these seconds. Its value is reported as `in +29%`, not as exact.
 
 Prints a line per claim, `CLAIM wrap_100J_1Hz ratio=... target=0|uncertain holds=yes|no`. The ratio is the
 larger error of cpu and dram of senergyd. The claim holds if the ratio is 0, or if senergyd itself marked the
@@ -62,11 +62,12 @@ MOST_SLACK = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One tool at one counter range and rate.
+    """Result of one measurement tool at one counter range and one reading rate.
 
     Attributes:
-        joules, truth_joules: joules by component.
-        error: by component, a share of the truth; negative: too low; 0: exact.
+        joules, truth_joules: measured and true joules by component.
+        error: error by component, as a share of the truth. A negative error means that the tool measured too
+            little; 0 means exact.
         slack: by component, the distance of the two bounds of an exact value as a share of the truth.
         uncertain_share: share of the window that the tool marked as uncertain; None if it marks nothing.
         why_not: reason for missing values.
@@ -142,7 +143,10 @@ def load(node: Any) -> Iterator[None]:
 
 
 def measure(node: Any, tool: str, range_joules: float, rate_hz: float, arguments: argparse.Namespace) -> Row:
-    """Return the row of a tool; a tool that cannot run has no values."""
+    """Measure the accuracy of one tool and return the result as a row of the table.
+
+    If the tool cannot run, the row has no values.
+    """
     try:
         window = peers.run(node, tool, arguments.seconds, 1 / rate_hz, arguments.ea2p)
     except peers.NotMeasuredError as error:
@@ -172,7 +176,10 @@ def deviation(window: peers.Window, name: str) -> float:
 
 
 def claim(row: Row) -> dict[str, Any]:
-    """Return the claim on the error of senergyd at one counter range and one reading rate."""
+    """Return the claim that senergyd measures the energy exactly or marks it as uncertain.
+
+    The claim concerns one counter range and one reading rate.
+    """
     ratio = max((abs(value) for value in row.error.values()), default=1.0)
     known = set(row.error) == set(COMPONENTS)
     marked = bool(row.uncertain_share) and not row.why_not
@@ -186,10 +193,10 @@ def claim(row: Row) -> dict[str, Any]:
 
 
 def verdict(row: Row, name: str) -> str:
-    """Return the error of a component as text.
+    """Return the measurement error of a component as text for the table.
 
-    `in +29%` means that the value lies between the two bounds of an exact value, which differ by
-    29 % of the truth.
+    `in +29%` means that the value lies between the two bounds of an exact value. The bounds differ by 29 %
+    of the true value.
     """
     wrong = row.error.get(name)
     if wrong is None:
@@ -200,7 +207,10 @@ def verdict(row: Row, name: str) -> str:
 
 
 def text(row: Row) -> str:
-    """Return a line of the table."""
+    """Return a row of the printed table as one line of text.
+
+    The row shows one meter with its energies and how accurate they are.
+    """
     head = f"{row.range_joules:>4g} J {row.rate_hz:>3g} Hz  {(row.tool + ' ' + row.version).strip():<18}"
     if row.why_not:
         return f"{head} not measured: {row.why_not}"

@@ -1,4 +1,7 @@
-"""A senergyd inside an emulated node, started from outside of it, with announced jobs."""
+"""Start of senergyd inside an emulated node, for benchmarks that run outside of the node.
+
+The jobs of the node are announced to senergyd.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lab of three unlike nodes for training jobs, and a file of finished runs; see balanced_training.py."""
+"""Lab with three unlike nodes, on which the benchmark balanced_training.py runs training jobs.
+
+The module also stores finished runs in a file, so that they are not repeated.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,11 @@ class TrainingRun:
     joules: list[float] = field(default_factory=list)
 
     def row(self) -> Row:
-        """Return medians over the second half of the epochs. In the first half the shares still change."""
+        """Return the median time and energy per epoch, and the samples that each node got last.
+
+        The medians are taken over the second half of the epochs. In the first half, the nodes' shares of the
+        samples still change.
+        """
         half = len(self.epochs) // 2
         return {
             "seconds": statistics.median(line["seconds"] for line in self.epochs[half:]),
@@ -132,7 +139,7 @@ class TrainingLab:
 
 @contextlib.contextmanager
 def training_lab(links: LinkSpec, speeds: Sequence[float], python: str) -> Iterator[TrainingLab]:
-    """Bring up the lab for a block."""
+    """Context manager that runs a lab with nodes of unequal speed for training programs."""
     nodes = tuple(
         NodeSpec(f"n{number}", "xeon-8358", overrides, speed)
         for number, (speed, overrides) in enumerate(zip(speeds, OVERRIDES, strict=True), 1)

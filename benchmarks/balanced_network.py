@@ -1,4 +1,8 @@
-"""Number of nodes by latency and bandwidth, and the latency from which fewer nodes are better."""
+"""Benchmark: effect of the network on the number of nodes that a training program chooses.
+
+The latency and the bandwidth of the network vary. The benchmark also finds the latency from which fewer than
+three nodes are faster.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,10 @@ SIDES = (0.6, 1.6)
 
 
 def network_claims(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claims about the number of nodes that the program chooses.
+    """Yield the claims of the benchmark about the number of nodes on which the program trains.
 
-    The last claims are about the latency from which fewer than three nodes are faster.
+    The first claims compare the number that the program chooses with the best number. The last claims are
+    about the latency above which fewer than three nodes are faster than three.
     """
     times: dict[LinkSpec, dict[int, float]] = {}
     for links in NETWORKS:
@@ -47,9 +52,10 @@ def network_claims(runs: TrainingRuns) -> Iterator[Claim]:
 
 
 def fixed_seconds(runs: TrainingRuns, links: LinkSpec) -> dict[int, float]:
-    """Return the seconds per epoch on one, two and three nodes.
+    """Return the seconds per epoch of a training on one, two and three nodes, by number of nodes.
 
-    The network does not matter for one node, so this run is the same for all networks.
+    The network has no influence on the run on one node. This run is therefore done only once for all
+    networks.
     """
     alone_network = NETWORKS[0]
     rows = {1: fixed(runs, alone_network, "n1", "1 node")}
@@ -59,24 +65,27 @@ def fixed_seconds(runs: TrainingRuns, links: LinkSpec) -> dict[int, float]:
 
 
 def fixed(runs: TrainingRuns, links: LinkSpec, nodes: str, name: str) -> Row:
-    """Return a run in which all nodes compute."""
+    """Return the result of a training run that uses all given nodes."""
     arguments = ["--epochs", "4", "--goal", "time", "--all-ranks", *SHORT_STEPS]
     return runs.row(name, links, SPEEDS, lambda lab: lab.run(arguments, nodes).row())
 
 
 def chosen(runs: TrainingRuns, links: LinkSpec) -> Row:
-    """Return the result of a run in which the balancer may let ranks pause."""
+    """Return the result of the training run in which the balancer decides itself whether ranks pause."""
     arguments = ["--epochs", "6", "--goal", "time", *SHORT_STEPS]
     return runs.row("free choice", links, SPEEDS, lambda lab: lab.run(arguments).row())
 
 
 def threshold(points: list[tuple[float, dict[int, float]]]) -> float | None:
-    """Return the latency from which fewer than three nodes are faster; None up to `MAX_LATENCY_S`.
+    """Return the network latency from which a cluster of three nodes is no longer the fastest.
 
-    The advantage of three nodes is interpolated between two latencies, or extrapolated from the last two.
+    At this latency, training on one or two nodes becomes as fast. The advantage of three nodes is
+    interpolated between two latencies, or extrapolated from the first and the last one. The result is None
+    if three nodes are never faster, or if the latency would exceed `MAX_LATENCY_S`.
 
     Args:
-        points: latency in seconds, and seconds per epoch by number of nodes, in ascending order.
+        points: pairs in ascending order of latency: latency in seconds, and seconds per epoch by number of
+            nodes.
     """
     gains = [(latency_s, min(times[1], times[2]) - times[3]) for latency_s, times in points]
     if gains[0][1] <= 0:

@@ -1,17 +1,18 @@
-"""Balanced data-parallel training on three unlike lab nodes, under real Slurm.
+"""Benchmark of balanced data-parallel training on three lab nodes with different speeds.
 
     .venv/bin/python benchmarks/balanced_training.py --dir FOLDER [--scenario NAME] [--json FILE]
 
-The benchmark runs examples/training/balanced.sbatch. The scenarios are:
+The benchmark runs examples/training/balanced.sbatch under real Slurm. A share is the part of a batch that a
+node processes. The scenarios are:
 - `shares`: equal shares, the fast node alone, and balanced shares; three repetitions;
 - `held-out`: the same with other speeds of the nodes;
 - `cap`: the fast node is capped while a program trains;
 - `loss`: the slow node is removed;
-- `network`: numbers of nodes by latency and bandwidth.
+- `network`: different numbers of nodes, by latency and bandwidth.
 
-The stated energy is the energy of all three nodes in the lab's model, including idle nodes.
-Finished runs are stored in FOLDER/runs.jsonl. The same command continues an interrupted
-benchmark. Needs root and PyTorch. Other programs on the machine disturb the measurement.
+The stated energy is the energy of all three nodes in the lab's model, including idle nodes. Finished runs
+are stored in FOLDER/runs.jsonl. The same command continues an interrupted benchmark. Needs root and PyTorch.
+Other programs on the machine disturb the measurement.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def wait_for_epochs(output: Path, count: int) -> None:
 
 
 def share_runs(runs: TrainingRuns, speeds: tuple[float, ...]) -> dict[str, list[Row]]:
-    """Return the runs of each mode; the modes of a repetition run one after another."""
+    """Run the training with each division of the batch (mode), and return the runs of each mode.
+
+    Each repetition runs all modes, one after another.
+    """
     rows: dict[str, list[Row]] = {mode: [] for mode in MODES}
     for repetition in range(REPETITIONS):
         for mode, (arguments, nodes) in MODES.items():
@@ -83,9 +87,10 @@ def interval(values: Sequence[float]) -> str:
 
 
 def share_claims(runs: TrainingRuns, speeds: tuple[float, ...], prefix: str) -> Iterator[Claim]:
-    """Yield the claims (checks of targets) about time and energy of balanced shares.
+    """Yield the checks of the benchmark's targets for a balanced division of the batch.
 
-    The compared ratios are means over the repetitions.
+    The checks compare the time and the energy of balanced training with training with equal shares, with the
+    fast node alone, and with the ideal time. The compared ratios are means over the repetitions.
     """
     rows = share_runs(runs, speeds)
 
@@ -107,19 +112,23 @@ def share_claims(runs: TrainingRuns, speeds: tuple[float, ...], prefix: str) -> 
 
 
 def shares(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claims for the default speeds of the nodes (`SPEEDS`)."""
+    """Yield claims about how the training divides its work among nodes with the default speeds.
+
+    The default speeds are `SPEEDS`.
+    """
     return share_claims(runs, SPEEDS, "")
 
 
 def held_out(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claims for speeds that were not used while the balancer was developed."""
+    """Yield the claims of the benchmark for node speeds that were not used to develop the balancer."""
     return share_claims(runs, HELD_OUT_SPEEDS, "held_out_")
 
 
 def capped_node(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claim (check of a target) about the steps until a capped node is rebalanced.
+    """Yield the check that training is rebalanced soon enough after a power cap slows one node.
 
-    The node is capped during the training.
+    The node is capped during the training. The check limits the number of steps until the shares of the
+    nodes are adapted.
     """
     row = runs.row("capped fast node", LINKS, SPEEDS, run_with_cap)
     print(f"cap of the fast node: samples {row['before']} before, {row['after']} after", flush=True)
@@ -127,10 +136,10 @@ def capped_node(runs: TrainingRuns) -> Iterator[Claim]:
 
 
 def run_with_cap(lab: TrainingLab) -> Row:
-    """Cap the power of the fast node after four epochs, and return how the division of work reacts.
+    """Cap the power of the fast node after four epochs, and measure how its part of the work changes.
 
-    The result contains the number of steps until the node's share of the samples has fallen by 15
-    %, and the samples of all nodes before and after the change.
+    Return the number of steps until the fast node's share of the samples has fallen by 15 %. The result also
+    contains the samples of each node before and after the change.
     """
 
     def cap(output: Path) -> None:
@@ -149,7 +158,7 @@ def run_with_cap(lab: TrainingLab) -> Row:
 
 
 def lost_node(runs: TrainingRuns) -> Iterator[Claim]:
-    """Yield the claim about a node that is lost while it trains."""
+    """Yield the claim about the number of epochs that a training repeats after it has lost a node."""
     row = runs.row("lost node", LINKS, SPEEDS, run_with_loss)
     print(f"lost node: epochs {row['epochs']}, {row['restarts']}", flush=True)
     # The epochs before the last checkpoint are not repeated: at most one epoch line appears twice.
@@ -159,7 +168,10 @@ def lost_node(runs: TrainingRuns) -> Iterator[Claim]:
 
 
 def run_with_loss(lab: TrainingLab) -> Row:
-    """Kill a node after three epochs, and return the epochs that were completed."""
+    """Kill a node during a training, after three epochs, and return how the training continued.
+
+    The result contains the completed epochs, the final number of processes (ranks), and the restarts.
+    """
 
     def lose(output: Path) -> None:
         wait_for_epochs(output, 3)

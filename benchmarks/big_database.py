@@ -1,4 +1,7 @@
-"""PostgreSQL server with the records of a large cluster, in a folder that later runs use again."""
+"""PostgreSQL server that is filled with the records of a large cluster, for benchmarks.
+
+The data is in a folder, which later runs of the benchmark use again.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,14 @@ MIN_FREE_BYTES = 4e9
 
 @dataclass
 class FillState:
-    """Progress of a fill, kept in the folder.
+    """Progress of filling the benchmark database, kept in the folder so that filling can continue.
 
     Attributes:
         jobs: number of jobs.
         end: Unix time at which the last job ends.
-        rows_s, indexes_s: duration of the two steps in seconds; None: not finished.
-        definitions: SQL that creates each secondary index, by its name.
+        rows_s, indexes_s: duration of the two steps (rows, then indexes) in seconds; None means that the
+            step is not finished.
+        definitions: SQL that creates each secondary index, by the name of the index.
     """
 
     jobs: int
@@ -97,7 +101,7 @@ def filled_server(folder: Path | None, jobs: int, end: float) -> Iterator[tuple[
 
 
 def _fill_rows(server: DatabaseServer, connection: Connection, state: FillState) -> None:
-    """Drop the secondary indexes, and store all rows."""
+    """Fill the benchmark database with all rows. Its secondary indexes are dropped first."""
     begin_s = time.monotonic()
     rows = record_rows.RecordRows(state.end, state.jobs)
     record_statements.refuse_other_rows(connection, rows, state.jobs)
@@ -125,7 +129,10 @@ def _fill_rows(server: DatabaseServer, connection: Connection, state: FillState)
 
 
 def _drop_indexes(connection: Connection) -> dict[str, str]:
-    """Drop foreign keys, unique constraints and secondary indexes; return the definitions of the last two."""
+    """Drop the foreign keys, unique constraints and secondary indexes of two tables.
+
+    The result is the definitions of the unique constraints and of the secondary indexes, by name.
+    """
     definitions = {}
     for table in ("records", "jobs"):
         for name, kind in connection.exec_driver_sql(
@@ -164,7 +171,10 @@ def _create_indexes(server: DatabaseServer, state: FillState) -> None:
 def _copy(
     server: DatabaseServer, session: psycopg.Connection, table: str, columns: tuple[str, ...], query: str
 ) -> None:
-    """Store the rows of a query. A second session generates them, so that two processes share the work."""
+    """Copy the rows of a query into a table of the benchmark database.
+
+    A second session runs the query and passes the rows through a pipe, so that two processes share the work.
+    """
     pipe = server.data / "rows.pipe"
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
@@ -196,7 +206,10 @@ def _copy(
 
 
 def _release(pipe: Path) -> None:
-    """End the wait of a process that opens a pipe whose other end has failed."""
+    """End the wait of a process that opens a named pipe.
+
+    The process would wait for ever, because the process at the other end has failed.
+    """
     os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 

@@ -1,10 +1,10 @@
-"""Benchmark of power budgets: control cycle, a simulated week, and the lab of `budget_lab`.
+"""Benchmark of power budgets: one control cycle, a simulated week, and the lab of `budget_lab`.
 
-The time of a control cycle and the week are measured with 10,000 nodes. The week has random
-jobs on CPU and GPU nodes under a budget between 45 and 80 % of the sum of the maximum power.
-The week is simulated twice with the same limit over time. In the first simulation, the limit
-is known ahead. In the second, the limit is a signal whose future is unknown. A control period
-of 5 s passes between a decision and its effect. Every second of the week counts.
+The control cycle and the week are measured with 10,000 nodes. The week has random jobs on CPU and GPU nodes.
+The power budget is between 45 and 80 % of the sum of the maximum power. The benchmark simulates the week
+twice with the same limits over time. In the first simulation, the controller knows future limits. In the
+second simulation, the limit is a signal whose future the controller does not know. A decision takes effect
+one control period (5 s) later. Every second of the week counts.
 
 Each claim is printed as soon as it is known. Progress goes to standard error.
 """
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def all_claims(args: argparse.Namespace) -> Iterator[Claim]:
-    """Yield the claims of the chosen parts."""
+    """Run the chosen parts of the benchmark, and yield the checks of their targets (claims)."""
     parts = args.only or PARTS
     if "cycle" in parts:
         progress("cycle: decisions of the controller for 1,000 and 10,000 nodes")
@@ -95,14 +95,17 @@ def progress(text: str) -> None:
 
 
 def lab_claims(seeds: int) -> Iterable[Claim]:
-    """Return the claims of the emulated lab, and print its table."""
+    """Return the checks of the results in the emulated lab, and print the table of the results."""
     from budget_lab import evaluation_claims
 
     return evaluation_claims(seeds)
 
 
 def week_claims(args: argparse.Namespace) -> Iterator[Claim]:
-    """Yield the claims of the simulated week. Each run is a process, so that its memory is known."""
+    """Simulate a week under a power budget and yield the claims of the benchmark.
+
+    Each simulation runs in its own process, so that its memory use can be measured.
+    """
     for name in ("announced", "signal"):
         progress(f"week: {name} limits, {args.nodes} nodes, {args.days:g} days")
         command = [sys.executable, __file__, "--child", name]
@@ -118,7 +121,7 @@ def week_claims(args: argparse.Namespace) -> Iterator[Claim]:
 
 
 def week(nodes: int, days: float, *, announced: bool) -> dict[str, Any]:
-    """Simulate the week once and return its totals."""
+    """Simulate a week of random jobs under a power budget. Return the totals of the simulation."""
     kinds = node_kinds(nodes)
     budget = budget_curve(kinds, days)
     settings = ScheduleSettings(
@@ -156,7 +159,7 @@ def week(nodes: int, days: float, *, announced: bool) -> dict[str, Any]:
 
 
 class CycleTimes:
-    """Context in which the time of each control cycle of the simulator is measured."""
+    """Context manager that measures the duration of each control cycle of simulated power budgets."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -177,7 +180,7 @@ class CycleTimes:
 def cycle_claims(nodes: int) -> Iterator[Claim]:
     """Measure decisions of the controller with one job on each node.
 
-    Yield the claim that one decision takes less processor time than its target.
+    Yield the claim (comparison with a target) that one decision takes less processor time than its target.
     """
     engine, polls = busy_engine(nodes)
     now_s, decide_s, wall_s, poll_s = 0.0, [], [], []
@@ -259,10 +262,10 @@ def busy_engine(nodes: int) -> tuple[BudgetEngine, list[NodePoll]]:
 
 @dataclass(frozen=True, slots=True)
 class UnitPower:
-    """Power range of one unit.
+    """Power range of one unit: a node that jobs hold as a whole, or one GPU with its part of a node.
 
-    The values are the lowest power limit, and the power of the unit under the least demanding and
-    under the most demanding job.
+    The values are the lowest power limit, and the power of the unit under the least demanding and under the
+    most demanding job.
     """
 
     min_watts: float
@@ -274,7 +277,11 @@ CPU_UNIT, GPU_UNIT = UnitPower(300.0, 420.0, 700.0), UnitPower(200.0, 350.0, 700
 
 
 def node_kinds(nodes: int) -> list[NodeKind]:
-    """Return 80 % nodes with two processors, which jobs hold as a whole, and 20 % nodes with four GPUs."""
+    """Return the kinds of nodes of the benchmark's cluster.
+
+    80 % of the nodes have two processors; jobs hold such a node as a whole. 20 % of the nodes have four
+    GPUs.
+    """
     gpu_nodes = max(1, nodes // 5)
     return [
         NodeKind("cpu", nodes - gpu_nodes, 1, 250.0, 150.0, unit_min_watts=CPU_UNIT.min_watts),
@@ -292,7 +299,7 @@ def max_watts(kinds: list[NodeKind]) -> float:
 
 
 def budget_curve(kinds: list[NodeKind], days: float) -> StepFunction:
-    """Return the budget over the days."""
+    """Return the power budget of a simulated week as a function of time, equal on all days."""
     whole = range(int(np.ceil(days)))
     times = [day * DAY_S + hour * 3600.0 for day in whole for hour, _ in CURVE]
     return StepFunction(times, [share * max_watts(kinds) for _ in whole for _, share in CURVE])
@@ -326,7 +333,7 @@ def random_jobs(kinds: list[NodeKind], days: float) -> Workload:
 
 
 def excess(outcome: SimulationResult, budget: StepFunction) -> np.ndarray:
-    """Return the lengths in seconds of all intervals in which the power exceeded the budget."""
+    """Return the length in seconds of each interval in which the power exceeded the budget."""
     times, watts = outcome.power
     edges = np.union1d(times, budget.times_s[budget.times_s < times[-1]])
     power = watts[np.searchsorted(times, edges[:-1], "right") - 1]

@@ -29,7 +29,10 @@ class NodeRange:
 
 
 def fixed_watts(profile: NodeProfile) -> float:
-    """Return the power of all parts without a limit at full load, without the losses of the supply."""
+    """Return the power at full load of the parts of an emulated node that have no power limit.
+
+    The losses of the power supply are left out.
+    """
     memory, cpu = profile.memory, profile.cpu
     dram = memory.idle_watts + memory.joules_per_byte * cpu.package_bytes_per_s
     return profile.other.base_watts + cpu.packages * dram
@@ -47,7 +50,7 @@ def min_package_watts(profile: NodeProfile) -> float:
 
 
 def node_range(profile: NodeProfile) -> NodeRange:
-    """Return the range of a node's power."""
+    """Return the lowest and the highest power to which a node can be limited."""
     packages, gpu = profile.cpu.packages, profile.gpu
     low = packages * min_package_watts(profile)
     high = packages * profile.cpu.tdp_watts
@@ -90,13 +93,15 @@ def set_cap(state: NodeModel, cap_watts: float) -> None:
 
 
 class EqualCaps:
-    """Static caps: each node gets the same share of its power range, or the same watts.
+    """Baseline of a benchmark: fixed power caps that keep the limit of a cluster.
+
+    Each node gets the same fraction of its power range, or the same watts.
 
     Args:
         models: models of the nodes by name.
         limit_watts: limit of the cluster as a function of time.
-        same_watts: whether each node gets the same watts. A node whose maximum is lower then
-            cannot use all of its power.
+        same_watts: whether each node gets the same watts. A node with a lower maximum power then cannot use
+            all of its watts.
     """
 
     def __init__(
@@ -122,7 +127,7 @@ class EqualCaps:
         """Do nothing."""
 
     def tick(self, now_s: float) -> None:
-        """Change the caps when the limit changes, and one second before it falls."""
+        """Set new power caps when the limit rises, or one second before it falls."""
         limit = min(self._limit_watts(now_s), self._limit_watts(now_s + 1.0))
         if limit == self._limit:
             return
@@ -139,7 +144,10 @@ def write_caps(models: Mapping[str, RealtimeModel], caps: Mapping[str, float]) -
 
 
 def equal_caps(models: Mapping[str, RealtimeModel], limit_watts: float) -> dict[str, float]:
-    """Return caps whose sum is the limit: the same share of the range of each node above its minimum."""
+    """Return power caps for all nodes whose sum is the limit of the cluster.
+
+    Each cap is the minimum of the node plus the same fraction of the range of its power.
+    """
     ranges = {name: node_range(model.profile) for name, model in models.items()}
     low = sum(item.min_watts for item in ranges.values())
     high = sum(item.max_watts for item in ranges.values())
@@ -153,9 +161,9 @@ class CrayBalancer:
     - The balancer balances at once when the limit changes.
     - The balancer keeps room for the lowest caps of the nodes of recent jobs. Without the first
       two improvements, the plugin exceeds its limit.
-    - The balancer raises caps in the order of their bounds, so that nodes with little room leave
-      unused power to other nodes. The plugin raises caps in the order of the nodes. Power that the
-      last nodes cannot use then stays unused.
+    - The balancer first raises the caps of nodes with little room to rise. These nodes then leave
+      unused power to other nodes. The plugin raises caps in the order of the nodes. Power that the last
+      nodes cannot use then stays unused.
 
     Attributes:
         caps: cap of each node; empty before the first tick.
@@ -177,20 +185,26 @@ class CrayBalancer:
         self._limit = float("nan")
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return true: the plugin has no admission."""
+        """Return whether a job may start: always true, because this plugin does not delay jobs."""
         return True
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Mark the nodes as nodes of a recent job."""
+        """Record the start time of the job on its nodes.
+
+        The balancer treats the nodes of recent jobs specially.
+        """
         for node in nodes:
             with self._models[node].now() as state:
                 self._new_job_s[node] = state.now_s
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Do nothing."""
+        """Do nothing: the algorithm does not react to the end of a job."""
 
     def tick(self, now_s: float) -> None:
-        """Balance the caps at the interval, and at once when the limit changes."""
+        """Redistribute the power caps among the nodes if this is due at time `now_s`.
+
+        It is due at a fixed interval, and at once when the limit of the cluster changes.
+        """
         limit = min(self._limit_watts(now_s), self._limit_watts(now_s + 1.0))
         if now_s >= self._due_s or limit != self._limit:
             self._limit = limit
@@ -199,7 +213,7 @@ class CrayBalancer:
             write_caps(self._models, self.caps)
 
     def _current_watts(self) -> dict[str, float]:
-        """Return the mean power of each node since the last call; 0 W before there is one."""
+        """Return the mean power of each node since the last call. The first call returns 0 W."""
         current = {}
         for name, model in self._models.items():
             with model.now() as state:
@@ -210,7 +224,10 @@ class CrayBalancer:
         return current
 
     def _balance(self, now_s: float, limit_watts: float) -> dict[str, float]:
-        """Return new caps. The numbers of the steps are those of the plugin."""
+        """Return new power caps of all nodes, computed by one step of the algorithm.
+
+        The numbers of the steps in the code are those of the plugin whose algorithm is reproduced.
+        """
         current, old, caps = self._current_watts(), self.caps, {}
         raised = []
         for name, item in self._ranges.items():
@@ -234,7 +251,7 @@ class CrayBalancer:
         return caps
 
     def _raise(self, raised: list[str], caps: dict[str, float], limit_watts: float, now_s: float) -> None:
-        """Divide the remaining power evenly among the nodes that need more power (step 5)."""
+        """Divide the remaining power evenly among the nodes that need more (step 5 of the algorithm)."""
         left = limit_watts - sum(caps.values())
         # A node whose cap is bounded leaves its rest to the others: nodes with the least room come first.
         bounds = {name: self._bound(name, now_s) for name in raised}
@@ -244,7 +261,7 @@ class CrayBalancer:
             left -= caps[name]
 
     def _bound(self, name: str, now_s: float) -> float:
-        """Return the maximum new cap of a node that needs more."""
+        """Return the highest new power cap that a node which needs more power may get."""
         item, cap = self._ranges[name], self.caps.get(name)
         if cap is None or now_s - self._new_job_s[name] <= self.RECENT_JOB_S:
             return item.max_watts
@@ -252,10 +269,10 @@ class CrayBalancer:
 
 
 def is_feasible(cpu: NodeProfile, gpu: NodeProfile, share: float) -> bool:
-    """Return whether power caps can hold a limit with equal numbers of both kinds of nodes.
+    """Return whether all methods can keep the power limit on nodes with these two profiles.
 
-    The limit is `share` times the nameplate power. The baselines start every job. On hardware that
-    fails this check, they would exceed the limit.
+    The cluster has equal numbers of both kinds of nodes. The limit is `share` times the nameplate power. The
+    baselines start every job. On hardware that fails this check, they would exceed the limit.
     """
     low = sum(node_range(profile).min_watts for profile in (cpu, gpu))
     limit = share * sum(nameplate_watts(profile) for profile in (cpu, gpu))

@@ -1,9 +1,10 @@
-"""Bounds of what any distribution of a power budget can gain: no limit, and perfect knowledge.
+"""Upper bounds of what any distribution of a power budget can gain.
 
-`ClairvoyantCaps` knows the true speed and power of every program at every limit, and the current phase of
-programs with long phases. Once per second it maximises the sum of the speeds of all nodes with jobs. It
-writes limits at once and without error, and needs neither margins nor confirmations. Jobs start as under the
-baselines, so that only the distribution among running jobs is bounded, not the choice of the jobs to start.
+The bound `UnlimitedPower` has no limit at all. The bound `ClairvoyantCaps` has perfect knowledge: the true
+speed and power of every program at every limit, and the current phase of programs with long phases. Once per
+second it maximises the sum of the speeds of all nodes with jobs. It writes limits at once and without error,
+and needs neither margins nor confirmations. Jobs start as under the baselines. Therefore, only the
+distribution among running jobs is bounded, not the choice of the jobs to start.
 """
 
 from __future__ import annotations
@@ -32,25 +33,28 @@ _GPU_LIMITS = 19
 
 
 class UnlimitedPower:
-    """No limit at all, an upper bound of the throughput."""
+    """Power management without any limit.
+
+    Its throughput is an upper bound for all methods that keep a power budget.
+    """
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return true."""
+        """Return True: without a power limit, every job may start."""
         return True
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Do nothing."""
+        """Do nothing at the start of a job, because there is no power limit."""
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Do nothing."""
+        """Do nothing when a job ends, because the power is unlimited."""
 
     def tick(self, now_s: float) -> None:
-        """Do nothing."""
+        """Do nothing, because unlimited power needs no control."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSetting:
-    """Power limits of the devices of a node that runs a program, with the resulting speed and power.
+    """Power limits of the devices of a node, and the speed and power of a program under them.
 
     Attributes:
         speed: speed divided by the speed without limits.
@@ -64,7 +68,10 @@ class NodeSetting:
     gpu_watts: float | None
 
     def towards(self, other: NodeSetting, part: float) -> NodeSetting:
-        """Return the linear interpolation between this setting and another, at the fraction `part`."""
+        """Return a setting between this setting and another one, by linear interpolation.
+
+        `part` is the position: 0 means this setting, 1 the other one.
+        """
         gpu = None
         if self.gpu_watts is not None and other.gpu_watts is not None:
             gpu = self.gpu_watts + part * (other.gpu_watts - self.gpu_watts)
@@ -74,7 +81,9 @@ class NodeSetting:
 
 
 class ClairvoyantCaps:
-    """Limits with the greatest sum of speeds under perfect knowledge.
+    """Upper bound for methods that keep a budget: the limits that give the greatest sum of speeds.
+
+    The limits are chosen with perfect knowledge of the nodes and jobs.
 
     Args:
         models: models of the nodes by name.
@@ -91,16 +100,16 @@ class ClairvoyantCaps:
         self._settings: dict[tuple[str, str, tuple[KernelPhase, ...]], list[NodeSetting]] = {}
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return true."""
+        """Return True, because this reference method admits every job."""
         return True
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Distribute the power again at the next tick."""
+        """Note the start of a job on its nodes. The power is distributed again at the next tick."""
         self._jobs[job.job_id] = job, tuple(nodes)
         self._due_s = float("-inf")
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Distribute the power again at the next tick."""
+        """Record the end of a job; the power is distributed again at the next tick."""
         del self._jobs[job.job_id]
         self._due_s = float("-inf")
 
@@ -127,7 +136,10 @@ class ClairvoyantCaps:
         return self._settings[key]
 
     def _phases(self, job: ClusterJob, name: str) -> tuple[KernelPhase, ...]:
-        """Return the current phase if the program has long phases, and all phases if it has short ones."""
+        """Return the phases of the job's program that determine its power now.
+
+        The result is the current phase if the program has long phases, and all phases if it has short ones.
+        """
         spec = workload_spec(job.program)
         if spec.looped or len(set(spec.phases)) == 1:
             return spec.phases
@@ -142,7 +154,10 @@ class ClairvoyantCaps:
 
 
 def efficient_settings(truth: SteadyState, phases: Sequence[KernelPhase]) -> list[NodeSetting]:
-    """Return the settings on the concave envelope of speed over power, by ascending power."""
+    """Return the settings of a node that have the highest mean speed at their power, by power.
+
+    In a plot of speed over power, these settings form the concave envelope of all settings.
+    """
     counts = Counter(phases)
     full_s = sum(count * truth.phase(UNTUNED, phase).seconds for phase, count in counts.items())
     settings = []
@@ -176,7 +191,7 @@ def _slope(low: NodeSetting, high: NodeSetting) -> float:
 
 
 def best_settings(by_node: Mapping[str, Sequence[NodeSetting]], watts: float) -> dict[str, NodeSetting]:
-    """Return the settings with the greatest sum of speeds whose power is at most `watts`.
+    """Return the power setting of each node that maximises the sum of speeds within a power limit.
 
     Each node has at least its first setting, even if the sum is then above the limit.
 

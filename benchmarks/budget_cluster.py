@@ -1,4 +1,4 @@
-"""Nodes and budget of the lab of `budget_lab.py`."""
+"""Emulated nodes and power budget that the benchmark `budget_lab.py` uses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lab_agents(
 
 
 def agent(folder: Path, name: str, profile: str, clock: ModelClock) -> VirtualNode:
-    """Return a node with an agent."""
+    """Return a virtual node with an agent that enforces power budgets."""
     own = folder / name
     own.mkdir()
     return VirtualNode(
@@ -50,7 +50,7 @@ def agent(folder: Path, name: str, profile: str, clock: ModelClock) -> VirtualNo
 
 
 def budget_of(profiles: dict[str, NodeProfile], start_s: float) -> Callable[[float], float]:
-    """Return the budget in watts as a function of the model time."""
+    """Return the power budget as a function: time of the model in seconds to watts."""
     total = sum(count * nameplate_watts(profiles[partition]) for partition, count in NODES.items())
 
     def limit_watts(now_s: float) -> float:

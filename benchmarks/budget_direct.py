@@ -23,14 +23,14 @@ _MIN_WINDOW_S = 0.4
 
 @dataclass(slots=True)
 class DirectDevice:
-    """A package or GPU.
+    """A package or GPU whose power a budget limits.
 
     Attributes:
         kind: product name.
-        component: name in the model.
-        min_watts, max_watts: range of its power limit.
-        limit_watts: current limit.
-        ceiling_watts: ceiling; None without one.
+        component: name of the device in the model of the node.
+        min_watts, max_watts: range of the device's power limit.
+        limit_watts: current power limit.
+        ceiling_watts: upper bound that the budget sets for the power limit; None if it sets no upper bound.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class DirectNode(BareNode):
         self._counters, self._counted_s = counters, self._clock.now_s
 
     def poll_budget(self) -> NodePoll:
-        """Return the state of the node for the controller."""
+        """Take a sample and return the report of the node to the controller."""
         self.sample()
         self.wants_poll = False
         devices = tuple(
@@ -109,13 +109,20 @@ class DirectNode(BareNode):
         return NodePoll(self._name, "boot", number, devices, self._watts.get("node"), None, jobs)
 
     def apply(self, decision: NodeDecision, sent_s: float | None = None) -> None:
-        """Set the ceilings of a decision."""
+        """Set the ceilings that a decision contains.
+
+        A ceiling is the upper bound of a device's power limit.
+        """
         self._decision, self.poll_s = decision, decision.poll_s
         for name, watts in decision.limits_watts.items():
             self._set_ceiling(name, self._devices[name].max_watts if watts is None else watts)
 
     def begin(self, job_id: int) -> None:
-        """Raise ceilings to the power limits that apply when a job starts."""
+        """Start a job on the node.
+
+        Ceilings (upper bounds of device power) are raised to the power limits of the controller's decision
+        for starting jobs.
+        """
         self._job_ids, self.wants_poll = (*self._job_ids, job_id), True
         for name, watts in self._decision.start_watts.items() if self._decision is not None else ():
             ceiling = self._devices[name].ceiling_watts
@@ -123,7 +130,10 @@ class DirectNode(BareNode):
                 self._set_ceiling(name, watts)
 
     def end(self, job_id: int) -> None:
-        """Lower the ceilings to the minimum, unless they are at the maximum."""
+        """End a job on the node.
+
+        After the last job, each ceiling of a power limit falls to the minimum, unless it is at the maximum.
+        """
         self._job_ids, self.wants_poll = tuple(one for one in self._job_ids if one != job_id), True
         for name, device in self._devices.items() if not self._job_ids else ():
             if device.ceiling_watts is not None and device.ceiling_watts < device.max_watts:
@@ -144,7 +154,7 @@ class DirectNode(BareNode):
 
 
 def _devices(profile: NodeProfile) -> dict[str, DirectDevice]:
-    """Return the packages and GPUs by name."""
+    """Return the CPU packages and GPUs of an emulated node as devices of a budget, by name."""
     cpu, gpu = profile.cpu, profile.gpu
     top = cpu.tdp_watts
     devices = {

@@ -112,15 +112,15 @@ EVALUATION_SEED = 100
 
 @dataclass(frozen=True)
 class LabOptions:
-    """Options of a run.
+    """Options of a run of the benchmark of power budgets.
 
     Attributes:
         load: arriving work per node-second.
         blind: run without a history of the programs.
         admission: start only jobs that fit in the budget, as with Slurm licenses.
         direct: use agents without emulated files.
-        policy: scheduling policy of the arm `suite`.
-        bound_s: bound on waiting of the arm `suite`, in seconds.
+        policy: scheduling policy of the compared method `suite`.
+        bound_s: maximum waiting time of jobs under the method `suite`, in seconds.
     """
 
     load: float = 1.5
@@ -132,7 +132,7 @@ class LabOptions:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> LabOptions:
-        """Return the options of a command line."""
+        """Return the options of the budget lab that the command line selects."""
         own = arguments
         return cls(own.load, own.blind, own.admission, own.policy, own.bound, own.direct)
 
@@ -182,14 +182,17 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def evaluation_claims(seeds: int) -> Iterable[Claim]:
-    """Run the evaluation with a number of seeds, print its table and return its claims."""
+    """Run the evaluation of the budget lab with some seeds, print its table and return its claims."""
     results = evaluate(option_parser().parse_args(["--seeds", str(seeds)]))
     print(table(results))
     return lab_claims(results)
 
 
 def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
-    """Return the results of all seeds and methods; runs in the file of results are not repeated."""
+    """Run the benchmark with each seed and each method, and return all results.
+
+    Results that the results file already contains are taken from this file.
+    """
     file = arguments.results
     lines = file.read_text().splitlines() if file and file.exists() else []
     results = [LabResult(**json.loads(line)) for line in lines]
@@ -209,10 +212,10 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
 
 
 def judge(seed: int, method: str, options: LabOptions) -> LabResult:
-    """Run one method with one seed and return its result.
+    """Run one control method with one random seed, and return its result.
 
-    A method whose name ends with `KEPT` gets a lower limit until the power stays within the limit of the
-    budget, or until a lower limit no longer helps.
+    A method whose name ends with `KEPT` is run again with a lower limit, as long as the power exceeds the
+    limit of the budget and a lower limit helps.
     """
     result = judge_once(seed, method, options, 1.0)
     above_s = math.inf
@@ -223,7 +226,7 @@ def judge(seed: int, method: str, options: LabOptions) -> LabResult:
 
 
 def judge_once(seed: int, method: str, options: LabOptions, limit_factor: float) -> LabResult:
-    """Run one method with one seed, and return the result.
+    """Simulate one method of power limiting with one random seed, and return its result.
 
     The power limits are multiplied by `limit_factor`.
     """
@@ -257,9 +260,9 @@ def judge_once(seed: int, method: str, options: LabOptions, limit_factor: float)
 def run_lab(
     seed: int, method: str, options: LabOptions, seconds: float = SECONDS, limit_factor: float = 1.0
 ) -> tuple[ClusterRun, list[float]]:
-    """Run one method with one seed.
+    """Run one power management method with one seed in the simulated lab.
 
-    Return the result of the run, and the power limit that belongs to each sample of the power.
+    Return the result of the run, and the power limit at the time of each sample of the power.
     """
     logging.disable(logging.WARNING)
     names = dict(zip(NODES, draw_profiles(seed, lambda cpu, gpu: is_feasible(cpu, gpu, 0.45)), strict=True))
@@ -299,7 +302,7 @@ def run_lab(
 def bare_manager(
     method: str, models: dict[str, RealtimeModel], limit_watts: Callable[[float], float]
 ) -> PowerManager:
-    """Return the manager of a method that needs no agents."""
+    """Return the power manager for a power-limiting method that needs no senergyd on the nodes."""
     if method == "unlimited":
         return UnlimitedPower()
     if method == "clairvoyant":

@@ -1,4 +1,7 @@
-"""Results of the budget lab: table, ratios of methods, and claims."""
+"""Results of the budget benchmark in the lab.
+
+The module computes a table, the ratios between methods, and the claims about the results.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,24 @@ ALLOWED_S = 5.0
 
 @dataclass(frozen=True)
 class LabResult:
-    """Result of one method with one seed.
+    """Result of one run in the lab, with one control method and one random seed.
 
     Attributes:
-        seed, method: the run.
+        seed, method: seed and control method of the run.
         throughput: work per second.
         edp: energy times time per unit of work squared.
         kilojoules: energy of the cluster.
         ended: number of ended jobs.
         killed: number of jobs that ran longer than their time limit.
-        above_s: seconds above the limit in the first `ALLOWED_S` seconds after each step of the
-            limit.
-        otherwise_s: seconds above the limit at all other times.
-        max_share: highest power divided by the limit at these other times.
+        above_s: seconds with power above the limit during the first `ALLOWED_S` seconds after each step of
+            the limit.
+        otherwise_s: seconds with power above the limit at all other times.
+        max_share: highest power divided by the limit, at the times that `otherwise_s` covers.
         used_share: mean power divided by the mean limit.
-        mean_wait_s, max_wait_s: seconds from submission to start. For jobs that still wait,
-            seconds from submission to the end of the run.
-        user_wait_ratio: mean wait of the user who waits longest, divided by the mean wait of the
-            user who waits least.
+        mean_wait_s, max_wait_s: seconds from submission to start. For a job that still waits, seconds from
+            its submission to the end of the run.
+        user_wait_ratio: mean wait of the user who waits longest, divided by the mean wait of the user who
+            waits least.
         limit_factor: limit that the method kept, divided by the limit of the budget.
     """
 
@@ -80,7 +83,10 @@ def ratio(
 
 
 def table(results: Sequence[LabResult]) -> str:
-    """Return the results as a Markdown table, one row per seed and method."""
+    """Return the benchmark's results as a Markdown table.
+
+    There is one row for each pair of a seed and a method.
+    """
     rows = [
         "| seed | method | work per s | EDP | energy | jobs ended | over time limit | power used | "
         "highest power | above after a step | above otherwise | mean wait | longest wait | users | "
@@ -113,9 +119,10 @@ def _edp(result: LabResult) -> float:
 
 
 def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
-    """Return the claims about the limit, the jobs, throughput and energy-delay product.
+    """Return the claims (tested statements) about results of the budget benchmark in the lab.
 
-    The result is empty if there are no results of the methods `budget` and `suite`.
+    The claims concern the power limit, killed jobs, throughput and energy-delay product. The result is empty
+    if there are no results of the methods `budget` and `suite`.
     """
     own = [item for item in results if item.method in ("budget", "suite")]
     if not own:

@@ -1,12 +1,12 @@
-"""A power budget on a lab of 8 emulated nodes with real Slurm daemons, while jobs arrive for 30 minutes.
+"""Benchmark of a power budget on a lab of 8 emulated nodes with real Slurm daemons.
 
-The lab has four nodes with CPUs only and four with eight GPUs each. The budget is 60 % of the sum of the
-thermal design powers for a third of the time, then 45 %, then 80 %, as a calendar file. Jobs start within
-Slurm licenses. The emulator's true
-power of all nodes is read ten times per second. Jobs are kernels of the lab, submitted with sbatch.
+Jobs arrive for 30 minutes. The lab has four nodes with CPUs only and four with eight GPUs each. The budget
+is a calendar file. It is 60 % of the sum of the thermal design powers for the first third of the time, then
+45 %, then 80 %. Jobs start within Slurm licenses. The emulator's true power of all nodes is read ten times
+per second. Jobs are kernels of the lab, submitted with sbatch.
 
-Prints the seconds above the limit and the jobs by state, and `CLAIM` lines. The files of the run stay in
---out: power.csv (seconds, watts, limit) and jobs.json. Needs root.
+The program prints the seconds above the limit and the jobs by state, and `CLAIM` lines. The files of the run
+stay in --out: power.csv (seconds, watts, limit) and jobs.json. It needs root.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> int:
 
 @functools.cache
 def total_watts() -> float:
-    """Return the sum of the thermal design powers."""
+    """Return the sum of the thermal design powers of the benchmark's nodes in watts."""
     return sum(nameplate_watts(load_profile(name)) for name in PROFILES)
 
 
@@ -96,7 +96,10 @@ def true_watts(lab: Lab) -> float:
 
 
 def run(lab: Lab, arguments: argparse.Namespace) -> int:
-    """Run the jobs under the budget, write the files and publish the claims."""
+    """Run the jobs of the benchmark under the budget, write the result files and publish the claims.
+
+    The claims compare the results with targets.
+    """
     seconds = 60.0 * arguments.minutes
     time.sleep(20.0)  # senergyd learns the idle power of the nodes
     begin_s = float(int(time.time()) + 10)
@@ -117,7 +120,10 @@ def run(lab: Lab, arguments: argparse.Namespace) -> int:
 
 
 def claims(rows: list[tuple[float, float, float]], seconds: float, counts: Counter[str]) -> list[Any]:
-    """Return the claims (checks of targets) about time above the limit and number of killed jobs."""
+    """Return the claims (measured values compared with targets) of this benchmark.
+
+    The claims are about the time in which the power exceeds the budget, and about killed jobs.
+    """
     after, otherwise, worst = 0.0, 0.0, 0.0
     for (before, *_), (at, watts, limit) in itertools.pairwise(rows):
         if watts <= limit:

@@ -1,7 +1,8 @@
-"""Random simulations with a budget, node-off, failures and preemption: is the power ever above the budget?
+"""Check in random simulations that the power never exceeds the budget.
 
-Every run is drawn from its seed, which is printed if the run breaks a promise of docs/simulator.md. `--seed N
---runs 1` repeats it.
+The simulations have a budget, nodes that are switched off, node failures and preemption. Every run is drawn
+from its seed. If a run breaks a guarantee of docs/simulator.md, its seed is printed. `--seed N --runs 1`
+repeats the run with seed N.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HORIZON_S = 1500.0
 
 @dataclass(frozen=True, slots=True)
 class BudgetRun:
-    """One random simulation: its jobs, nodes, policy and settings."""
+    """A random simulation that tests power budgets: its jobs, nodes, scheduling policy and settings."""
 
     jobs: Workload
     kinds: tuple[NodeKind, ...]
@@ -89,7 +90,11 @@ def all_claims(args: argparse.Namespace) -> Iterator[Claim]:
 
 
 def judged(seed: int) -> tuple[str, list[str]]:
-    """Simulate the run of a seed. Return the guarantee that applies to the run, and the faults found."""
+    """Simulate a random run of a power budget, and check the result.
+
+    The function returns the guarantee that applies to the run, and the faults that were found. The seed
+    determines the run.
+    """
     run = drawn(seed)
     try:
         outcome = simulate(run.jobs, run.kinds, policy(run.policy), run.settings)
@@ -99,7 +104,10 @@ def judged(seed: int) -> tuple[str, list[str]]:
 
 
 def promise(run: BudgetRun) -> str:
-    """Return the guarantee of docs/simulator.md about the budget that applies to a run, as text."""
+    """Return the guarantee about the power budget that applies to a simulated run, as text.
+
+    The guarantees are those of docs/simulator.md.
+    """
     rules = run.settings.budget_rules
     known = "announced" if rules.announced else "not announced"
     if not (rules.interrupts or floors_hold(run)):
@@ -117,7 +125,7 @@ def promise(run: BudgetRun) -> str:
 def floors_hold(run: BudgetRun) -> bool:
     """Return whether every job is killed at its time limit.
 
-    In this case, checking the power floors when a job starts is sufficient.
+    If so, it is sufficient to check the power floors (lowest power limits) when a job starts.
     """
     return run.settings.kill_at_limit and not np.any(np.isnan(run.jobs.time_limit_s))
 
@@ -145,12 +153,12 @@ def faults(run: BudgetRun, outcome: SimulationResult) -> list[str]:
 
 
 def seconds_above(run: BudgetRun, outcome: SimulationResult, *, control_period: bool) -> float:
-    """Return the seconds above the budget.
+    """Return for how many seconds the simulated power exceeded the budget.
 
     Args:
-        run: the run.
-        outcome: its result.
-        control_period: leave out the control period after each fall of the budget.
+        run: settings of the simulated run.
+        outcome: result of the simulation.
+        control_period: whether to leave out the first control period after each fall of the budget.
     """
     times, watts = outcome.power
     budget, period_s = run.budget, run.settings.budget_rules.period_s
@@ -208,7 +216,10 @@ def one_of(random: np.random.Generator, *values: Any) -> Any:
 
 
 def drawn_kind(random: np.random.Generator, name: str) -> NodeKind:
-    """Return nodes whose boot and shutdown draw less or more than idle nodes."""
+    """Return a random kind of nodes for the benchmark.
+
+    Booting and shutting down may take less or more power than an idle node.
+    """
     units, idle_watts = int(random.integers(1, 4)), one_of(random, 10.0, 30.0, 60.0)
     unit_idle_watts = one_of(random, 0.0, 0.5, 1.0) * idle_watts / units
     return NodeKind(
@@ -229,9 +240,10 @@ def drawn_kind(random: np.random.Generator, name: str) -> NodeKind:
 
 
 def drawn_jobs(random: np.random.Generator, kinds: Sequence[NodeKind]) -> Workload:
-    """Return up to 12 random jobs, each with up to 4 shapes.
+    """Return a workload of 1 to 12 random jobs, each with 1 to 4 shapes.
 
-    Some jobs draw less power than idle units. Some jobs run longer than their time limits.
+    A shape is a set of resources on which the job may run. Some jobs draw less power than idle units. Some
+    jobs run longer than their time limits.
     """
     count = int(random.integers(1, 13))
     counts = random.integers(1, 5, count)
@@ -256,7 +268,10 @@ def drawn_jobs(random: np.random.Generator, kinds: Sequence[NodeKind]) -> Worklo
 
 
 def drawn_shapes(random: np.random.Generator, kinds: Sequence[NodeKind], count: int) -> dict[str, Any]:
-    """Return the shapes of one job: different sizes, or one size under different power caps."""
+    """Return random shapes (possible sets of resources) of one job.
+
+    The shapes either have different sizes, or the same size but different power caps.
+    """
     hardware = random.integers(0, len(kinds), count)
     units = random.integers(1, 6, count)
     time_s = random.uniform(1.0, 90.0, count)
@@ -275,7 +290,10 @@ def drawn_shapes(random: np.random.Generator, kinds: Sequence[NodeKind], count: 
 
 
 def drawn_budget(random: np.random.Generator, idle_watts: float) -> StepFunction:
-    """Return a budget of up to six steps; one in five falls below the power of idle nodes."""
+    """Return a random power budget with up to six steps.
+
+    In one of five cases, the budget falls below the power of idle nodes.
+    """
     count = int(random.integers(1, 7))
     times = np.concatenate([[0.0], np.sort(random.choice(np.arange(1, 400), count - 1, replace=False))])
     watts = idle_watts + random.choice([0.0, 10.0, 80.0, 300.0, 800.0], count)
@@ -296,7 +314,10 @@ def drawn_rules(random: np.random.Generator) -> BudgetRules:
 
 
 def changed(run: BudgetRun, **settings: Any) -> BudgetRun:
-    """Return a copy of a run with other settings, to find the settings that cause a fault."""
+    """Return a copy of a test run with some settings changed.
+
+    The benchmark uses such copies to find the settings that cause a fault.
+    """
     return dataclasses.replace(run, settings=dataclasses.replace(run.settings, **settings))
 
 

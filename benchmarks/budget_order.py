@@ -1,4 +1,7 @@
-"""Order in which the waiting jobs of the lab start, by the product's scheduling policies, and their waits."""
+"""Order in which the lab's waiting jobs start, according to a scheduling policy of the product.
+
+The module also computes the waits of the jobs.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from slurm_energy_lab.virtual_cluster.workload import USERS, ClusterJob
 def priority_order(
     profiles: Mapping[str, NodeProfile], history: ProgramHistory, policy_name: str, bound_s: float
 ) -> QueueOrder:
-    """Return the order of the product's scheduling policy, with power predicted from earlier runs.
+    """Return a function that orders a queue by a scheduling policy of slurm-energy.
 
-    The run time of a job is predicted as its time limit, because the jobs of a program differ in length.
+    The policy uses power that is predicted from earlier runs of the program. The time limit of a job serves
+    as its predicted run time, because the jobs of a program differ in length.
 
     Args:
         profiles: hardware by partition.
@@ -58,7 +62,7 @@ def waits_of(waits_s: Mapping[int, float]) -> tuple[float, float, float]:
     """Return mean and maximum wait, and the largest mean wait of a user divided by the smallest.
 
     Args:
-        waits_s: waits by job id; job ids modulo the number of users are the users.
+        waits_s: waits by job id. The user of a job is its id modulo the number of users.
     """
     by_user: dict[int, list[float]] = {}
     for job_id, wait_s in waits_s.items():

@@ -1,17 +1,20 @@
 """Accuracy of the conversion of a run to another power cap, on the measured power-limit study.
 
-For each network, batch and optimizer of the study (A40, Quadro RTX 6000), time and watts are
-predicted from one measured row. The row of the highest limit predicts all lower limits. The
-row of the lowest limit predicts all higher limits. There are three kinds of prediction.
-`unchanged` assumes that the cap changes neither time nor watts. `shipped` uses the constants
-in `slurm_energy.oracle.history.cap_response`, which were chosen on both GPUs, so its errors
-are in-sample. `fitted to the other GPU` uses constants that the same search chose on the other
-GPU, so its errors are held-out. The error of time is the mean absolute logarithm of predicted
-over measured time. The error of watts is the mean absolute relative error. `--data DIR` is the
-folder with summary_power_*.csv.
+For each network, batch and optimizer of the study (A40, Quadro RTX 6000), time and watts are predicted from
+one measured row. The row of the highest limit predicts all lower limits. The row of the lowest limit
+predicts all higher limits. There are three kinds of prediction:
 
-Prints `CLAIM cap_response_time_*`: the held-out error of time divided by the error of
-`unchanged`, and `CLAIM cap_response_watts_*`: the same ratio for watts.
+- `unchanged` assumes that the cap changes neither time nor watts.
+- `shipped` uses the constants in `slurm_energy.oracle.history.cap_response`. They were
+  chosen on both GPUs, so the test data are not independent (in-sample).
+- `fitted to the other GPU` uses constants that the same search chose on the other GPU. Here
+  the test data are independent (held-out).
+
+The error of time is the mean absolute logarithm of predicted over measured time. The error of watts is the
+mean absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
+
+Prints `CLAIM cap_response_time_*`: the held-out error of time divided by the error of `unchanged`, and
+`CLAIM cap_response_watts_*`: the same ratio for watts.
 """
 
 from __future__ import annotations
@@ -41,15 +44,16 @@ GRID = tuple(
 
 
 class Pair(NamedTuple):
-    """A measured row, and a row of the same configuration that is predicted for another cap.
+    """Measured watts and times of one program configuration under two power caps.
+
+    The second row is compared with its prediction from the first row.
 
     Attributes:
         watts: measured watts of the first row.
         before: cap of the first row.
-        after: cap of the row to predict.
-        time_ratio: measured time of the row to predict, divided by the measured time of the first
-            row.
-        measured_watts: measured watts of the row to predict.
+        after: cap of the second row, which is predicted.
+        time_ratio: measured time of the second row, divided by the measured time of the first row.
+        measured_watts: measured watts of the second row.
     """
 
     watts: float
@@ -91,7 +95,16 @@ def main() -> int:
 
 
 def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:
-    """Return the rows of one GPU, each with the row from which it is predicted."""
+    """Return pairs of measurements of one GPU: one to predict from, and one to predict.
+
+    For each program, all measurements are predicted from the measurement at the highest or at the lowest
+    power limit.
+
+    Args:
+        folder: folder of the measurements.
+        gpu: name of the GPU.
+        from_highest: whether the highest limit is the one to predict from; otherwise the lowest.
+    """
     groups: dict[tuple[str, ...], dict[float, tuple[float, float]]] = defaultdict(dict)
     with (folder / f"summary_power_{gpu}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -108,7 +121,7 @@ def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:
 
 
 def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tuple[float, float]:
-    """Return the mean errors of time and watts."""
+    """Return the mean prediction error of the time and that of the power, as fractions."""
     predicted = [convert_part(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
     return (
         fmean(abs(math.log(one[1] / row.time_ratio)) for one, row in zip(predicted, rows, strict=True)),
@@ -117,7 +130,7 @@ def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tup
 
 
 def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
-    """Return the mean errors of time and watts if a cap is predicted to change nothing."""
+    """Return the mean errors of time and watts of the trivial prediction that a cap changes nothing."""
     return (
         fmean(abs(math.log(row.time_ratio)) for row in rows),
         fmean(abs(row.watts / row.measured_watts - 1) for row in rows),
@@ -125,7 +138,10 @@ def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
 
 
 def fit(rows: Sequence[Pair], tdp_watts: float) -> CapResponse:
-    """Return the constants of the grid with the minimum error of time."""
+    """Return the parameters of the model of power caps with the minimum error of time.
+
+    The parameters are chosen from the values in `GRID`.
+    """
     return min(GRID, key=lambda response: errors(rows, response, tdp_watts)[0])
 
 

@@ -1,4 +1,7 @@
-"""Claims of a benchmark (ratio, target, and whether it holds): construction, output and exit status."""
+"""Claims of a benchmark: construction, output and exit status.
+
+A claim is a measured ratio with a target, and states whether the target is reached.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ Claim = dict[str, Any]
 
 
 def claim(name: str, ratio: float, target: str, holds: bool) -> Claim:
-    """Return a claim; further values may be added to it."""
+    """Return a claim: the result of a benchmark compared with its target.
+
+    The caller may add further values to the claim.
+    """
     return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
 
 
@@ -21,14 +27,15 @@ def at_most(name: str, ratio: float, most: float) -> Claim:
 
 
 def at_least(name: str, ratio: float, least: float) -> Claim:
-    """Return the claim that a ratio reaches its target."""
+    """Return the claim of a benchmark that `ratio` is at least `least`."""
     return claim(name, ratio, f">={least:g}", ratio >= least)
 
 
 def publish(claims: Iterable[Claim], path: str | None) -> int:
-    """Print each claim as soon as it is available, and return the exit status: 1 if a claim fails.
+    """Print each claim (result with a target) of a benchmark as soon as it is available.
 
-    If `path` is given, write all claims to this file as JSON.
+    Return the exit status: 1 if a claim fails, else 0. If `path` is given, write all claims to this file as
+    JSON.
     """
     result = []
     for entry in claims:

@@ -1,15 +1,14 @@
-"""Choice among two real Slurm clusters in two price zones, compared with its simulation.
+"""Two real Slurm clusters with different electricity prices, compared with their simulation.
 
-Two clusters share one slurmdbd. Time passes 180 times as fast: an hour of prices lasts 20 s.
-Each cluster is the home of half of the jobs. All jobs are submitted three times at the login
-nodes of their homes, under three rules: to the home cluster, to the clusters in turn, and to
-the cluster that `senergy where --submit` chooses. Claims: the choices equal the choices of the
-simulation, the cost is not above the simulated cost, and the cost is lower than under the
-other two rules.
+The two clusters share one slurmdbd. Time passes 180 times as fast: an hour of prices lasts 20 s. Half of the
+jobs belong to each cluster, their home cluster. The benchmark submits all jobs three times at the login
+nodes of their home clusters. The first time, each job runs on its home cluster. The second time, the jobs go
+to the two clusters in turn. The third time, `senergy where --submit` chooses the cluster of each job.
+Claims: the choices equal the choices of the simulation, the cost is not above the simulated cost, and the
+cost is lower than in the first and the second time.
 
-Then slurmctld and senergyctld of the cheaper cluster are killed. Claims: the other cluster
-accepts jobs in bounded time, these jobs start, and the killed cluster is chosen again after
-its return.
+Then slurmctld and senergyctld of the cheaper cluster are killed. Claims: the other cluster accepts jobs in
+bounded time, these jobs start, and `senergy where` chooses the killed cluster again after its return.
 
 Needs root, munge and MariaDB.
 """
@@ -44,7 +43,7 @@ STATE_SAVE_S = 7.0
 
 
 class TwoZones:
-    """Two running clusters with prices.
+    """Two running Slurm clusters of the benchmark, with different electricity prices.
 
     Args:
         group: the clusters.
@@ -92,7 +91,7 @@ class TwoZones:
         path.rename(cluster.directory / "prices.csv")
 
     def begin(self) -> None:
-        """Let the prices begin now."""
+        """Write the electricity prices of both clusters so that they begin now."""
         self.origin_s = float(int(time.time()) + 3)
         for cluster in self.clusters.values():
             self._write_prices(cluster, self.origin_s)
@@ -111,7 +110,7 @@ class TwoZones:
         return done.returncode == 0 and not json.loads(done.stdout)["left_out"]
 
     def script(self, sleep_s: int) -> Path:
-        """Return a batch script that sleeps."""
+        """Return the path of a batch script that sleeps for `sleep_s` seconds."""
         path = self.group.directory / f"sleep{sleep_s}.sh"
         if not path.exists():
             path.write_text(f"#!/bin/sh\nsleep {sleep_s}\n")
@@ -163,7 +162,13 @@ class TwoZones:
         return sum(len(one.run("squeue", "-h", "-o", "%A").split()) for one in self.clusters.values())
 
     def run(self, jobs: Sequence[Any], rule: str) -> list[Json]:
-        """Submit the jobs at their times, wait for their end, and return cluster, times and cost of each."""
+        """Run all jobs under one rule for the choice of the cluster.
+
+        The jobs are submitted at their times, and the method waits for their end.
+
+        Returns:
+            For each job, its cluster, its start and end time, and its cost.
+        """
         from live.clusters import cost
 
         self.begin()
@@ -192,9 +197,9 @@ class TwoZones:
 
 
 def dead_controllers(zones: TwoZones) -> Json:
-    """Kill the daemons of one cluster, and return the results of the jobs submitted meanwhile.
+    """Kill the daemons of the cheaper cluster, and return where jobs then run.
 
-    The jobs are submitted at the login nodes of both clusters.
+    The jobs are submitted at the login nodes of both clusters while the daemons are dead.
     """
     from live.clusters import ZoneJob
 
@@ -251,7 +256,7 @@ def cheaper_first(zones: TwoZones) -> tuple[SlurmCluster, SlurmCluster]:
 
 
 def submissions(result: Mapping[str, Any]) -> list[Json]:
-    """Return all submissions after the kill as one list."""
+    """Return the job submissions that followed the kill of a controller, joined to one list."""
     rows: list[Json] = []
     for name, value in result.items():
         if name != "before" and isinstance(value, (list, dict)):
@@ -270,9 +275,9 @@ def number(text: str, key: str) -> float:
 
 
 def simulated_runs(jobs: Sequence[Any], live: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
-    """Return the simulation of each rule that chooses clusters.
+    """Simulate the benchmark with each rule that chooses a cluster for a job.
 
-    The entry `same choices` is a simulation in which jobs run on the clusters of the live run.
+    The entry `same choices` is a simulation in which the jobs run on the clusters of the live run.
     """
     from live.clusters import simulate
 
@@ -286,7 +291,7 @@ def simulated_runs(jobs: Sequence[Any], live: Mapping[str, Any], values: Mapping
 
 
 def evaluate(jobs: Sequence[Any], live: Mapping[str, Any], simulated: Mapping[str, Any]) -> list[Claim]:
-    """Return the claims about the choices, and print the table."""
+    """Print the table of the results, and return the checks of the targets for the chosen clusters."""
     print("| rule | jobs elsewhere | cost, live | cost, simulated | mean wait, live | simulated |")
     print("|---|---|---|---|---|---|")
     costs: dict[str, tuple[float, float]] = {}
@@ -326,12 +331,12 @@ def evaluate(jobs: Sequence[Any], live: Mapping[str, Any], simulated: Mapping[st
 
 
 def mean_wait(jobs: Sequence[Any], rows: Sequence[Json]) -> float:
-    """Return the mean time from the submission of the jobs to their start."""
+    """Return the mean waiting time of the jobs from submission to start, in seconds."""
     return statistics.mean(row["start_s"] - job.at_s for job, row in zip(jobs, rows, strict=True))
 
 
 def evaluate_kill(result: Mapping[str, Any]) -> list[Claim]:
-    """Return the claims about dead controllers, and print the table."""
+    """Print the results after the controllers of a cluster were killed, and return claims about them."""
     print("| state | cluster of the job | submission |\n|---|---|---|")
     for name, value in result.items():
         for one in value if isinstance(value, list) else [value] if isinstance(value, dict) else []:
@@ -357,7 +362,7 @@ def note(line: str) -> None:
 
 
 def main() -> int:
-    """Run the comparison and print its claims."""
+    """Run the benchmark on several clusters. Print its claims (results compared with targets)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50, help="number of jobs (default 50)")
     parser.add_argument("--hours", type=float, default=10.0, help="hours in which they arrive (default 10)")

@@ -1,19 +1,24 @@
-"""Slurm's plugin power/cray_aries (15.08 to 23.11) as a baseline for power budgets, as in its source.
+"""Slurm's plugin power/cray_aries (15.08 to 23.11), rewritten as a baseline for power budgets.
 
 Source: src/plugins/power/cray_aries/power_cray_aries.c, tag slurm-23-11-10-1, with the default
-PowerParameters. `rebalance` is `_rebalance_node_power`, in the same order, with the same unsigned 32-bit
-integers; `CrayPlugin` is `_power_agent`. Nodes are never down, and no job requests equal caps for its nodes.
+PowerParameters. `rebalance` reimplements the plugin's function `_rebalance_node_power` in the same order and
+with the same unsigned 32-bit integers. `CrayPlugin` reimplements `_power_agent`. The baseline assumes that
+nodes are never down and that no job requests equal caps for its nodes.
 
 The plugin has these properties, which the baseline keeps:
 
 - It acts only once per `balance_interval`. A new limit and a new job wait for the next round.
-- The nodes of a job that started in the last 300 s get an even share of what is left, whatever they draw.
-- It raises in the order of the nodes. Power that the last nodes cannot use stays unused.
-- It keeps no power free for the lowest caps of the nodes of recent jobs, and its subtraction
-  `cap_watts - alloc_power` may wrap around. Either lets the sum of the caps exceed the limit.
+- The nodes of a job that started in the last 300 s get an even share of the remaining power,
+  whatever power they draw.
+- It raises the caps of the nodes in the order of the nodes. Power that the last nodes cannot
+  use stays unused.
+- It keeps no power free for the lowest caps of the nodes of recent jobs. Therefore the sum of
+  the caps can exceed the limit.
+- Its subtraction `cap_watts - alloc_power` may wrap around. This, too, can let the sum of the
+  caps exceed the limit.
 
-In two points the baseline is better than the plugin on a Cray: caps are written without delay and without
-error, and all nodes report their energy counters in the same instant.
+The baseline has two advantages over the plugin on a Cray. Caps are written without delay and without error.
+All nodes report their energy counters in the same instant.
 """
 
 from __future__ import annotations
@@ -38,7 +43,9 @@ _UINT32 = 1 << 32
 
 @dataclass(slots=True)
 class PluginNode:
-    """A node in the plugin's `power_mgmt_data_t`.
+    """A node as Slurm's plugin power/cray_aries stores it (`power_mgmt_data_t`).
+
+    The plugin changes the power caps of all nodes in regular rounds.
 
     Attributes:
         min_watts, max_watts: range of the cap of the node.
@@ -84,10 +91,10 @@ def rebalance(nodes: Sequence[PluginNode], cap_watts: int, now_s: float) -> None
 
 
 def _first_cap(node: PluginNode, recent_s: float) -> int:
-    """Set the new cap of a node that needs no more power. Return the power to reserve for the node.
+    """Set the new cap of a node in the first step of a round, if the node needs no more power.
 
-    The new cap of all other nodes is set to 0. The result is the minimum power of the node if the
-    node needs more power, otherwise 0.
+    The new cap of all other nodes is set to 0. Return the power to reserve for the node. It is the minimum
+    power of the node if the node needs more power, otherwise 0.
     """
     node.new_cap_watts = 0
     if node.new_job_s >= recent_s or not node.cap_watts or not node.current_watts:
@@ -104,7 +111,7 @@ def _first_cap(node: PluginNode, recent_s: float) -> int:
 
 
 def _distribute(raised: Sequence[PluginNode], avail_watts: int, recent_s: float) -> None:
-    """Divide the remaining power among the nodes that need more, in their order."""
+    """Divide the remaining power among the nodes whose caps must rise, in the order of the nodes."""
     left = len(raised)
     even_watts = avail_watts // left if left else 0
     for node in raised:
@@ -119,9 +126,11 @@ def _distribute(raised: Sequence[PluginNode], avail_watts: int, recent_s: float)
 
 
 class CrayPlugin:
-    """The plugin on emulated nodes. An operator writes the limit into slurm.conf when it changes.
+    """Model of the Cray power management plugin, which caps the power of emulated nodes.
 
-    Before the first round, the plugin has run on the idle cluster until its caps no longer changed.
+    When the limit of the cluster changes, an operator writes the new limit into slurm.conf. The plugin sets
+    the caps of the nodes in rounds. Before the first round, the plugin has run on the idle cluster until its
+    caps no longer changed.
 
     Args:
         models: models of the nodes by name.
@@ -140,20 +149,20 @@ class CrayPlugin:
         self._due_s = self._round_s + _FIRST_ROUND_S
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return true: the plugin has no admission."""
+        """Return true for every job, because the plugin does not restrict the start of jobs."""
         return True
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Note the start of a job on its nodes."""
+        """Note that a new job started on its nodes, and when."""
         for name in nodes:
             with self._models[name].now() as state:
                 self.nodes[name].new_job_s = state.now_s
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Do nothing."""
+        """Do nothing, because this power plugin does not react to the end of a job."""
 
     def tick(self, now_s: float) -> None:
-        """Run a round when it is due."""
+        """Run a round of the balancing of power caps if one is due."""
         if now_s < self._due_s - 1e-6:
             return
         for name, node in self.nodes.items():

@@ -72,7 +72,10 @@ Run = dict[str, Any]
 
 
 def main() -> int:
-    """Complete the runs in the folder, then print claims and write the tables."""
+    """Complete the missing runs in the folder, then print the result tables and publish the results.
+
+    With `--page`, only write the tables of the stored runs into that page.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--quick", action="store_true", help="4 scales, 2 batches, 3 repetitions")
@@ -98,7 +101,10 @@ def main() -> int:
 
 
 def samples_of(height: int, width: int) -> int:
-    """Return the images per run, a multiple of 128; small images get more so that runs are long enough."""
+    """Return the number of images per run for one image size. It is a multiple of 128.
+
+    Runs with small images get more images, so that the runs are long enough.
+    """
     return 128 * max(1, min(16, round(PIXELS_PER_RUN / (128 * height * width))))
 
 
@@ -224,7 +230,10 @@ def _program(python: str, config: str, cores: int) -> Iterator[subprocess.Popen[
 
 
 def _measured(program: subprocess.Popen[str], run: Run) -> Run:
-    """Train once and return time, CPU time and energy; null: the training failed."""
+    """Train once. Return the elapsed time, the CPU time and the energy.
+
+    A value is None (null in JSON) if the training failed.
+    """
     assert program.stdin and program.stdout
     program.stdin.write(json.dumps(run) + "\n")
     program.stdin.flush()

@@ -1,4 +1,8 @@
-"""Which findings of DAHL the runs of dahl.py reproduce, and claims about the task-graph trainer."""
+"""Checks of the stored runs of dahl.py.
+
+The module states which findings of the DAHL paper the runs reproduce. It also checks the targets of the
+task-graph trainer.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ Finding = tuple[str, str, bool | None]
 
 
 def claims(runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield claims that the task-graph trainer gives PyTorch's results, and claims about its speed.
+    """Yield the checks of the benchmark's targets for the task-graph trainer.
 
-    Claims without a measurement are left out.
+    The checks compare its results and its speed with PyTorch. Checks without a measurement are left out.
     """
     results = Results(runs)
     if exact := list(_exact_differences(results)):
@@ -49,10 +53,11 @@ def claims(runs: Sequence[Run]) -> Iterator[Claim]:
 
 
 def _exact_differences(results: Results) -> Iterator[float]:
-    """Yield the relative differences of the task-graph trainer's losses from PyTorch's, in float64.
+    """Yield how much each loss of the task-graph trainer differs from PyTorch's loss, in float64.
 
-    Losses below 1 count as 1. A small loss is a difference of larger numbers, so its rounding
-    error is the rounding error of a loss of about 1.
+    The difference is relative to PyTorch's loss, or to 1 if this loss is smaller. A small loss is a
+    difference of larger numbers, so its rounding error is the rounding error of a loss of about
+    1.
     """
     losses = {
         (run["config"], run["height"], run["width"], run["batch"]): run["losses"]
@@ -65,10 +70,11 @@ def _exact_differences(results: Results) -> Iterator[float]:
 
 
 def _loss_spreads(results: Results) -> Iterator[float]:
-    """Yield how far each last loss of the task-graph trainer is outside the range of PyTorch's.
+    """Compare the last losses of the task-graph trainer with those of PyTorch.
 
-    The unit is the spread, which is the width of this range, but at least the fraction
-    `_MIN_SPREAD` of the loss. The compared runs have equal images and first parameters.
+    Yield how far each loss is outside the range of PyTorch's losses. The unit is the width of this range,
+    but at least the fraction `_MIN_SPREAD` of the loss. The compared runs have equal images and first
+    parameters.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in results.runs:
@@ -84,7 +90,7 @@ def _loss_spreads(results: Results) -> Iterator[float]:
 
 
 def findings(results: Results) -> Iterator[Finding]:
-    """Yield the findings of the paper."""
+    """Yield the findings of the DAHL paper, each with the result of the benchmark's runs."""
     yield _fastest_is_not_cheapest(results)
     yield _best_depends_on_size(results)
     yield _ddp_costs_more(results)
@@ -125,7 +131,10 @@ def _best_depends_on_size(results: Results) -> Finding:
 
 
 def _is_better(results: Results, scale: Scale, cell: Cell, other: Cell) -> bool:
-    """Return whether `cell` needs less energy than `other` at a scale, beyond the 95 % interval."""
+    """Return whether one configuration needs significantly less energy than another one.
+
+    Both are compared at the same scale. The difference must exceed the 95 % confidence interval.
+    """
     one, two = (results.cell(scale, entry.cores, entry.config) for entry in (cell, other))
     return one is not None and two is not None and one.is_less(two, "joules")
 

@@ -1,10 +1,11 @@
-"""The CNN of DAHL, section 4, on random images: one training per line of standard input; see dahl.py.
+"""Program that trains the CNN of DAHL, section 4, on random images, for the benchmark dahl.py.
 
-Each line is a JSON object with `config`, `height`, `width`, `batch`, `samples`, `seed` and `dtype`. The
-program answers with a line of JSON: seconds and CPU seconds of one epoch after a first batch, joules,
-threads, the last loss, and with `float64` all losses. Each training runs in a process of its own, forked
-after PyTorch is loaded, so that none inherits the threads of another. Needs PyTorch, and for `taskgraph` the
-package slurm_energy with StarPU.
+Each line of standard input describes one training. It is a JSON object with `config`, `height`, `width`,
+`batch`, `samples`, `seed` and `dtype`. The program answers each line with a line of JSON: seconds and CPU
+seconds of one epoch after a first batch, joules, threads, the last loss, and with `float64` all losses. Each
+training runs in a new process, which is forked after PyTorch is loaded. A training therefore inherits no
+threads of another training. The program needs PyTorch, and for `taskgraph` the package slurm_energy with
+StarPU.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def main() -> int:
 
 
 def _in_processes(run: dict[str, Any], ranks: int, folder: Path) -> list[dict[str, Any]]:
-    """Train in `ranks` new processes and return their results. A process that fails yields no result."""
+    """Run a training in `ranks` new processes and return their results.
+
+    A process that fails has no result in the list.
+    """
     pids = []
     for rank in range(ranks):
         pid = os.fork()
@@ -167,13 +171,16 @@ def _train_taskgraph(run: dict[str, Any], images: Any, labels: Any) -> dict[str,
 
 
 def _losses(run: dict[str, Any], losses: Any) -> dict[str, Any]:
-    """Return the last loss, and all losses of a training in float64."""
+    """Return the last loss of a training, and all its losses if the training computes in float64."""
     values = [float(loss) for loss in losses]
     return {"loss": values[-1]} | ({"losses": values} if run["dtype"] == "float64" else {})
 
 
 class _Meter:
-    """Time, CPU time of this process, and energy of the RAPL packages since its creation."""
+    """Meter of elapsed time, CPU time of this process and energy of the RAPL packages.
+
+    All three values count from the creation of the object.
+    """
 
     def __init__(self) -> None:
         self._microjoules = _package_microjoules()

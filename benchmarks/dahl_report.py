@@ -1,4 +1,7 @@
-"""Tables, crossover points and findings of dahl.py, computed from its stored runs."""
+"""Tables of the benchmark dahl.py, computed from its stored runs.
+
+The tables show the results, the crossover points, and which findings of the paper the runs reproduce.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _UNITS: Final = {"seconds": "s", "cpu_s": "s", "joules": "J"}
 
 
 def write_page(path: Path, runs: Sequence[Run]) -> None:
-    """Replace the lines between the markers of a page by the tables.
+    """Write the tables of results into a page of the documentation, between two marker lines.
 
     Raises:
         ValueError: the page has no markers.
@@ -31,7 +34,7 @@ def write_page(path: Path, runs: Sequence[Run]) -> None:
 
 
 def page_lines(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the tables as Markdown."""
+    """Yield the lines of a Markdown page with the tables of the benchmark's results."""
     results = Results(runs)
     if not results.runs:
         yield "No runs."
@@ -68,7 +71,11 @@ def _head(results: Results) -> Iterator[str]:
 
 
 def _scale_table(results: Results, metric: str) -> Iterator[str]:
-    """Yield one table: rows are scales, columns cores and configurations. The best of a row is bold."""
+    """Yield the lines of a Markdown table of one metric.
+
+    Each row shows one scale of the images. Each column shows one number of cores with one configuration. The
+    best value of a row is bold.
+    """
     columns = [(cores, config) for cores in results.cores for config in results.configs]
     title = METRICS[metric][:1].upper() + METRICS[metric][1:]
     yield f"**{title} for 1000 images in {_UNITS[metric]}**, batches of {results.batch}:"
@@ -109,10 +116,10 @@ def _best(cells: Sequence[Cell], metric: str) -> str:
 
 
 def _crossovers(results: Results) -> Iterator[str]:
-    """Yield the lines of a table of crossover points.
+    """Yield the lines of a table of crossover points between two configurations.
 
-    At a crossover point, the better one of two configurations changes between two scales. Only
-    differences beyond the confidence intervals count.
+    One configuration is better up to a certain scale (size of the images), and the other one is better from
+    the next scale on. Only differences beyond the confidence intervals count.
     """
     rows = []
     cores = results.cores[-1]
@@ -140,9 +147,11 @@ def _crossovers(results: Results) -> Iterator[str]:
 
 
 def _order(results: Results, scale: Scale, cores: int, first: str, second: str, metric: str) -> int:
-    """Return -1 if `first` has the lower value of a metric, 1 if `second` has, and 0 if neither has.
+    """Compare a metric of two configurations.
 
-    A difference within the 95 % interval does not count. Without results of both, the value is 0.
+    The result is -1 if `first` has the lower value, 1 if `second` has the lower value, and 0 if neither is
+    lower. A difference within the 95 % interval does not count. The result is also 0 if one of the two
+    configurations was not measured.
     """
     one, other = results.cell(scale, cores, first), results.cell(scale, cores, second)
     if one is None or other is None:
@@ -171,7 +180,10 @@ def _batch_tables(results: Results) -> Iterator[str]:
 
 
 def _findings(results: Results) -> Iterator[str]:
-    """Yield the lines of a table that states which findings of the paper these runs reproduce."""
+    """Yield the lines of a table about the findings of the paper with which dahl.py compares.
+
+    The table states which of these findings the runs of the benchmark reproduce.
+    """
     yield "**Findings of the paper and of these runs:**"
     yield ""
     yield "| finding of the paper | these runs | reproduced |"

@@ -1,4 +1,7 @@
-"""Stored runs of dahl.py by scale, batch, cores and configuration, with confidence intervals."""
+"""Stored runs of the benchmark dahl.py, with confidence intervals.
+
+The runs are grouped by scale, batch size, number of cores and configuration.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ Scale = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs of one configuration at one scale, batch and number of cores, per 1000 images.
+    """Repeated runs of one configuration at one scale, batch size and number of cores.
 
     Attributes:
         config: configuration.
         cores: number of cores.
-        values: values of the runs by metric.
+        values: values of the runs by metric, per 1000 images.
     """
 
     config: str
@@ -40,7 +43,10 @@ class Cell:
         return fmean(self.values[metric])
 
     def is_less(self, other: Cell, metric: str) -> bool:
-        """Return whether a metric is less than that of another cell, beyond the 95 % interval."""
+        """Return whether the mean of a metric in this cell of the table is less than in another cell.
+
+        The difference must exceed the half-width of its 95 % interval.
+        """
         width = difference_half_width(self.values[metric], other.values[metric])
         return width is not None and other.mean(metric) - self.mean(metric) > width
 
@@ -51,7 +57,9 @@ class Cell:
 
 
 class Results:
-    """The stored runs, by scale, batch, cores and configuration. Failed runs are left out.
+    """Stored runs of the benchmark, grouped by scale, batch size, cores and configuration.
+
+    Failed runs are only counted.
 
     Attributes:
         runs: runs in float32.
@@ -76,14 +84,14 @@ class Results:
         self.scales = sorted({key[0] for key in groups if key[1] == self.batch})
 
     def cell(self, scale: Scale, cores: int, config: str, batch: int | None = None) -> Cell | None:
-        """Return the results of one cell; None if the cell was not measured.
+        """Return the runs of one configuration at one scale, batch size and number of cores.
 
-        The default of `batch` is the batch size of most runs.
+        Return None if there are no such runs. The default of `batch` is the batch size of most runs.
         """
         return self._cells.get((scale, self.batch if batch is None else batch, cores, config))
 
     def at(self, scale: Scale, cores: Sequence[int], batch: int | None = None) -> list[Cell]:
-        """Return the cells at a scale."""
+        """Return the results of all configurations at one scale (image size), for given numbers of cores."""
         cells = [self.cell(scale, count, name, batch) for count in cores for name in self.configs]
         return [cell for cell in cells if cell is not None]
 
@@ -102,10 +110,13 @@ def _cell(config: str, cores: int, runs: Sequence[Run]) -> Cell:
 
 
 def cell_name(cell: Cell) -> str:
-    """Return the label of a cell for tables: configuration and number of cores."""
+    """Return the label of a benchmark case for tables: its configuration and number of cores."""
     return f"{NAMES[cell.config]}, {cell.cores} {'core' if cell.cores == 1 else 'cores'}"
 
 
 def scale_name(scale: Scale) -> str:
-    """Return a scale as the paper writes it."""
+    """Return a scale of the experiment as the paper writes it, such as `26x34x3`.
+
+    A scale is the height and the width of the images.
+    """
     return f"{scale[0]}x{scale[1]}x3"

@@ -1,17 +1,18 @@
-"""Cost, emissions and deadlines of deferral on real prices and carbon intensities.
+"""Benchmark of deferral: cost, emissions and deadlines on real prices and carbon intensities.
 
-The jobs are synthetic: random arrivals, 1 to 12 hours, 1 to 4 of 16 nodes, half load. All
-series use the same jobs. The first third of each year was used to choose the defaults of
-forecasts and policies (`--part first`). The tables show the other two thirds, which were not
-used for this choice. Costs are the costs of the jobs' energy at the actual prices.
+The jobs are synthetic. They arrive at random, run 1 to 12 hours on 1 to 4 of 16 nodes, and use half of the
+cluster on average. All series of prices and carbon intensities use the same jobs. The first third of each
+year was used to choose the defaults of forecasts and policies (`--part first`). The tables show the other
+two thirds, which were not used for this choice. Costs are the costs of the jobs' energy at the actual
+prices.
 
-The results are compared with the published figures of CE-DLA (Kang et al. 2022, as described
-in section 3.3 of the survey that the project follows), as far as the text describes CE-DLA.
-The text does not state the jobs and their energies, the arrivals, the slack, the size of the
-cluster, the period of the NYISO prices, and by how much soft constraints may be exceeded. Here
-the energy of a job is scaled so that starting all jobs at once gives the published 2.09 jobs
-per dollar. The cheapest band is also shown as the cheapest 31 % of the hours, because 31 % is
-the published share of the policy that ignores prices.
+The results are compared with the published figures of CE-DLA (Kang et al. 2022, as described in section 3.3
+of the survey that the project follows). The text describes CE-DLA only in part. It does not state the jobs
+and their energies, the arrivals, the slack, the size of the cluster, the period of the NYISO prices, and by
+how much soft constraints may be exceeded. Here the energy of a job is scaled so that starting all jobs at
+once gives the published 2.09 jobs per dollar. The published range of low prices (at most 20 $/MWh) is also
+shown as the cheapest 31 % of the hours, because 31 % is the published share of the policy that ignores
+prices.
 
 Needs: pip install '.[simulation]', and a folder with price/ and carbon/ (see docs/signals.md).
 """
@@ -65,7 +66,7 @@ FIRST_SEED = 11
 
 @dataclass(frozen=True)
 class Market:
-    """A price or carbon series, with the times of the evaluated part of the year."""
+    """Series of electricity prices or carbon intensities, and the times of its simulated part."""
 
     name: str
     signal: SignalName
@@ -75,9 +76,9 @@ class Market:
     utc_offset_s: float
 
     def feed(self, mode: ForecastMode) -> SignalFeed:
-        """Return the signals with time 0 at the start of the simulated part of the year.
+        """Return the market's signals for the simulator.
 
-        Earlier values are history.
+        Time 0 is the start of the simulated part of the year. Earlier values are the history for forecasts.
         """
         offset_s = self.utc_offset_s + self.begin_s % DAY_S
         source = SignalSource(self.series.shifted(-self.begin_s), mode, 13.0, offset_s)
@@ -177,7 +178,10 @@ def savings(
     slacks: tuple[int, ...] = SLACK_HOURS,
     seeds: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Yield cost and deadlines of deferral beside those of running the same jobs at once."""
+    """Simulate deferral on each series of prices or carbon intensities, and yield the results.
+
+    The cost and the deadlines are compared with those of running the same jobs at once.
+    """
     options = options or DeferralOptions()
     for one in markets:
         seconds = one.end_s - one.begin_s
@@ -217,9 +221,10 @@ def savings(
 def deadlines(
     runs: list[SimulationResult], at_once: list[SimulationResult], slack_hours: float
 ) -> dict[str, float]:
-    """Return the shares of jobs that start in time, and a confidence interval of their difference.
+    """Compare deferred jobs with jobs started at once: percentages of jobs that start in time.
 
-    The interval is a bootstrap over the days of submission, because jobs of one day are late together.
+    The result also contains a confidence interval of the difference between the two percentages. The
+    interval is a bootstrap over the days of submission, because jobs of one day are late together.
     """
     if not slack_hours:
         return {"in time %": 100.0, "at once %": 100.0, "difference": 0.0, "95 % from": 0.0, "to": 0.0}
@@ -248,7 +253,10 @@ def deadlines(
 
 @deferral.register("threshold")
 def threshold(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
-    """Start in the first slot whose price is below the mean of the forecast, or at the latest start."""
+    """Deferral policy that starts a job in the first slot whose price is below the forecast mean.
+
+    If no such slot comes in time, the job starts at the latest start.
+    """
     curve = cost_curve(queue.signals, SignalName.PRICE)
     if curve is None:
         return immediate_plan(queue, deferral.DeferralReason.NO_FORECAST, SignalName.PRICE)
@@ -287,7 +295,7 @@ def cedla_comparison(markets: list[Market]) -> Iterator[dict[str, Any]]:
 
 
 def band_share(result: SimulationResult, market: Market, price: float) -> float:
-    """Return the share of the jobs' energy at prices up to `price`."""
+    """Return the fraction of the jobs' energy that was used at prices up to `price`."""
     series = market.series.shifted(-market.begin_s)
     cheap = SignalSeries(series.start_s, series.step_s, (series.values <= price).astype(np.float64))
     feed = SignalFeed({SignalName.PRICE: SignalSource(cheap, ForecastMode.PERFECT)})
@@ -297,9 +305,10 @@ def band_share(result: SimulationResult, market: Market, price: float) -> float:
 
 
 def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
-    """Yield the rejected share and the cost ratio, by market and slack.
+    """Simulate the admission of jobs to time slots, in the order of their arrival.
 
-    Jobs are admitted in order of arrival to their cheapest slot with room, or rejected.
+    A job gets its cheapest slot with room, or is rejected. Yield the rejected share and the cost ratio, for
+    each market and each length of slack.
     """
     for one in markets:
         seconds = min(one.end_s - one.begin_s, 30 * DAY_S)
@@ -325,9 +334,10 @@ def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
 
 
 def admission(market: Market, work: Workload, factor: float) -> tuple[float, float]:
-    """Return the share of rejected jobs, and the cost ratio of the admitted jobs.
+    """Return two results of a simulation that admits jobs only if they can start in time.
 
-    The ratio is the cost with immediate starts divided by the cost of the planned starts.
+    The first result is the share of rejected jobs. The second is the cost of starting the admitted jobs at
+    once, divided by the cost of their planned starts.
     """
     series = market.series.shifted(-market.begin_s)
     slot_s = 900.0

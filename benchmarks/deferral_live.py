@@ -1,9 +1,12 @@
-"""Deferral on a real slurmctld with prices at 200 times speed, compared with its simulation.
+"""Benchmark of deferral (later job starts at lower prices) on a real slurmctld.
 
-A lab of emulated nodes runs the same jobs twice: without deferral, then with it. An hour of prices lasts
-18 s. The second run is simulated from the times and watts of the first. Claims: the cost is that of the
-simulation, no job starts after its latest start, jobs without slack wait as in the first run, and after
-kill -9 of senergyctld held jobs start in time. Needs root.
+A lab of emulated nodes runs the same jobs twice: first without deferral, then with deferral. Prices pass at
+200 times real speed: an hour of prices lasts 18 s. The second run is also simulated, with the job durations
+and watts of the first run.
+
+The benchmark checks four claims. The cost equals the simulated cost. No job starts after its latest
+permitted start. Jobs that may not be deferred wait as long as in the first run. Held jobs start in time
+after senergyctld was killed with kill -9. Needs root.
 """
 
 from __future__ import annotations
@@ -54,7 +57,10 @@ _SLURM = (
 
 
 def draw(count: int, seed: int) -> list[PlannedJob]:
-    """Return a workload of 5 hours: two of three jobs may wait for 4 to 9 hours; all run 40 to 80 minutes."""
+    """Draw the random jobs of the benchmark, which are submitted within 5 hours.
+
+    All jobs run 40 to 80 minutes. Two of three jobs may wait for 4 to 9 hours.
+    """
     rng = random.Random(seed)
     jobs = []
     for number in range(count):
@@ -65,7 +71,7 @@ def draw(count: int, seed: int) -> list[PlannedJob]:
 
 
 class DeferralLab:
-    """A running lab and the file with its prices."""
+    """A running lab cluster, and the file from which it reads electricity prices."""
 
     def __init__(self, lab: Lab, prices: Path, day: Sequence[float]) -> None:
         self.lab, self.prices, self._day = lab, prices, day
@@ -125,7 +131,10 @@ class DeferralLab:
         return self.call("squeue", "--noheader", "--format=%A").split()
 
     def times(self, job_ids: Sequence[int]) -> dict[int, Json]:
-        """Wait for the record of every job; return submit, start, end and energy by job id."""
+        """Wait for the energy record of every job, and return the data of each job by job id.
+
+        The data contain the submission, the start, the end and the energy.
+        """
         ids = ",".join(map(str, job_ids))
         rows: list[Json] = []
         for _ in range(90):
@@ -153,7 +162,10 @@ class DeferralLab:
         }
 
     def plans(self, job_id: int) -> list[Json]:
-        """Return the entries of the audit trail about a job, with times after the start of the run."""
+        """Return the decisions about a job from the audit trail of the deferral.
+
+        Their times are in seconds since the start of the benchmark's run.
+        """
         job = json.loads(self.call("senergy", "job", "--json", str(job_id)))["jobs"][0]
         return [
             {key: value - self.origin_s if key in _TIMES else value for key, value in one.items()}
@@ -161,7 +173,7 @@ class DeferralLab:
         ]
 
     def reported(self, run: Json) -> Json:
-        """Wait until all deferred jobs of a run are in the report of savings; return its sums."""
+        """Wait until the report of savings contains all deferred jobs of a run, and return its totals."""
         expected = sum(any(plan["kind"] == "defer" for plan in job["plans"]) for job in run["jobs"])
         words = ("report", "--json", "job", "DeferralSavings", "start=now-2hours", "end=now")
         total: Json = {}
@@ -186,7 +198,7 @@ class DeferralLab:
 
 @contextmanager
 def running_lab(day: Sequence[float]) -> Iterator[DeferralLab]:
-    """Run a lab."""
+    """Run a lab cluster for the deferral benchmark, and yield it."""
     root = tempfile.mkdtemp(prefix="senergy-defer-", dir="/var/tmp")
     lab_layout = layout.locate_lab(root)
     prices = Path(tempfile.mkdtemp(prefix="senergy-prices-", dir="/var/tmp")) / "prices.csv"
@@ -241,7 +253,7 @@ def released_after_kill(on: DeferralLab) -> Json:
 def evaluate(
     jobs: Sequence[PlannedJob], first: Json, second: Json, simulated: Json, kill: Json
 ) -> list[Claim]:
-    """Return the claims, and print the table."""
+    """Print the result table of the benchmark and return the claims (comparisons with targets)."""
     slack = np.array([job.slack_s for job in jobs])
     waits = {
         name: np.array([row["start_s"] - job.at_s for job, row in zip(jobs, run["jobs"], strict=True)])
@@ -290,7 +302,7 @@ def note(line: str) -> None:
 
 
 def main() -> int:
-    """Run the comparison and print its claims."""
+    """Run the same jobs with and without deferral, and print the checks of the benchmark's targets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=12, help="number of jobs (default 12)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")

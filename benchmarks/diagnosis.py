@@ -1,36 +1,35 @@
-"""Cost of the application layer of the diagnosis for a training loop, and of PyTorch's profiler.
+"""Cost of the step recorder of the diagnosis for a training loop, and of PyTorch's profiler.
 
-A small convolutional network trains on the CPU with one thread. Its steps take about 10 or 100
-ms of processor time, depending on the batch size. Each variant runs in a separate process, in
-turns with the bare loop, which trains the same model without instrumentation. Blocks of bare
-steps and blocks with the variant alternate in random order, so that other load of the machine
-affects both equally. The bare blocks run within the loader of the watched loop, between two of
-its steps, when no hook is attached. malloc returns no memory to the kernel, because page
-faults vary more than the cost to be measured.
+A small convolutional network trains on the CPU with one thread. Its steps take about 10 or 100 ms of
+processor time, depending on the batch size. Each variant of the instrumentation runs in a separate process.
+The process also trains the same model in a bare loop, without instrumentation. Blocks of bare steps and
+blocks with the variant alternate in random order, so that other load of the machine affects both equally.
+The bare blocks run between two steps of the watched loop, when no hook is attached. malloc returns no memory
+to the kernel, because page faults vary more than the cost to be measured.
 
-    placebo    no instrumentation: the noise of the paired differences
-    callbacks  `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like
-               senergyd's
-    events     `callbacks` with an event file
-    profiler   `torch.profiler.profile` over the block
+The variants are:
 
-There are two measurements. The paired measurement is the trimmed mean of the differences
-between neighbouring blocks with its 95 % interval (bootstrap), for wall time and for the
-processor time of all threads. Blocks last 50 ms or one step, so that slow changes of the
-machine cancel. Because the recorder is active for half of the time only, its periodic work is
-done half as often for this measurement. The own time is the time in the functions of the
-recorder within the same training, as medians of each function. The own time does not include
-the calls of the hooks by PyTorch.
+- `placebo`: no instrumentation. It shows the noise of the paired differences.
+- `callbacks`: `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like
+  senergyd's.
+- `events`: `callbacks` with an event file.
+- `profiler`: `torch.profiler.profile` over the block.
 
-The claims use the own time. The paired differences must not contradict the own time: the
-interval of the processor time must not lie above the target and above the interval of the
-placebo. `CLAIM diagnosis_resolution_10ms` states whether the machine was idle enough to detect
-0.5 % of the processor time; its ratio is half the width of the placebo's interval. The
+There are two measurements. The paired measurement compares neighbouring blocks. It is the trimmed mean of
+their differences with its 95 % interval (bootstrap), for wall time and for the processor time of all
+threads. Blocks last 50 ms or one step, so that slow changes of the machine cancel. The recorder is active
+for half of the time only. Its periodic work is therefore done half as often for this measurement. The own
+time is the time in the functions of the recorder within the same training, as medians of each function. The
+own time does not include the calls of the hooks by PyTorch.
+
+The claims use the own time. The paired differences must not contradict the own time: the interval of the
+processor time must not lie above the target and above the interval of the placebo. `CLAIM
+diagnosis_resolution_10ms` states whether the machine was idle enough to detect
+0.5 % of the processor time. Its ratio is half the width of the placebo's interval. The
 benchmark takes a quarter of an hour on an idle machine.
 
-Prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and similar lines. Needs an
-interpreter with PyTorch: --python, by default this one or /usr/bin/python3 (Debian:
-python3-torch).
+The program prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and similar lines. It needs an
+interpreter with PyTorch: --python, by default this one or /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations
@@ -166,15 +165,16 @@ def overhead(pairs: list[Pair], index: int) -> dict[str, float]:
 
 
 def trimmed_mean(values: list[float]) -> float:
-    """Return the mean without the lowest and the highest fifth."""
+    """Return the mean of values after removing the lowest and the highest fifth of them."""
     ascending, cut = sorted(values), len(values) // 5
     return statistics.fmean(ascending[cut : len(ascending) - cut])
 
 
 def measure(variant: str, length_ms: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run a variant in alternation with the uninstrumented training loop, in a separate process.
+    """Measure the cost of one variant of instrumentation of a training loop.
 
-    Return the measured times as a JSON object.
+    The variant runs in turns with the loop without instrumentation, in a separate process. Return the
+    measured times as a JSON object.
     """
     here = Path(__file__).resolve()
     with contextlib.ExitStack() as stack:
@@ -225,7 +225,10 @@ def respond(connection: socket.socket) -> None:
 
 
 def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[Pair]:
-    """Run blocks of steps bare and with a variant in turn; return their seconds per step."""
+    """Run the training in pairs of blocks, one without and one with a variant of the instrumentation.
+
+    Return the seconds per step of each pair.
+    """
     training = Training(length_ms)
     training.calibrate()
     order, pairs = random.Random(seed), []
@@ -260,9 +263,9 @@ def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[P
 def double_intervals(length_ms: int) -> None:
     """Double all time intervals of the recorder's periodic work.
 
-    The benchmark runs half of the steps without the recorder. If steps are short, no step counts
-    as a long step, because the measured time would include the preceding steps without the
-    recorder.
+    The benchmark runs half of the steps without the recorder. With the doubled intervals, the recorder works
+    as often per recorded step as in a normal program. If steps are short, no step counts as a long step,
+    because the measured time would include the preceding steps without the recorder.
     """
     from slurm_energy.profiling import loop_report, progress, step_recorder, torch_phases
 
@@ -372,7 +375,7 @@ class Training:
             self.batch = torch.randn(size, 1, 28, 28), torch.randint(0, 10, (size,))
 
     def run_bare(self, count: int) -> None:
-        """Run training steps without the instrumentation."""
+        """Run `count` training steps without instrumentation, as the reference of the benchmark."""
         for _ in range(count):
             self.step(*self.batch, self._bare_step)
 
@@ -384,7 +387,10 @@ class Training:
             self.run_bare(count)
 
     def run_watched(self, batches: Iterable[Any], is_recorded: bool) -> None:
-        """Train with the recorder, or in an equal loop without it."""
+        """Train over all batches, with the recorder of steps or without it.
+
+        The loop is the same in both cases, so that the cost of the recorder can be measured.
+        """
         import slurm_energy
 
         if is_recorded:

@@ -1,12 +1,12 @@
-"""Accuracy of the diagnosis on synthetic jobs with planted causes, and on healthy jobs.
+"""Benchmark of the diagnosis on synthetic jobs with planted causes, and on healthy jobs.
 
-The benchmark counts how often the planted cause is the first finding, and how many healthy
-jobs get a finding. The thresholds were chosen on the first half of the jobs (seeds 0 to 99).
-The second half (seeds from 1000 on) was not used to choose them. With --unusual, the jobs are
-additional kinds from a review; rules were changed on seeds 0 to 9 of these jobs.
+The benchmark counts how often the planted cause is the first finding, and how many healthy jobs get a
+finding. The thresholds were chosen on the first half of the jobs (seeds 0 to 99). The second half (seeds
+from 1000 on) was not used to choose them. With --unusual, the jobs are of additional kinds, which a review
+proposed. The rules were changed on seeds 0 to 9 of these jobs.
 
-Prints a table by kind of job for both halves, and for each half `CLAIM planted_cause_first
-ratio=... target=>=0.9` and `CLAIM false_findings ratio=... target=<=0.1`.
+The benchmark prints a table by kind of job for both halves. For each half it also prints `CLAIM
+planted_cause_first ratio=... target=>=0.9` and `CLAIM false_findings ratio=... target=<=0.1`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_energy_lab.diagnosis_corpus.unusual import UNUSUAL_HEALTHY, UNUSUAL_P
 
 
 def report(name: str, half: Iterable[Result]) -> list[Claim]:
-    """Print the table for one half of the seeds and return the claims for this half."""
+    """Print a table of the diagnosis results for one range of seeds, and return claims about it."""
     right, total = Counter[str](), Counter[str]()
     wrong: dict[str, Counter[str]] = {}
     planted, healthy = [0, 0], [0, 0]

@@ -1,6 +1,6 @@
-"""Parameters of the programs of diagnosis_programs.py.
+"""Sets of parameters (halves) for the test programs of diagnosis_programs.py.
 
-Each set of parameters is called a half. The halves differ in model, batch and strength.
+The halves differ in the model, the batch size and the strength of the planted causes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Half:
-    """Parameters of one set of test programs with planted causes. The sets are called halves.
+    """Parameters of one set of test programs, each of which wastes time for a known cause.
+
+    In this benchmark, a set is called a half.
 
     Attributes:
         seconds: duration of the training.

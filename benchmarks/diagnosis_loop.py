@@ -1,20 +1,19 @@
-"""The closed loop on synthetic jobs with planted causes, in which advice is applied and verified.
+"""Advice of the diagnosis is applied to synthetic jobs and then verified, in a simulated loop.
 
-Each training program of the corpus is diagnosed, and the best proposal is applied to its
-parameters. Then the model of the training loop gives up to three next runs of the same work,
-with 1.5 % noise. Three earlier runs are known. The loop decides whether the adjustments are
-kept or undone. In the second part of the benchmark, the true bottleneck differs from the
-planted cause. The advice then does not help, and the adjustments must be undone. The product's
-functions make all decisions, and the model only supplies observations. True ratios are
-computed by the model without noise of the time.
+The jobs are training programs with one known (planted) cause of lost time. Each program is diagnosed, and
+the best proposal is applied to its parameters. Then a model of the training loop simulates up to three next
+runs of the same work, with 1.5 % noise. Three earlier runs are known. The loop decides whether the
+adjustments are kept or undone. In the second part of the benchmark, the true bottleneck differs from the
+planted cause. The advice then does not help, and the adjustments must be undone. The functions of
+slurm-energy make all decisions, and the model only supplies observations. True ratios are computed by the
+model without noise of the time.
 
-Prints a table per part, and the following claims for each range of seeds. `CLAIM loop_improved
-ratio=... target=>=0.8`: the share of jobs whose adjustments were kept and truly helped, among
-all jobs of the first part with an applied adjustment. `CLAIM loop_improved_of_changeable`: the
-same share among all jobs of the first part, except those that no setting of a job improves.
-`CLAIM loop_undone ratio=... target=>=1`: the share of jobs whose adjustments were undone,
-among all jobs of both parts that did not improve. The constants were chosen on seeds 0 to 9
-and 4000 to 4003.
+Prints a table per part, and the following claims for each range of seeds. `CLAIM loop_improved ratio=...
+target=>=0.8`: the share of jobs whose adjustments were kept and truly helped, among all jobs of the first
+part with an applied adjustment. `CLAIM loop_improved_of_changeable`: the same share among all jobs of the
+first part, except those that no setting of a job improves. `CLAIM loop_undone ratio=... target=>=1`: the
+share of jobs whose adjustments were undone, among all jobs of both parts that did not improve. The constants
+were chosen on seeds 0 to 9 and 4000 to 4003.
 """
 
 from __future__ import annotations
@@ -63,61 +62,89 @@ PERMITTED = AdjustmentPermissions.everything()
 
 
 def locked_loader(adjusted: JobShape, original: JobShape) -> None:
-    """A lock limits the loader: additional loader processes do not prepare more samples per second."""
+    """Change a simulated training job so that more loader processes do not speed up its loader.
+
+    A lock limits the loader to the same number of samples per second.
+    """
     before, after = training_loop(original), training_loop(adjusted)
     after.sample_cpu_s *= _parallel(after) / _parallel(before)
 
 
 def larger_steps(adjusted: JobShape, original: JobShape) -> None:
-    """Make the fixed time of a training step grow in proportion to the batch size."""
+    """Simulate a program whose fixed time per training step grows in proportion to the batch size.
+
+    For such a program, the advice to use a larger batch does not help.
+    """
     before, after = training_loop(original), training_loop(adjusted)
     after.launch_s *= after.batch / before.batch
 
 
 def growing_checkpoints(adjusted: JobShape, original: JobShape) -> None:
-    """Make checkpoints longer as they become rarer, so that their total time stays the same.
+    """Make checkpoints longer in proportion to their interval, so that their total time stays equal.
 
-    Each checkpoint contains all results since the previous one.
+    This models checkpoints that contain all results since the previous checkpoint.
+
+    Args:
+        adjusted: parameters of the adjusted run; changed in place.
+        original: parameters of the original run.
     """
     adjusted.checkpoint_s *= adjusted.checkpoint_every_s / original.checkpoint_every_s
 
 
 def slow_bus(adjusted: JobShape, original: JobShape) -> None:
-    """Simulate a bus that limits the copies: pinned memory then makes the copies no faster."""
+    """Undo the benefit of pinned memory in a synthetic job whose copies are limited by the bus.
+
+    In such a job, pinned memory makes the copies no faster.
+    """
     training_loop(adjusted).copy_bytes_per_s = training_loop(original).copy_bytes_per_s
 
 
 def needed_gpus(adjusted: JobShape, original: JobShape) -> None:
-    """The program runs out of memory on fewer GPUs, so that this adjustment must be undone."""
+    """Let the adjusted run fail, because the program runs out of memory on fewer GPUs.
+
+    This adjustment must then be undone.
+    """
     adjusted.state = "OUT_OF_MEMORY"
 
 
 def more_work(adjusted: JobShape, original: JobShape) -> None:
-    """Make the adjusted run work in the time that was idle before, so that the run is cut off."""
+    """Let the adjusted run do more work in the time that was idle before, so that the run is cut off.
+
+    The idle time at the end is removed, and each sample takes more time on the GPU.
+    """
     loop = training_loop(adjusted)
     adjusted.tail_s, loop.sample_gpu_s, loop.launch_s = 0.0, loop.sample_gpu_s * 1.4, loop.launch_s * 1.4
 
 
 def one_epoch(adjusted: JobShape, original: JobShape) -> None:
-    """Change the adjusted job so that its program reads the data set only once.
+    """Simulate a program that reads its data set only once, so that the advice does not help.
 
-    The advised local copy then has to read the whole data set before the first step.
+    The advised local copy has to read the whole data set before the first step.
     """
     adjusted.startup_s = original.startup_s + EPOCHS * (adjusted.startup_s - original.startup_s)
 
 
 def needed_exchange(adjusted: JobShape, original: JobShape) -> None:
-    """Ranks exchange activations: gradient accumulation does not reduce the number of exchanges."""
+    """Undo gradient accumulation in a synthetic job whose ranks exchange activations.
+
+    In such a job, gradient accumulation does not reduce the number of exchanges.
+    """
     training_loop(adjusted).accumulation = training_loop(original).accumulation
 
 
 def indivisible_work(adjusted: JobShape, original: JobShape) -> None:
-    """The work of a rank cannot be given to another one."""
+    """Cancel the effect of an adjustment that moves work to another rank.
+
+    The work of a rank cannot be given to another rank.
+    """
     training_loop(adjusted).is_balanced = training_loop(original).is_balanced
 
 
 def limited_otherwise(adjusted: JobShape, original: JobShape) -> None:
-    """Keep the original clock of the job, as if another limit determined the clock."""
+    """Simulate advice about the GPU clock that has no effect.
+
+    The adjusted job keeps the GPU clock of the original job, as if another limit determined the clock.
+    """
     adjusted.gpu_clock, training_loop(adjusted).clock = original.gpu_clock, training_loop(original).clock
 
 
@@ -174,18 +201,22 @@ class LoopOutcome:
 
     @property
     def helps(self) -> bool:
-        """Whether true time or energy per sample falls, and the slowdown stays within the permitted one."""
+        """Whether the true effect of the advice is good.
+
+        The effect is good if the time or the energy per sample falls, and the slowdown is within the
+        permitted slowdown.
+        """
         time, energy = self.true_ratios
         return min(time, energy) < 1 - 1e-3 and time <= 1 + PERMITTED.slowdown_percent / 100
 
     @property
     def is_kept(self) -> bool:
-        """Whether the loop keeps the adjustments."""
+        """Whether the loop decided to keep the adjustments."""
         return self.decision is not None and self.decision.verdict is TrialVerdict.KEPT
 
 
 def play(name: str, shape: JobShape, random: Random, effect: Effect | None) -> LoopOutcome:
-    """Run the loop for one job."""
+    """Simulate advice, adjusted runs and their verification for one job, and return the outcome."""
     before = [observed_run(next_run(shape, {}, noise(random)), random) for _ in range(EARLIER_RUNS)]
     observation = observe_run(next_run(shape, {}, noise(random)), random)
     own = figures(observation)
@@ -220,7 +251,10 @@ def figures(observation: JobObservation) -> RunFigures:
 
 
 def true_ratios(before: NextRun, after: NextRun) -> tuple[float, float]:
-    """Return the ratios of time and energy per sample; infinite if the work was not done."""
+    """Return the ratios of time and energy per sample after an adjustment to those before it.
+
+    The ratios are infinite if the adjusted run did not do the work.
+    """
     if after.shape.state not in ("COMPLETED", "TIMEOUT") or after.samples < 0.99 * before.samples:
         return math.inf, math.inf
     old, new = (observed_run(run, Random(1)) for run in (before, after))
@@ -230,7 +264,11 @@ def true_ratios(before: NextRun, after: NextRun) -> tuple[float, float]:
 
 
 def outcomes(seeds: Iterable[int], *, adverse: bool) -> Iterator[LoopOutcome]:
-    """Yield the outcome of the loop for each kind of training program and seed."""
+    """Simulate diagnosis and adjustment for each kind of training program and each seed.
+
+    Yield the outcome of each simulation. With `adverse`, only kinds are simulated for which the advice has
+    no effect or a bad effect.
+    """
     for seed in seeds:
         for job in PLANTED:
             build, effect = job.build, ADVERSE.get(job.name) if adverse else None
@@ -242,7 +280,7 @@ def outcomes(seeds: Iterable[int], *, adverse: bool) -> Iterator[LoopOutcome]:
 
 
 def report(title: str, results: list[LoopOutcome]) -> None:
-    """Print a table by kind of job."""
+    """Print a table of the results, with one row for each kind of synthetic job."""
     print(f"\n{title}\n")
     print("| job | applied | kept | truly better | predicted time, energy | measured time, energy |")
     print("|---|---|---|---|---|---|")
@@ -263,7 +301,7 @@ def report(title: str, results: list[LoopOutcome]) -> None:
 
 
 def changes(ratios: Sequence[tuple[float | None, float | None]]) -> str:
-    """Return the mean changes of time and energy in percent."""
+    """Return the mean change of time and the mean change of energy in percent, as text."""
     texts = []
     for index in (0, 1):
         known = [ratio for pair in ratios if (ratio := pair[index]) is not None]
@@ -272,9 +310,10 @@ def changes(ratios: Sequence[tuple[float | None, float | None]]) -> str:
 
 
 def evaluate(first: int, count: int) -> list[Claim]:
-    """Run planted causes and useless advice for a range of seeds.
+    """Benchmark diagnosis and adjustment with simulated training jobs for a range of seeds.
 
-    Print a table of each and return the claims.
+    One group of jobs has planted causes of slowness. For another group, the advice does not help. Print a
+    table of each group, and return the claims (results compared with targets).
     """
     seeds = range(first, first + count)
     planted = list(outcomes(seeds, adverse=False))

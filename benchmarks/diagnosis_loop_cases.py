@@ -1,6 +1,6 @@
-"""Programs of diagnosis_loop_programs.py, divided into halves (sets) of parameters.
+"""Programs of the benchmark diagnosis_loop_programs.py, in two sets (halves).
 
-The halves differ in model, batch size and strength of the planted cause.
+The sets differ in model, batch size and the strength of the known (planted) cause of lost time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LoopCase:
 
 @dataclass(frozen=True)
 class LoopHalf:
-    """Parameters of one set of programs, as options of training_program.py.
+    """One set of parameters for the programs of the benchmark, as options of training_program.py.
 
     The sets are called halves. They differ in model, batch and strength of the causes.
 
@@ -49,7 +49,7 @@ class LoopHalf:
         serial: model, batch and CPU time per sample of a program without workers.
         tiny: models with batches of a few samples.
         checkpoints: models with frequent checkpoints.
-        growing: model with checkpoints that hold all results since the last one.
+        growing: model with checkpoints that hold all results since the previous checkpoint.
         uneven: model and batches of two ranks.
         exchange: model and batch of two ranks with large gradients.
     """
@@ -139,9 +139,10 @@ were defined before their first run.
 
 
 def loop_cases(half: LoopHalf, folder: Path) -> list[LoopCase]:
-    """Return the programs of a half (a set of parameters).
+    """Return the training programs with a fault that the benchmark diagnoses.
 
-    `folder` contains the data, locks and checkpoints of the programs.
+    `half` is a set of parameters for the programs. `folder` contains the data, locks and checkpoints of the
+    programs.
     """
     (folder / "lock").touch()
     disk = f"--workers 2 --file {folder}/data --control-group {SLOW_DISK}/cgroup.procs"

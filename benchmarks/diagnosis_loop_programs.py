@@ -1,16 +1,15 @@
-"""The closed loop of diagnosis and adjustment with real PyTorch programs in a lab.
+"""Advice of the diagnosis is applied to real PyTorch programs in a lab, and then verified.
 
-The programs are variants of training_program.py that take values from `slurm_energy.adjusted`,
-see diagnosis_programs.py. Each program runs as a job: two runs without adjustment, then
-`senergy diagnose --apply`, then further runs until senergyctld keeps or undoes the advice. The
-programs take turns. Each program has one cause that can be shown on CPUs
-(diagnosis_loop_cases.py). The adjustments of two programs are useless: a lock lets only one
-worker at a time prepare a sample, or a checkpoint holds all results since the last checkpoint.
+The programs are variants of training_program.py that take values from `slurm_energy.adjusted`, see
+diagnosis_programs.py. Each program first runs twice as a job without adjustment. `senergy diagnose --apply`
+then applies the advice. Further runs follow until senergyctld keeps or undoes the advice. The programs take
+turns. Each program has one cause of lost time that can be shown on CPUs (diagnosis_loop_cases.py). The
+adjustments of two programs are useless: in one program, a lock lets only one worker at a time prepare a
+sample; in the other, a checkpoint holds all results since the last checkpoint.
 
-Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=...
-target=>=0.8` and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half of the
-programs.
-Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
+Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=... target=>=0.8`
+and `CLAIM program_loop_undone_H ratio=... target=>=1`. H is the half (one of two sets of programs) that was
+run. Needs root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations
@@ -81,12 +80,12 @@ class PlayedCase:
 
     @property
     def is_pending(self) -> bool:
-        """Whether senergyctld awaits further runs."""
+        """Whether senergyctld has not yet decided the trial of an adjustment and waits for further runs."""
         return bool(self.trial["state"] == "pending")
 
     @property
     def is_right(self) -> bool:
-        """Whether the decision is the right one."""
+        """Whether the trial has ended with the decision that is right for this program."""
         return bool(self.trial["state"] == self.case.expected)
 
     def run(self, lab: ProgramLab, folder: Path) -> None:
@@ -96,7 +95,7 @@ class PlayedCase:
         self._runs_after += self.is_pending
 
     def apply(self, lab: ProgramLab) -> None:
-        """Apply the advice about the last run."""
+        """Apply the advice of the diagnosis about the last run, and note the trial that this starts."""
         diagnosis = lab.diagnosis(self._jobs[-1])
         self.findings = ", ".join(finding["kind"] for finding in diagnosis["findings"])
         permit = ("--permit", self.case.permission)
@@ -105,7 +104,7 @@ class PlayedCase:
             self.trial = trials[-1]
 
     def await_decision(self, lab: ProgramLab) -> None:
-        """Wait until senergyctld has compared all runs, or has decided."""
+        """Wait until senergyctld has compared all runs of the program, or has decided about the trial."""
         deadline = time.monotonic() + DECISION_S
         while self.is_pending:
             self.trial = self._trials(lab)[-1]
@@ -115,7 +114,7 @@ class PlayedCase:
             time.sleep(2)
 
     def row(self) -> str:
-        """Return the row of the table."""
+        """Return one row of the result table as Markdown: a program, its trial and the decision."""
         trial, decision = self.trial, self.trial["decision"] or {}
         if trial["state"] == "none":
             return f"| {self.case.name} | none | | | | | findings: {self.findings or 'none'} |"
@@ -139,9 +138,9 @@ def percent(ratio: float | None) -> str:
 
 
 def play(lab: ProgramLab, cases: list[LoopCase], folder: Path, seconds: int, rounds: int) -> list[PlayedCase]:
-    """Run the loop for all programs, which take turns.
+    """Run and diagnose all programs of the benchmark, and apply the advice to their next runs.
 
-    A phase in which the machine is slow therefore affects all programs alike.
+    The programs take turns. A phase in which the machine is slow therefore affects all programs alike.
     """
     played = [PlayedCase(case, seconds) for case in cases]
     for _ in range(RUNS_BEFORE):
@@ -208,9 +207,10 @@ def main() -> int:
 
 
 def claims_of(half: str, played: list[PlayedCase]) -> Iterator[Claim]:
-    """Yield two claims (checks of targets): improved programs, and undone useless adjustments.
+    """Yield the claims of the benchmark about its two kinds of adjusted programs.
 
-    Each claim states a share: of the programs, or of the useless adjustments.
+    A claim compares a share with its target. The first claim is about the share of programs that the
+    adjustments improved. The second claim is about the share of useless adjustments that were undone.
     """
     helpful = [one.is_right for one in played if one.case.expected == "kept"]
     useless = [one.is_right for one in played if one.case.expected == "undone" and one.trial["decision"]]

@@ -65,7 +65,7 @@ _FINAL = ("COMPLETED", "FAILED", "TIMEOUT")
 
 @dataclass(frozen=True)
 class DiagnosedProgram:
-    """A job of the test corpus.
+    """A job of the test corpus, in which a cause of lost time may be planted on purpose.
 
     Attributes:
         name: description of the program's behaviour.
@@ -81,7 +81,10 @@ class DiagnosedProgram:
 
 
 def programs(half: Half, folder: Path) -> list[DiagnosedProgram]:
-    """Return the jobs of a half (one set of parameters). Each job has at most one planted cause."""
+    """Return the test programs of one set of parameters, which is called a half.
+
+    Each program has at most one cause of waste, which was planted on purpose.
+    """
 
     def training(options: str, seconds: float = half.seconds, launch: str = "") -> str:
         return f"{launch}{PYTHON} {PROGRAM} --seconds {seconds} {options}"
@@ -143,7 +146,7 @@ def programs(half: Half, folder: Path) -> list[DiagnosedProgram]:
 
 
 class ProgramLab:
-    """A running lab.
+    """A running lab cluster in which the benchmark runs and diagnoses programs.
 
     Args:
         lab: the lab.
@@ -194,7 +197,7 @@ class ProgramLab:
 def evaluate(
     name: str, selected: list[DiagnosedProgram], lab: ProgramLab, folder: Path, only: str | None
 ) -> list[dict[str, Any]]:
-    """Run the diagnosed programs of half `name`, and print a table row for each program."""
+    """Run and diagnose the test programs of one set (half), and print a table row for each program."""
     print(
         f"\nhalf {name}\n\n| program | planted cause | findings, first to last | right |\n|---|---|---|---|"
     )
@@ -235,14 +238,17 @@ def claims_of(name: str, rows: list[dict[str, Any]]) -> Iterator[Claim]:
 
 
 def set_disk(reads_per_s: int) -> None:
-    """Limit the reads of the processes in the control group from the disk of the temporary folder."""
+    """Limit the read operations per second on the disk of the temporary folder.
+
+    The limit applies to the processes in the control group.
+    """
     device = Path(tempfile.gettempdir()).stat().st_dev
     line = f"{os.major(device)}:{os.minor(device)} {reads_per_s}"
     (SLOW_DISK / "blkio.throttle.read_iops_device").write_text(line)
 
 
 def write_data(path: Path) -> None:
-    """Write random data that are not in the page cache."""
+    """Write a file of random data that is on the disk but not in the page cache."""
     with path.open("wb") as file:
         file.write(os.urandom(DATA_MIB << 20))
         file.flush()
@@ -269,7 +275,7 @@ def running_lab() -> Iterator[tuple[ProgramLab, Path]]:
 
 
 def missing_requirement() -> str | None:
-    """Return what the machine lacks; None if it lacks nothing."""
+    """Return what this machine lacks to run the benchmark; None if it lacks nothing."""
     if os.geteuid():
         return "it needs root"
     if not (SLOW_DISK.parent / "blkio.throttle.read_iops_device").exists():

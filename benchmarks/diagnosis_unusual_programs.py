@@ -1,11 +1,12 @@
-"""Accuracy of the diagnosis on real PyTorch programs that diagnosis_programs.py does not contain.
+"""Accuracy of the diagnosis on further real PyTorch programs.
 
-The lab and the rating are those of diagnosis_programs.py. There are two lists of programs.
-Both were defined before their first run. Rules were changed on the first list.
+The programs are not contained in diagnosis_programs.py, but the lab and the rating are the same as there.
+There are two lists of programs. Both were defined before their first run. The rules of the diagnosis were
+then changed because of results on the first list.
 
-Prints a table, `CLAIM program_cause_first_unusual1 ratio=... target=>=0.9` and `CLAIM
-program_false_findings_unusual1 ratio=... target=<=0.1`, or those of list 2. Needs root, and
-PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
+Prints a table and two checks of targets. For list 1 these are `CLAIM program_cause_first_unusual1 ratio=...
+target=>=0.9` and `CLAIM program_false_findings_unusual1 ratio=... target=<=0.1`; list 2 has its own. Needs
+root, and PyTorch for this interpreter or for /usr/bin/python3 (Debian: python3-torch).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SMALL_FILES, SMALL_FILE_BYTES, READS_PER_S = 1000, 6000, 300
 
 
 def unusual_programs(folder: Path) -> list[DiagnosedProgram]:
-    """Return the programs. `folder` holds their checkpoints."""
+    """Return the unusual programs that the benchmark diagnoses. `folder` stores their checkpoints."""
 
     def training(options: str, seconds: int = SECONDS, launch: str = "") -> str:
         return f"{launch}{PYTHON} {PROGRAM} --seconds {seconds} {options}"
@@ -87,7 +88,10 @@ def unusual_programs(folder: Path) -> list[DiagnosedProgram]:
 
 
 def more_unusual_programs(folder: Path) -> list[DiagnosedProgram]:
-    """Return the programs of the second list. `folder` holds their files."""
+    """Return the second list of unusual programs that the benchmark diagnoses.
+
+    `folder` holds the files of the programs.
+    """
 
     def training(options: str, launch: str = "") -> str:
         return f"{launch}{PYTHON} {PROGRAM} --seconds {SHORT_S} {options}"
@@ -144,7 +148,10 @@ def more_unusual_programs(folder: Path) -> list[DiagnosedProgram]:
 
 
 def small_files(folder: Path) -> Path:
-    """Write small files that are not in the page cache, and return their folder."""
+    """Write many small files that are on the disk but not in the page cache.
+
+    Return the folder that contains them.
+    """
     files = folder / "files"
     files.mkdir()
     for number in range(SMALL_FILES):

@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def claims(arguments: argparse.Namespace) -> Iterator[Claim]:
-    """Yield the claims of all stores and faults."""
+    """Yield the claims (comparisons with targets) of all database servers and kinds of fault."""
     for store in arguments.stores.split(","):
         with contextlib.ExitStack() as stack:
             try:
@@ -89,7 +89,11 @@ def claims(arguments: argparse.Namespace) -> Iterator[Claim]:
 def measure(
     arguments: argparse.Namespace, pair: ControllerPair, server: DatabaseServer, url: str, name: str
 ) -> Iterator[Claim]:
-    """Yield the claims about failover for one kind of database and one kind of fault."""
+    """Cause one kind of fault repeatedly with one kind of database, and yield checks of targets.
+
+    The checks (claims) concern the duration of the takeover by the other controller, and lost and duplicate
+    records.
+    """
     rng, fault = random.Random(arguments.seed), FAULTS[name.rpartition("_")[2]]
     model = SimulatedWorkload("c1", job_s=arguments.job_s, trace_points=60)
     nodes = [SimulatedNode(model, number, 1, time.time()) for number in range(arguments.agents)]
@@ -146,9 +150,10 @@ def run_rounds(
 
 
 def compare(agents: SimulatedAgents, url: str) -> tuple[int, int]:
-    """Return the number of lost items and the number of duplicate rows in the database.
+    """Compare what the agents delivered with what the database contains.
 
-    Lost items are items that the database lacks, that no agent sent, or that were refused.
+    Return the number of lost items and the number of duplicate rows. An item counts as lost if the database
+    lacks it, if it is in the database but no agent sent it, or if it was refused.
     """
     missing = doubled = 0
     engine = sqlalchemy.create_engine(sqlalchemy.make_url(url))
@@ -186,7 +191,10 @@ def kill(pair: ControllerPair, _: DatabaseServer) -> float:
 
 
 def stop(pair: ControllerPair, _: DatabaseServer) -> float:
-    """Stop the active controller, continue it after a minute, and wait until it is passive."""
+    """Pause the active controller for a minute (SIGSTOP, SIGCONT), and wait until it is passive.
+
+    The function returns the seconds until the other controller has taken over.
+    """
     active, passed_s = until_taken_over(pair, lambda active: active.send(signal.SIGSTOP))
     time.sleep(max(0.0, STOPPED_S - passed_s))
     active.send(signal.SIGCONT)
@@ -222,7 +230,7 @@ FAULTS: dict[str, Callable[[ControllerPair, DatabaseServer], float]] = {
 
 
 def _wait_until_delivered(agents: SimulatedAgents, count: int) -> None:
-    """Wait until at most `count` deliveries are outstanding, or the time for it is over."""
+    """Wait until at most `count` deliveries are outstanding, or until a timeout of `DRAIN_S` seconds."""
     until_s = time.monotonic() + DRAIN_S
     while agents.outstanding > count and time.monotonic() < until_s:
         time.sleep(0.2)

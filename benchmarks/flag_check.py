@@ -49,7 +49,7 @@ int main(int count, char *paths[]) {
 
 
 def main() -> int:
-    """Measure and print the claim."""
+    """Run the benchmark, and print and publish its claim about the time that the flag check adds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="also write the claim to FILE as JSON")
     parser.add_argument("--rounds", type=int, default=300, help="submissions (default 300)")
@@ -65,7 +65,10 @@ def main() -> int:
 
 
 def _measure(program: Path, folder: Path, copy: Path, rounds: int) -> float:
-    """Run `rounds` checks of a submission's flags and return the median time in milliseconds."""
+    """Check the energy flags of a submission `rounds` times.
+
+    Return the median time of a check in milliseconds.
+    """
     times_ms = []
     for _ in range(rounds):
         command = [str(program), str(folder / "absent"), str(copy)]
@@ -102,9 +105,10 @@ def _built(folder: Path) -> Path:
 
 
 def _copy(folder: Path, policies: int | None) -> Path:
-    """Write a copy of the policy file with `policies` policies; None means as many as readers accept.
+    """Write a policy file with `policies` policies for the benchmark.
 
-    The last policy in the copy is the policy that the benchmark requests.
+    None means as many policies as readers of the file accept. The benchmark requests the last policy in the
+    file.
     """
     head = "senergy-policies 1\ncap_watts 100 10000\n"
     tail = f"policy last users=alice\nissued 1\nfresh-until {time.time() + 900:.0f}\n"

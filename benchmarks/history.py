@@ -97,7 +97,10 @@ def main() -> int:
 
 
 def replay(jobs: Iterable[Job]) -> list[Outcome]:
-    """Predict each job from the runs that ended before its submission, and return the outcomes."""
+    """Predict the run time of each job, and return the predictions with the actual times.
+
+    A prediction uses only the runs that ended before the submission of the job.
+    """
     history = History()
     ending: list[Any] = []
     last: defaultdict[Any, deque[Any]] = defaultdict(lambda: deque(maxlen=2))
@@ -132,14 +135,21 @@ def outcome(oracle: HistoryOracle, history: History, run: ObservedRun, last: deq
 
 
 def ranking_time(history: History, attributes: dict[str, Any], predicted_s: float) -> float:
-    """Return the time that determines the order of the queue, without the misprediction factor."""
+    """Return the run time by which the queue ranks a job.
+
+    The run time is the predicted time, or the lower bound of the run time if the lower bound is longer. The
+    misprediction factor (the ratio of actual to predicted times of a user's jobs) is not applied.
+    """
     columns = {name: [value] for name, value in attributes.items()}
     limit = attributes["time_limit_s"] or NO_LIMIT_S
     return max(predicted_s, float(bounds_many(history, columns, [limit], [1.0], 0.0).time_s[0]))
 
 
 def in_order(outcomes: list[Outcome], name: str) -> float:
-    """Return the share of 100,000 pairs of jobs whose shorter job is predicted to be shorter."""
+    """Return how often the predictions put two jobs into the right order of their run times.
+
+    The result is the share of 100,000 random pairs of jobs. A tie of the predictions counts as half right.
+    """
     chance, right, counted = random.Random(1), 0.0, 0
     while counted < 100_000:
         one, other = chance.choice(outcomes), chance.choice(outcomes)
@@ -151,7 +161,7 @@ def in_order(outcomes: list[Outcome], name: str) -> float:
 
 
 class _Watts:
-    """Oracle that predicts one watt for every job.
+    """Predictor (oracle) that predicts a power of one watt for every job.
 
     It is used for traces without power, of which only the times are evaluated.
     """
@@ -164,7 +174,7 @@ class _Watts:
 
 
 def evaluate(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """Return the claims of a trace and print its values."""
+    """Print the prediction errors for a trace, and return the claims (comparisons with targets)."""
     errors = {
         name: statistics.median(abs(getattr(one, name) - one.true) for one in outcomes) for name in SHOWN
     }
@@ -187,7 +197,10 @@ def evaluate(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
 
 
 def speed(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Measure the CPU time of predictions whose history contains all runs of a trace."""
+    """Measure the CPU time of a prediction from the history of earlier runs.
+
+    The history contains all runs of a trace.
+    """
     history = History()
     for job in sorted(jobs, key=lambda job: job.run.end):
         history.learn(job.run)
@@ -230,7 +243,7 @@ def claim(name: str, ratio: float, most: float) -> dict[str, Any]:
 
 
 def eagle(path: Path) -> list[Job]:
-    """Read the sample of Eagle's jobs."""
+    """Read a sample of real jobs of the system Eagle from a CSV file."""
     jobs = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):

@@ -67,7 +67,7 @@ def main() -> int:
 
 
 async def serve(path: str) -> None:
-    """Answer every line on a Unix socket until the process is ended."""
+    """Act as an agent for the benchmark: answer every line on a Unix socket until killed."""
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -82,7 +82,10 @@ async def serve(path: str) -> None:
 
 @contextlib.contextmanager
 def minimal_server() -> Iterator[str]:
-    """Run `serve` in a separate process and yield its socket."""
+    """Run a minimal server in a separate process, as a lower bound of the time of an answer.
+
+    The context manager yields the path of the server's socket.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/agent.sock"
         server = subprocess.Popen([sys.executable, __file__, "--serve", path])
@@ -103,7 +106,10 @@ def build_hook() -> Path:
 
 
 def measure(hook: str, socket_path: str, rounds: int) -> dict[str, list[float]]:
-    """Return seconds per call of `sh`, `begin` and `end`, called in turn so that noise affects all alike."""
+    """Measure how many seconds a call of `sh`, and of the hook with `begin` and `end`, takes.
+
+    The three are called in turn, so that noise affects all of them alike.
+    """
     times: dict[str, list[float]] = {"sh": [], "begin": [], "end": []}
     for index in range(-WARM_UP_ROUNDS, rounds):
         job = str(FIRST_JOB_ID + index + WARM_UP_ROUNDS)
@@ -117,7 +123,10 @@ def measure(hook: str, socket_path: str, rounds: int) -> dict[str, list[float]]:
 
 
 def spawn(command: list[str], environment: dict[str, str]) -> float:
-    """Run one command and return its seconds; a line on its stderr means that the call failed."""
+    """Run one command and return the seconds that it takes.
+
+    The benchmark ends with an error if the command fails or writes to its standard error.
+    """
     read_end, write_end = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, write_end, 2)]
     start = time.perf_counter()

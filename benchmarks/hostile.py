@@ -70,7 +70,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def own_agent() -> Iterator[tuple[str, int]]:
-    """Run a senergyd with one job of the attacking user; yield its socket and process id."""
+    """Run a separate senergyd with one job of the attacking user.
+
+    Yield the path of its socket and its process id.
+    """
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
         Path(folder).chmod(0o711)
         config, path = Path(folder) / "energy.toml", f"{folder}/agent.sock"
@@ -124,7 +127,10 @@ def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str,
 
 
 def ask(path: str, message: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Return the milliseconds from connecting to the complete response, and the response."""
+    """Send one request to senergyd over a new connection.
+
+    Return the milliseconds from the connection attempt to the complete response, and the response.
+    """
     started = time.perf_counter()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 30, 0))

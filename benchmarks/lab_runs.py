@@ -39,13 +39,13 @@ STEP_VARIATION, POWER_ERROR = 0.02, 0.005
 
 @dataclass(frozen=True)
 class TunedRun:
-    """Time and energy of a whole node during a tuned run, with the summary of its tuning.
+    """Time and energy of a whole node during a run of a tuned job, and the result of the tuning.
 
     Attributes:
         seconds: run time.
         joules: energy of the node.
         summary: the key `tuning` of the job's record.
-        progress: time in seconds and exact progress in units at every sample.
+        progress: (time in seconds, exact progress in units) at every sample.
     """
 
     seconds: float
@@ -57,7 +57,7 @@ class TunedRun:
 def run_agent(
     node: VirtualNode, device: str, program: str, size: float, objective: Objective, seed: str
 ) -> TunedRun:
-    """Run a program as a job of an agent that knows no earlier job.
+    """Run a program as a tuned job; the agent starts without knowledge of earlier jobs.
 
     The progress that the program reports has random errors.
     """
@@ -93,7 +93,11 @@ def memory_folder() -> Iterator[Path]:
 
 
 def run_search(truth: SteadyState, program: str, size: float, objective: Objective, seed: str) -> TunedRun:
-    """Run a program under the search alone, with windows of whole steps that have random errors."""
+    """Run a program on a modelled node while the search for the best operating point adjusts it.
+
+    Only the search runs, without the rest of the agent. Its measurement windows consist of whole steps and
+    have random errors.
+    """
     numbers = random.Random(seed)
     search = new_search(truth.profile, objective)
     walk = PhaseWalk(truth, workload_spec(program), size)
@@ -128,7 +132,7 @@ def run_search(truth: SteadyState, program: str, size: float, objective: Objecti
 
 
 def new_search(profile: NodeProfile, objective: Objective) -> TuningSearch:
-    """Return a search over the knobs of a node about whose hardware nothing is known."""
+    """Return a tuning search over the settings of a node whose hardware has not been measured before."""
     cpufreq, gpu = profile.cpufreq, profile.gpu
     cpu = CpuHardware(
         profile.cpu.packages,

@@ -71,7 +71,10 @@ def main() -> int:
 def measure_runs(
     folder: Path, setting: list[Any], names: Sequence[str], jobs: Sequence[workload.LiveJob]
 ) -> Json:
-    """Return the runs by name; stored results of the same setting are not measured again."""
+    """Measure the named runs of the benchmark on a lab. Return the results by name.
+
+    Runs with a stored result for the same `setting` are not measured again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     found = {name: stored for name in names if (stored := _kept(folder / f"{name}.json", setting))}
     todo = [name for name in names if name not in found]
@@ -91,14 +94,20 @@ def measure_runs(
 
 
 def simulate_runs(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
-    """Return the simulator's summary of the same submissions; the folder receives the simulator's inputs."""
+    """Simulate the jobs that also ran on real hardware, and return the simulator's summary.
+
+    The input files of the simulator are written to `folder`.
+    """
     policy, wish = RUNS[name]
     scenario = replay.write(folder, run["calibration"], jobs, wish)
     return replay.simulate(scenario, policy)
 
 
 def evaluate(name: str, run: Json, simulated: Json) -> list[Claim]:
-    """Return the claims that compare the simulated makespan and energy of a policy with its live run."""
+    """Return the checks of the simulator's accuracy for one policy.
+
+    The checks compare the simulated makespan and energy with those of the live run.
+    """
     ratios = {
         "makespan": simulated["makespan_s"] / run["makespan_s"],
         "energy": simulated["energy_kwh"] * 3.6e6 / run["cluster_joules"],

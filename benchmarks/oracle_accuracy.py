@@ -1,17 +1,17 @@
 """Accuracy of predicted training steps on the measured power-limit study (A40, Quadro RTX 6000).
 
-There are four kinds of prediction. `fitted`: the shipped calibration predicts the measurements
-to which it was fitted. `cap` and `batch`: one power limit or one batch size is left out. The
-GPU is calibrated without its measurements, starting from the shipped calibration, and then
-predicts these measurements. `network`: one network is left out. The GPU is calibrated from the
-defaults, and the network is predicted as if it had never been measured.
+There are four kinds of prediction. `fitted`: the shipped calibration predicts the measurements to which it
+was fitted. `cap` and `batch`: one power limit or one batch size is left out. The GPU is calibrated without
+its measurements, starting from the shipped calibration, and then predicts these measurements. `network`: one
+network is left out. The GPU is calibrated from the defaults, and the network is predicted as if it had never
+been measured.
 
-Then the predicted best power limit for the energy-delay product is compared with the measured
-best limit, for each row of the study (network, batch, optimizer). For `cap`, the choice is
-among all limits including the left-out one; the mean over the left-out limits is reported.
-`--data DIR` is the folder with summary_power_*.csv.
+The benchmark then compares the predicted with the measured best power limit for the energy-delay product.
+This is done for each combination of network, batch and optimizer in the study. For `cap`, the best limit is
+chosen among all limits, including the limit that was left out. The reported result is the mean over the
+limits that were left out in turn. `--data DIR` is the folder with summary_power_*.csv.
 
-Prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
+The program prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ def main() -> int:
 
 
 def evaluate(device: str, what: str, data: Path) -> dict[str, Any]:
-    """Return the errors and the table of cap choices of one kind of prediction on one device."""
+    """Evaluate one kind of prediction on one kind of GPU.
+
+    The result contains the errors of the predicted time and power, and a comparison of the power limits
+    (caps) that are chosen from the predictions with the best measured limits.
+    """
     rows = read_measurements(data / f"summary_power_{device}.csv", DEVICES[device])
     hardware = find_hardware(device)
     shipped = shipped_calibration(hardware.name)
@@ -104,7 +108,10 @@ def evaluate(device: str, what: str, data: Path) -> dict[str, Any]:
 
 
 def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dict[str, tuple[float, float]]:
-    """Return (time error, power error) of each fold."""
+    """Return the errors of predicted time and power for each fold.
+
+    A fold is the set of measurements that were withheld together, for example those of one network.
+    """
     result = {}
     for name in sorted({fold(row) for row in held.rows}):
         indices = [index for index, row in enumerate(held.rows) if fold(row) == name]
@@ -114,14 +121,18 @@ def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dic
 
 
 def ratios(held: HeldOutPredictions) -> list[float]:
-    """Return the 5 and 95 % quantiles of measured over predicted time, then those of the power."""
+    """Return quantiles of measured / predicted: 5 and 95 % of the time, then 5 and 95 % of the power."""
     time = column(held.rows, "step_s") / held.seconds
     power = column(held.rows, "power_watts") / held.watts
     return [float(value) for ratio in (time, power) for value in np.quantile(ratio, (0.05, 0.95))]
 
 
 def groups(rows: Sequence[Measurement]) -> list[Any]:
-    """Return the indices of each row of the study with several limits, in rising order of the limit."""
+    """Group the measurements by row of the published study; each group has several power limits.
+
+    Return the indices of each group's measurements in rising order of the limit. Rows with fewer than three
+    limits are left out.
+    """
     result: dict[tuple[Any, ...], list[int]] = {}
     for index in np.argsort(column(rows, "cap_watts"), kind="stable"):
         result.setdefault(rows[index].row, []).append(int(index))
@@ -131,9 +142,10 @@ def groups(rows: Sequence[Measurement]) -> list[Any]:
 def selected_limits(
     hardware: Hardware, held: HeldOutPredictions, what: str
 ) -> dict[tuple[Any, ...], list[int]]:
-    """Return the indices of the selected power limits for each row of the study.
+    """Return, for each row of the study, the power limits that are chosen from the predictions.
 
-    There is one index for each calibration that predicts the row.
+    A row of the study is one configuration, for example of network and batch size. Several calibrations may
+    predict the same row. The result has the index of one power limit for each of them.
     """
     result: dict[tuple[Any, ...], list[int]] = {}
     for fold_value, calibration in held.calibrations.items():
@@ -145,7 +157,10 @@ def selected_limits(
 
 
 def select_limit(hardware: Hardware, own: Sequence[Measurement], calibration: Calibration) -> int:
-    """Return the index of the limit with the least expected energy-delay product, as in `sweep`."""
+    """Return the index of the power limit with the least expected energy-delay product.
+
+    The expectation is computed as `sweep` computes it.
+    """
     residuals = calibration.residuals.get((own[0].model, own[0].precision))
     support = np.zeros(len(own)) if residuals is None else residuals.support(column(own, "batch"))
     deviation_of_power = 0.0 if own[0].model in calibration.workloads else UNSEEN_POWER_DEVIATION
@@ -161,7 +176,11 @@ def select_limit(hardware: Hardware, own: Sequence[Measurement], calibration: Ca
 def compare_choices(
     study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]
 ) -> dict[str, list[float]]:
-    """Return (share within one step of 25 W, mean loss, rows) of several ways to choose a power limit."""
+    """Return how good several ways to choose a power limit are.
+
+    For each way, the result has three numbers: the fraction of choices within one step (25 W) of the best
+    limit, the mean loss, and the number of rows of the study.
+    """
     caps = column(study, "cap_watts")
     measured = column(study, "step_s") ** 2 * column(study, "power_watts")
     rows = groups(study)
@@ -192,21 +211,24 @@ def compare_choices(
 
 
 def nearest(caps: Any, cap: float) -> Callable[[Any], list[int]]:
-    """Return a function that chooses the limit nearest to `cap`."""
+    """Return a function that chooses, among the measured power limits, the one nearest to `cap`."""
     return lambda indices: [int(np.argmin(np.abs(caps[indices] - cap)))]
 
 
 def flat(rows: Sequence[Measurement], indices: Any) -> bool:
-    """Return whether the lowest power limit slows a group of rows down by less than the noise."""
+    """Return whether the lowest power limit in a group of rows slows the workload down only slightly.
+
+    The slowdown is then below the noise of the measurement.
+    """
     times = [rows[index].step_s for index in indices]
     return times[0] < FLAT_SLOWDOWN * float(np.median(times))
 
 
 def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
-    """Return a score of the power limits that `choose` selects for each row.
+    """Return how good the power limits are that `choose` selects for each row of the study.
 
-    The score is the fraction of limits within one step (25 W) of the best limit, the mean relative
-    loss, and the number of rows. Several limits for one row are averaged.
+    The result has three numbers: the fraction of limits within one step (25 W) of the best limit, the mean
+    relative loss, and the number of rows. If several limits are selected for one row, they are averaged.
     """
     hits, losses = [], []
     for indices in rows:
@@ -217,7 +239,7 @@ def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], lis
 
 
 def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Print one result and return its claims."""
+    """Print the accuracy of predictions on one kind of device, and return the claims about it."""
     figures = "time {time:.2%}, power {power:.2%}, combined {combined:.2%}".format(**result)
     print(f"{device}, {what}: {figures}")
     for name, (time_error, power_error) in result["by_fold"].items():
@@ -245,7 +267,11 @@ def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any
 
 
 def claim(name: str, value: float, target: str, limit: float) -> dict[str, Any]:
-    """Return one claim; lower is better, so shares that should be high are negated."""
+    """Return one claim (result with a target) of the benchmark.
+
+    The claim holds if `value` is at most `limit`. The value of a fraction that should be high is therefore
+    negated.
+    """
     return {"claim": name, "ratio": abs(value), "target": target, "holds": "yes" if value <= limit else "no"}
 
 

@@ -1,24 +1,25 @@
-"""Accuracy of predicted power limits and ranges for a GPU with few measured steps.
+"""Benchmark of predicted power limits for a GPU of which only few training steps are measured.
 
-For each GPU of the measured power-limit study and each number of rows, rows are drawn at
-random. All draws together contain every part of the study equally often (`balanced_draws`).
-`senergy calibrate` receives only the rows of a draw. The other rows are withheld, and
-predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from the
-Quadro RTX 6000, and vice versa.
+The benchmark uses the measured power-limit study. For each GPU of the study and each number of rows
+(measurements), it draws rows at random. All draws together contain every part of the study equally often
+(`balanced_draws`). `senergy calibrate` receives only the rows of a draw. The other rows are withheld, and
+predicted. The prior of a GPU comes only from other kinds of GPU: the A40 is predicted from the Quadro RTX
+6000, and vice versa.
 
-For each configuration with at least three withheld power limits, `senergy predict` chooses one
-limit for the energy-delay product (BEST edp). The loss of this limit is its excess over the
-measured best of the withheld limits. The loss is compared with the loss of a constant limit:
-the limit nearest to the fraction of the design power that is best on the other GPUs. The
-withheld rows differ between draws and numbers of rows. The change is therefore the loss minus
-the loss of the same oracle without any measurement of the GPU on the same withheld rows, with
-its 95 % interval over the draws. Coverage is the share of withheld rows inside the 90 % range,
-with its standard deviation over the draws.
+For each configuration with at least three withheld power limits, `senergy predict` chooses one limit for the
+energy-delay product (BEST edp). The loss of this limit is the excess of its energy-delay product over that
+of the measured best withheld limit. It is compared with the loss of a constant limit. The constant limit is
+the limit nearest to the fraction of the design power that is best on the other GPUs.
 
-`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another
-GPU, which is predicted from all shipped calibrations. KIND is a name or a hardware file. An
-interrupted run resumes from `--state FILE`. Prints the table of docs/oracle.md and
-`CLAIM oracle_few_rows_... ratio=... target=... holds=yes|no` lines.
+The withheld rows differ between draws and numbers of rows. Therefore the benchmark states a change: the loss
+minus the loss of a prediction without any measurement of the GPU, on the same withheld rows. It has a 95 %
+interval over the draws. Coverage is the share of withheld rows inside the 90 % range, with its standard
+deviation over the draws.
+
+`--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU, which is
+predicted from all shipped calibrations. KIND is a name or a hardware file. An interrupted run resumes from
+`--state FILE`. The benchmark prints the table of docs/oracle.md and `CLAIM oracle_few_rows_... ratio=...
+target=... holds=yes|no` lines.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ Job = tuple["Study", int, int, int, int]
 
 
 class Study(NamedTuple):
-    """A GPU and the file with its measurements."""
+    """Measurements of one GPU: kind of GPU, path of the file, and precision of the matrix products."""
 
     kind: str
     path: str
@@ -154,12 +155,12 @@ def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
 
 
 def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int) -> list[set[int]]:
-    """Return the indices of the rows in each draw.
+    """Draw several sets of rows from a study, such that all rows are used equally often.
 
-    The draws together use all rows equally often; the numbers of uses differ by at most 1. The
-    rows that are used once more are a systematic sample of the study in the order of networks,
-    batch sizes and power limits. The rows are distributed to the draws at random. The mean over
-    balanced draws varies less from seed to seed than the mean over independent draws.
+    Return the row indices of each draw. The numbers of uses of two rows differ by at most 1. The rows that
+    are used once more are a systematic sample of the study in the order of networks, batch sizes and power
+    limits. The rows are distributed to the draws at random. The mean over balanced draws varies less from
+    seed to seed than the mean over independent draws.
 
     Args:
         rows: rows of the study.
@@ -183,13 +184,16 @@ def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int
 
 
 def independent_draw(rows: Sequence[Measurement], size: int, seed: int) -> set[int]:
-    """Return the indices of `size` rows drawn at random, without regard to other draws."""
+    """Return the indices of `size` measurements drawn at random, independently of other draws."""
     numbers = np.random.default_rng([seed, size])
     return set(numbers.choice(len(rows), size, replace=False).tolist())
 
 
 def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[str, Any]:
-    """Return losses, coverage and errors on the rows that a calibration with `size` rows does not contain."""
+    """Calibrate the predictor with `size` measurements and test it with all other measurements.
+
+    Return the losses, the coverage and the errors.
+    """
     hardware, rows = measurements(study)
     drawn = (
         balanced_draws(rows, size, draws, seed)[draw] if draws else independent_draw(rows, size, seed + draw)
@@ -211,11 +215,12 @@ def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[
 def losses(
     oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement], cap_share: float
 ) -> dict[str, float]:
-    """Return the mean relative loss of energy-delay product, compared with the best measured limit.
+    """Return how much energy-delay product is lost by predicted power limits.
 
-    The loss has three values: `loss` for the limits that the oracle chooses, `constant` for a
-    constant limit of `cap_share` times the design power, and `change`. `change` is `loss` minus
-    the loss of the limits that the oracle chooses without measurements.
+    A loss is relative to the best measured limit, as the mean over the configurations. The result has three
+    values. `loss` is for the limits that the predictor (oracle) chooses. `constant` is for a constant limit
+    of `cap_share` times the design power. `change` is `loss` minus the loss of the limits that the oracle
+    chooses without measurements of this GPU.
     """
     chosen, constant, changes = [], [], []
     for indices in configurations(rows).values():
@@ -238,10 +243,10 @@ def losses(
 
 
 def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement]) -> dict[str, float]:
-    """Return the accuracy of predictions of `rows`.
+    """Return how accurately the predictor (oracle) predicts measured training steps (`rows`).
 
-    The result is the fraction of rows within the predicted range and the mean absolute relative
-    error, for time and power.
+    The result has four numbers: for the time and for the power, the fraction of rows within the predicted
+    range and the mean absolute relative error.
     """
     asked = TrainingAlternatives.of(
         (find_profile(row.model), hardware, row.precision, row.batch, row.gpus, 1e9, row.cap_watts)
@@ -260,7 +265,7 @@ def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measureme
 
 
 def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Print the results of one GPU as a table, and return them as claims to check."""
+    """Print the results of the benchmark for one GPU as a table, and return its claims."""
     hardware, rows = measurements(study)
     prior = shipped_prior(hardware.name)
     print(f"{hardware.description}, {len(rows)} rows, prior from {', '.join(prior.sources)}")
@@ -301,11 +306,11 @@ def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim
 
 
 def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
-    """Print each increase of the number of rows that raises the loss, and return two claims.
+    """Print each case in which more measured rows make the prediction worse, and return two claims.
 
-    The first claim states the largest rise. The second claim states the maximum of the lower ends
-    of the 95 % intervals of the changes. This maximum is positive only if random draws do not
-    explain a rise.
+    The loss is the error of the prediction, given a number of measured rows. The first claim states the
+    largest rise of the loss. The second claim states the maximum of the lower ends of the 95 % intervals of
+    the changes. This maximum is positive only if random draws do not explain a rise.
 
     Args:
         name: name of the GPU.
@@ -328,12 +333,18 @@ def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
 
 
 def changes_of(draws: Sequence[dict[str, Any]]) -> list[float]:
-    """Return, for each draw, by how much the measurements changed the loss."""
+    """Return the effect of the measurements on the loss, for each random draw of measurements.
+
+    The effect is the loss with the measurements minus the loss without any measurement.
+    """
     return [draw["change"] for draw in draws]
 
 
 def half_interval(draws: Sequence[dict[str, Any]]) -> float:
-    """Return half the width of the 95 % interval of the mean change of the loss; 0 for a single draw."""
+    """Return half the width of the 95 % confidence interval of the mean change of the loss.
+
+    Each random draw yields one change. The result is 0 for a single draw.
+    """
     changes = changes_of(draws)
     if len(changes) < 2:
         return 0.0

@@ -1,10 +1,13 @@
-"""Speed of the oracle: predictions per second on one core, tracing a model, calibrating 28 parameters.
+"""Benchmark of the speed of the predictor (oracle): predicting, tracing and calibrating.
 
-Predictions: 1,000,000 alternatives of six models on three kinds of GPU, from profiles; CPU time, best of five
-rounds. Tracing (if PyTorch is installed): an encoder of BERT base's size, built and traced; best of three
-rounds. Calibration: 1,000 synthetic measurements, the default search with two workers.
+Predicting: 1,000,000 alternatives (possible settings of jobs) for six models on three kinds of GPU are
+predicted from stored profiles on one core. The CPU time of the best of five rounds counts. Tracing, if
+PyTorch is installed: an encoder of the size of BERT base is built and traced. The best of three rounds
+counts. Calibrating: the 28 parameters are fitted to 1,000 synthetic measurements by the default search with
+two workers.
 
-Prints one `CLAIM name ratio=... target=... holds=yes|no` line each: the ratio is measured over target.
+Prints one line `CLAIM name ratio=... target=... holds=yes|no` for each of the three. The ratio is the
+measured value divided by the target.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ _DEADLINE_S = 30.0
 
 
 class OwnAgent:
-    """A running senergyd and one announced job.
+    """A running senergyd to which one job has been announced, for benchmarks.
 
     Attributes:
-        folder: its directory, with socket, state and configuration.
+        folder: directory of this senergyd, with its socket, state and configuration.
         config: path of its energy.toml.
     """
 
@@ -109,7 +109,7 @@ def job_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def own_agent(sampling_hz: float = 1.0) -> Iterator[OwnAgent]:
-    """Run a private senergyd."""
+    """Context manager that runs a senergyd of its own for a benchmark, and stops it at the end."""
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
         agent = OwnAgent(Path(folder), sampling_hz)
         try:

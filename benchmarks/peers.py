@@ -51,16 +51,16 @@ _MICRO, _MILLI, _KWH = 1e-6, 1e-3, 3.6e6
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Measurement by one tool.
+    """Energy measurement by one tool during one time window.
 
     Attributes:
         tool: name of the tool.
         version: version of the tool's distribution.
         length_s: seconds from the begin to the end of the tool's measurement.
         joules: energy that the tool measured, by component (`cpu`, `dram`, `gpu`).
-        truth_joules: energy of the node's model in the same time, by component.
-        most_joules: energy of the model from before the tool began until after the tool had ended.
-            An exact result lies between `truth_joules` and `most_joules`.
+        truth_joules: energy that the emulated node really used in the same time, by component.
+        most_joules: energy that the emulated node used from before the tool began until after the tool had
+            ended. An exact result lies between `truth_joules` and `most_joules`.
         samples: number of intervals for which the tool reported the energy of all counters.
         cpu_s: CPU time of the tool and its children between begin and end.
         uncertain_s: seconds that the tool marked as uncertain; None for a tool that marks nothing.
@@ -78,7 +78,7 @@ class Window:
 
 
 class NotMeasuredError(Exception):
-    """Error for a tool that is missing or does not run here; states the reason."""
+    """Error: a measurement tool is missing or does not run here. The message states the reason."""
 
 
 @contextlib.contextmanager
@@ -149,7 +149,10 @@ def run(node: Any, tool: str, seconds: float, interval_s: float, ea2p: str | Non
 
 @dataclass(slots=True)
 class Tool(ABC):
-    """One tool. `read` is called every interval for tools that do not sample by themselves."""
+    """One measurement tool in a comparison of energy meters.
+
+    `read` is called every interval for tools that do not sample by themselves.
+    """
 
     interval_s: float
     ea2p: str | None = None
@@ -160,22 +163,22 @@ class Tool(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Import and set up everything that a program does once."""
+        """Do the work that a program does only once to use the tool: imports and set-up."""
 
     @abstractmethod
     def begin(self) -> None:
         """Begin the measured time window."""
 
     def read(self) -> None:
-        """Read all counters within the window."""
+        """Read all energy counters of the tool while the measurement window lasts."""
         return
 
     @abstractmethod
     def end(self) -> None:
-        """End the window and fill `joules`."""
+        """End the measurement, and store the energy that the tool has measured in `joules`."""
 
     def collect(self) -> None:
-        """Fill the values that were not available in `end`."""
+        """Fetch those results of the tool that were not available yet when `end` was called."""
         return
 
     def add(self, component: str, joules: float) -> None:
@@ -219,7 +222,10 @@ class Zeus(Tool):
 
 
 class CodeCarbon(Tool):
-    """OfflineEmissionsTracker, which reads in its own thread. It omits DRAM zones inside packages."""
+    """The tool CodeCarbon, whose OfflineEmissionsTracker reads counters in its own thread.
+
+    It omits those powercap zones of DRAM that lie inside a package.
+    """
 
     distribution = "codecarbon"
     reads_itself = True
@@ -245,7 +251,10 @@ class CodeCarbon(Tool):
 
 
 class PyJoules(Tool):
-    """EnergyMeter over all RAPL and NVML devices."""
+    """Energy measurement with the library pyJoules.
+
+    Its class `EnergyMeter` measures all RAPL and NVML devices.
+    """
 
     distribution = "pyJoules"
 
@@ -339,7 +348,7 @@ class Ea2p(Tool):
 
 
 class Ours(Tool):
-    """The sampler of senergyd, and the sum of its readings."""
+    """Benchmark adapter for the sampler of senergyd. It adds up the energies that the sampler reads."""
 
     distribution = "slurm-energy"
 
@@ -376,7 +385,10 @@ class Ours(Tool):
 
 
 class Senergyd(Tool):
-    """A complete senergyd that runs a job with a measuring policy; the tool reads the job's record."""
+    """Benchmark adapter for a complete senergyd.
+
+    senergyd runs a job with a measuring policy. The adapter reads the energy from the record of the job.
+    """
 
     distribution = "slurm-energy"
     reads_itself = True
@@ -403,7 +415,10 @@ class Senergyd(Tool):
 
 
 class Bare(Tool):
-    """The reads that the sampler cannot avoid. Their cost is the minimum cost of any energy meter."""
+    """Tool that only reads the counters and does nothing else, as a lower bound for comparison.
+
+    The sampler cannot avoid these reads. Their cost is the minimum cost of any energy meter.
+    """
 
     distribution = "nvidia-ml-py"
 
@@ -470,9 +485,9 @@ def measure(tool: Tool, seconds: float) -> dict[str, Any]:
 
 
 def drive(tool: Tool, start: float, seconds: float) -> None:
-    """Wait until the end of the measurement window.
+    """Wait until the end of the measurement window while a measurement tool runs.
 
-    If the tool does not sample by itself, read its counters at every interval until then.
+    If the tool does not sample by itself, read its counters at every interval until the end.
     """
     if tool.interval_s > 0 and not tool.reads_itself:
         for tick in range(1, round(seconds / tool.interval_s)):
@@ -482,14 +497,17 @@ def drive(tool: Tool, start: float, seconds: float) -> None:
 
 
 def children_seconds() -> float:
-    """Return the CPU seconds of all children of this process, ended and living."""
+    """Return the CPU seconds that all child processes have used, ended and living ones."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living = sum(thread_seconds(pid) for pid in _descendants(os.getpid()))
     return ended.ru_utime + ended.ru_stime + living
 
 
 def wait_until_idle(longest_s: float = 20.0) -> None:
-    """Wait until the children have finished starting: none has used CPU time for a second."""
+    """Wait until the child processes have finished starting.
+
+    They have finished when they have used almost no CPU time for a second.
+    """
     deadline, last = time.monotonic() + longest_s, -1.0
     while time.monotonic() < deadline:
         used = children_seconds()

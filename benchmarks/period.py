@@ -1,6 +1,8 @@
-"""Period detection on random power series: share detected, worst error, and wrong periods by family.
+"""Benchmark of period detection on random power series.
 
-A detection is wrong if it differs from the true step by 5 % or more, or if the series has no single period.
+For each family of series it reports the fraction of series with a detected period, the worst error, and the
+wrong periods. A detected period is wrong if it differs from the true step by 5 % or more, or if the series
+has no single period.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ MOST_WRONG_REGULAR = 0.0
 
 
 def judge(series: PowerSeries) -> tuple[float | None, str]:
-    """Return the relative error of the detected period, and the reason if no period was detected.
+    """Detect the period of a power series with a known period, and return the relative error.
 
-    The error is infinite if no period is right for the series, and None if no period was detected.
+    The error is infinite if the series has no valid period. It is None if no period was detected; the second
+    result is then the reason.
     """
     detection = detect_period(series.times_s, series.watts)
     if detection.period is None:
@@ -35,7 +38,10 @@ def judge(series: PowerSeries) -> tuple[float | None, str]:
 
 
 def row(name: str, held_out: bool, family: Family, count: int, seed: int, **sampling: Any) -> dict[str, Any]:
-    """Return the detection rate and the wrong detections for one family of random power series."""
+    """Return how often periods were detected rightly and wrongly in one family of power series.
+
+    The power series are random.
+    """
     errors, reasons, wrong = [], Counter[str](), []
     for index in range(count):
         rng = np.random.default_rng([seed, index, hash_of(name), int(sampling["hertz"])])
@@ -66,7 +72,10 @@ def hash_of(name: str) -> int:
 
 
 def milliseconds() -> float:
-    """Return the CPU time of one detection on 60 s at 10 Hz: the median of 50."""
+    """Return the CPU time of one period detection in milliseconds.
+
+    The result is the median over 50 power series of 60 s with 10 samples per second.
+    """
     rng = np.random.default_rng(1)
     series = [sample(rng, FITTED["plain"], 10.0, regular=False) for _ in range(50)]
     spent = []
@@ -78,9 +87,10 @@ def milliseconds() -> float:
 
 
 def main() -> int:
-    """Measure all families of series, print a row for each, and return the exit status.
+    """Evaluate the period detection on all families of random power series.
 
-    The exit status states whether all claims (checks of targets) hold.
+    The function prints one row of results per family and way of sampling. It returns the exit status, which
+    states whether all targets of the benchmark are met.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=100, help="series per row (default 100)")
@@ -122,13 +132,16 @@ def main() -> int:
 
 
 def share_of_wrong(name: str, rows: list[dict[str, Any]], most: float) -> Claim:
-    """Return the claim (check of a target) that the share of wrong periods is at most `most`."""
+    """Return the claim that at most a share `most` of the series got a wrong period.
+
+    A claim compares a measured share with its target.
+    """
     series, wrong = sum(row["series"] for row in rows), sum(len(row["wrong"]) for row in rows)
     return {**at_most(f"period/wrong periods, {name}", wrong / max(1, series), most), "series": series}
 
 
 def show(found: dict[str, Any], verbose: bool) -> None:
-    """Print the result of one family of power series as a row of the table."""
+    """Print the results of one family of power series as one line of the benchmark's table."""
     name = found["family"] + ("/short" if found["short"] else "") + ("*" if found["held_out"] else "")
     worst = "-" if found["worst_right"] is None else f"{found['worst_right']:.2%}"
     sampling = "regular" if found["regular"] else "irregular"

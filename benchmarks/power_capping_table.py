@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the sweep on a new lab and return its result."""
+    """Create a new lab, run `senergy sweep` for the power-capping experiment, and return its result."""
     from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
     from slurm_energy_lab.cluster.artifacts import find_artifacts
     from slurm_energy_lab.cluster.specification import LabSpec

@@ -44,7 +44,7 @@ class MeasuredJob:
 
     @property
     def edp(self) -> np.ndarray:
-        """EDP at each limit relative to the default limit."""
+        """Energy-delay product (EDP) at each power limit, divided by that at the default limit."""
         return np.array(self.time) ** 2 * np.array(self.watts) / self.watts[-1]
 
     @property
@@ -58,20 +58,22 @@ class MeasuredJob:
         return bool(self.edp.min() < 0.99)
 
     def points(self) -> tuple[OperatingPoint, ...]:
-        """Operating points in the order of the limits.
+        """Operating points at which the job was measured, in ascending order of their power limits.
 
-        The last limit is the default limit. Its operating point is UNTUNED.
+        The last limit is the default limit. Its point is the operating point `UNTUNED`.
         """
         return (*(OperatingPoint(gpu_limit_watts=limit) for limit in self.limits[:-1]), UNTUNED)
 
 
 def load(folder: Path, smooth: bool = True) -> list[MeasuredJob]:
-    """Return the jobs in all files of a folder that were measured under at least three power limits.
+    """Return the measured jobs in all files of a folder, for the replay of tuning.
+
+    Jobs that were measured under fewer than three power limits are left out.
 
     Args:
         folder: folder with files `summary_power_GPU.csv`.
-        smooth: whether to fit a monotone curve to each row. Otherwise the measured points are used
-            unchanged as the true response.
+        smooth: whether to fit a monotone curve to the points of each job. Otherwise the measured points are
+            used unchanged as the true response.
     """
     jobs = []
     for path in sorted(folder.glob("summary_power_*.csv")):
@@ -83,7 +85,7 @@ def load(folder: Path, smooth: bool = True) -> list[MeasuredJob]:
 
 
 def _rows(path: Path) -> dict[tuple[str, str], dict[float, list[tuple[float, float]]]]:
-    """Return the measured times and watts by job and limit.
+    """Return the measured times and watts of a file by job and power limit.
 
     Raises:
         ValueError: the file cannot be read, a column is missing, or a number is not above 0. The message
@@ -163,7 +165,10 @@ def _job(
 
 
 def _scatter(points: dict[float, list[tuple[float, float]]], column: int) -> float:
-    """Return the standard deviation of the logarithm of repeated rows; 0 if no limit has several rows."""
+    """Return the scatter of repeated measurements: the standard deviation of their logarithms.
+
+    The result is 0 if no power limit was measured more than once.
+    """
     rows = [np.log([pair[column] for pair in pairs]) for pairs in points.values() if len(pairs) > 1]
     free = sum(len(one) - 1 for one in rows)
     squares = sum(float(((one - one.mean()) ** 2).sum()) for one in rows)
@@ -191,7 +196,11 @@ def monotone(values: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _with_common_noise(jobs: list[MeasuredJob]) -> list[MeasuredJob]:
-    """Raise the noise of each job to at least the median of its GPU's jobs and `MIN_STEP_CV`."""
+    """Raise the measurement noise of jobs that is implausibly low.
+
+    The noise of a job becomes at least the median of the jobs on the same GPU. The relative noise of time is
+    also at least `MIN_STEP_CV`, that of power at least half of it.
+    """
     result = []
     for job in jobs:
         same = [other for other in jobs if other.gpu == job.gpu]
@@ -203,7 +212,10 @@ def _with_common_noise(jobs: list[MeasuredJob]) -> list[MeasuredJob]:
 
 
 class SimulatedRun:
-    """A run of a job in steps. The limit may change between windows of steps.
+    """Simulated run of a job that proceeds in steps, for the benchmark of tuning.
+
+    A window consists of several steps. The power limit may change between windows. All steps at the default
+    limit take the same time without noise; this time is the unit of time.
 
     Attributes:
         time: noise-free time so far, in units of the time of a step at the default limit.
@@ -215,10 +227,10 @@ class SimulatedRun:
     def __init__(
         self, job: MeasuredJob, generator: np.random.Generator, step_cv: float | None = None
     ) -> None:
-        """Start a run.
+        """Start a simulated run of a measured job.
 
         Args:
-            job: responses.
+            job: measured time and power of the job at several power limits.
             generator: source of the noise.
             step_cv: minimum relative noise of a step; None for that of the job.
         """
@@ -233,7 +245,7 @@ class SimulatedRun:
         self._points = job.points()
 
     def advance(self, index: int, steps: int) -> ProgressWindow:
-        """Run steps at a limit and return the measured window."""
+        """Simulate some training steps at one power limit, and return them as a measurement window."""
         job = self.job
         noise = np.exp(self._generator.normal(0.0, self._cv, steps))
         times = job.time[index] * noise

@@ -1,18 +1,20 @@
-"""Energy and added waits of power saving: idle times, the forecast rule, the clairvoyant bound.
+"""Benchmark of power saving: saved energy and added waiting times of jobs.
 
-Fixed idle times and the rule are each simulated with several warm reserves. The last table
-compares the rule with fixed times at equal mean waits. The settings of both are chosen on the
-first half of each trace.
+Three methods are compared. The first powers a node down after a fixed idle time. The second is the rule of
+slurm-energy, which uses a forecast. The third is the clairvoyant bound: the minimum energy without any added
+wait. For this bound, the schedule with all nodes on is known. A node is powered down in each idle gap in
+which this saves energy, and boots in time.
 
-Each trace is simulated as a whole under every setting. Arrivals of two traces are stretched so
-that nodes are idle. A table shows one half of the time of the trace, with all settings that
-were tried. To evaluate a setting, choose it on the first half (`--half first`) and read its
-result in the second half. The clairvoyant bound is the minimum energy without any added wait.
-For this bound, nodes are powered down in each idle gap of the schedule with all nodes on in
-which this saves energy, and nodes boot in time.
+Fixed idle times and the rule are each simulated with several warm reserves (idle nodes that stay on). The
+last table compares the rule with fixed times at equal mean waits. For both methods, the settings are chosen
+on the first half of each trace.
 
-Needs: pip install '.[simulation]', and a folder with the traces lublin_256.swf, pai-100k.csv
-and sample_eagle_data.csv.
+Each trace is simulated as a whole under every setting. Arrivals of two traces are stretched so that nodes
+are idle. A table shows one half of the time of the trace, with all settings that were tried. To evaluate a
+setting, choose it on the first half (`--half first`) and read its result in the second half.
+
+Needs: pip install '.[simulation]', and a folder with the traces lublin_256.swf, pai-100k.csv and
+sample_eagle_data.csv.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class PowerSavingFigures:
-    """Energy and waits in a part of the simulated time."""
+    """Energy, waits and boots in a part of the simulated time."""
 
     energy_kwh: float
     mean_wait_s: float
@@ -114,7 +116,10 @@ def main() -> int:
 
 
 def traces(folder: Path) -> Iterator[Trace]:
-    """Yield the job traces. Each trace comes with a cluster on which the jobs leave nodes idle."""
+    """Yield the job traces of the benchmark, each with a cluster that is larger than the jobs need.
+
+    Some nodes of the cluster are therefore idle at times.
+    """
     jobs = read_workload(
         folder / "lublin_256.swf", ["node"], WorkloadFormat(watts_per_unit=BUSY_WATTS)
     ).workload
@@ -131,7 +136,10 @@ def traces(folder: Path) -> Iterator[Trace]:
 
 
 def part(jobs: Workload, count: int, stretch: float) -> Workload:
-    """Return the first `count` jobs. The times between arrivals are stretched, which lowers the load."""
+    """Return a workload of the first `count` jobs of a trace, with a lower load.
+
+    The times between arrivals are stretched, which lowers the load.
+    """
     rows = slice(0, count)
     return workload(
         np.arange(count + 1),
@@ -145,7 +153,10 @@ def part(jobs: Workload, count: int, stretch: float) -> Workload:
 
 
 def eagle(path: Path) -> Trace:
-    """Return the workload in the sample of NREL's cluster Eagle, sorted by submission."""
+    """Read the jobs in the public sample of NREL's cluster Eagle.
+
+    Return them as a workload, sorted by submission.
+    """
     with path.open() as file:
         table = [row for row in csv.DictReader(file) if float(row["run_time"] or 0) > 0]
     table.sort(key=lambda row: row["submit_time"])
@@ -164,7 +175,10 @@ def eagle(path: Path) -> Trace:
 
 
 def compare(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Simulate a trace under all settings. Yield a row per setting and half of the trace's time."""
+    """Simulate a trace with each power-saving setting, and yield rows of the result table.
+
+    There is one row for each setting and each half of the trace's time.
+    """
     base = run(trace, settings())
     chosen = {
         "all on": settings(),
@@ -200,7 +214,10 @@ def reserve_text(share: float) -> str:
 
 
 def fixed_time(idle_s: float, reserve_share: float) -> ScheduleSettings:
-    """Return settings for a fixed idle time, like SuspendTime with SuspendExcNodes."""
+    """Return settings that power a node down after a fixed idle time.
+
+    With a reserve, some idle nodes stay on, as with Slurm's SuspendTime and SuspendExcNodes.
+    """
     if not reserve_share:
         return settings(idle_off_s=idle_s)
     # With risk 1 the forecast never keeps a node on, and with probability 1 it never boots one ahead.
@@ -212,9 +229,9 @@ def fixed_time(idle_s: float, reserve_share: float) -> ScheduleSettings:
 def equal_wait_line(trace: str, wait_s: float, rows: list[dict[str, Any]]) -> str:
     """Return a table row that compares two power-saving methods at the same maximum mean boot wait.
 
-    For each method, the setting is chosen on the first half of the trace: the setting with the
-    least energy among those with a mean boot wait of at most `wait_s`. The row shows the results
-    of these settings on the second half.
+    For each method, one setting is chosen on the first half of the trace. It is the setting with the least
+    energy among those with a mean boot wait of at most `wait_s`. The row shows the results of the two chosen
+    settings on the second half.
     """
     chosen: list[dict[str, Any] | None] = []
     for method in ("SuspendTime", "forecast"):
@@ -251,7 +268,11 @@ def run(trace: Trace, chosen: ScheduleSettings) -> SimulationResult:
 def figures(
     result: SimulationResult, base: SimulationResult, start_s: float, end_s: float
 ) -> PowerSavingFigures:
-    """Return the energy between two times, and the waits of the jobs submitted between them."""
+    """Return energy and waiting times of a simulation between two times, for comparison.
+
+    The energy is that of the cluster between the times. The waits are those of the jobs submitted between
+    the times.
+    """
     times_s, watts = result.power
     rows = (result.workload.submit_s >= start_s) & (result.workload.submit_s < end_s)
     boot_s = boot_wait_s(result)[rows]
@@ -283,14 +304,18 @@ def boot_wait_s(result: SimulationResult) -> Floats:
 
 
 def energy_joules(times_s: Floats, watts: Floats, start_s: float, end_s: float) -> float:
-    """Return the integral of a step function between two times."""
+    """Return the energy between two times, in joules. The power is a step function of time."""
     stops_s = np.append(times_s[1:], np.inf)
     length_s = np.clip(np.minimum(stops_s, end_s) - np.maximum(times_s, start_s), 0.0, None)
     return float(np.sum(length_s * watts))
 
 
 def bound_saving(trace: Trace, base: SimulationResult, start_s: float, end_s: float) -> float:
-    """Return the clairvoyant saving between two times, in joules."""
+    """Return the energy in joules that an ideal decision would save between two times.
+
+    An ideal (clairvoyant) decision knows the future: it powers nodes down in every idle gap in which this
+    saves energy, and boots them in time.
+    """
     kind = trace.kind
     energy = NodeEnergy(
         kind.idle_watts, kind.off_watts, kind.boot_s, kind.boot_watts, kind.shutdown_s, kind.shutdown_watts

@@ -32,7 +32,11 @@ class PowerSeries:
     periods_s: tuple[float, ...]
 
     def error_of(self, seconds: float) -> float:
-        """Return the relative error of a period; infinite if no period is right."""
+        """Return the relative error of an estimated period.
+
+        The error is relative to the nearest true period of the series. It is infinite if the series has no
+        period.
+        """
         return min((abs(seconds / period_s - 1) for period_s in self.periods_s), default=np.inf)
 
 
@@ -59,30 +63,39 @@ def pick(rng: Random, low: float, high: float) -> float:
 
 
 def step_edges(rng: Random, end_s: float, period_s: float, jitter: float) -> Array:
-    """Return the start times of steps whose lengths vary by a relative standard deviation."""
+    """Return random start times of the steps of a program.
+
+    The lengths of the steps vary; `jitter` is their relative standard deviation.
+    """
     count = int(1.5 * end_s / period_s) + 10
     lengths = period_s * np.clip(1 + jitter * rng.standard_normal(count), 0.3, 3.0)
     return np.concatenate(([0.0], np.cumsum(lengths))) - period_s * rng.uniform()
 
 
 def mean_step(edges: Array, end_s: float) -> float:
-    """Return the mean length of the steps that lie completely between 0 and `end_s`."""
+    """Return the mean length of the program's steps between 0 and `end_s`.
+
+    Only steps that lie completely in this time are used.
+    """
     inside = edges[(edges >= 0) & (edges <= end_s)]
     return float(inside[-1] - inside[0]) / (len(inside) - 1)
 
 
 def phases(times: Array, edges: Array) -> Array:
-    """Return the number of steps completed at each time."""
+    """Return how many steps of the program, with fractions, are completed at each time."""
     return np.interp(times, edges, np.arange(len(edges)))
 
 
 def pulses(phase: Array, duty: float) -> Array:
-    """Return 1 in the first part of each step, else 0."""
+    """Return a signal that is 1 in the first part (`duty`) of each step and 0 in the rest."""
     return (phase % 1 < duty).astype(float)
 
 
 def random_shape(rng: Random, phase: Array) -> Array:
-    """Return a step of 2 to 6 sections of random length and power."""
+    """Return the power over one step of a program, as 2 to 6 sections of constant power.
+
+    The lengths and the powers of the sections are random.
+    """
     sections = rng.integers(2, 7)
     cuts = np.sort(rng.uniform(0, 1, sections - 1))
     levels = rng.uniform(0, 1, sections)
@@ -91,7 +104,13 @@ def random_shape(rng: Random, phase: Array) -> Array:
 
 
 def level(rng: Random, shape: Array, noise: float = 0.0) -> Array:
-    """Return watts: an idle level, and a modulation of 10 to 60 % of the power."""
+    """Return a power series in watts: an idle level plus a modulation of 10 to 60 % of the power.
+
+    Args:
+        rng: source of random numbers.
+        shape: course of the modulation over time, 0 to 1.
+        noise: standard deviation of added noise, as a fraction of the modulation.
+    """
     top = pick(rng, 100, 900)
     depth = rng.uniform(0.1, 0.6)
     return top * (1 - depth + depth * shape) + noise * top * depth * rng.standard_normal(len(shape))
@@ -121,7 +140,10 @@ def jittery(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def checkpoints(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps with a pause of 1 to 8 s, at most a quarter of the time, after every 15 to 60 steps."""
+    """Return the power of a program that pauses for a checkpoint after every 15 to 60 steps.
+
+    The pause takes 1 to 8 s, at most a quarter of the time.
+    """
     every = int(rng.integers(15, 61))
     pause_s = min(rng.uniform(1, 8), every * period_s / 3)
     lengths = period_s * (1 + rng.uniform(0, 0.03) * rng.standard_normal(int(times[-1] / period_s) + 20))
@@ -141,7 +163,10 @@ def checkpoints(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def harmonics(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Return a program in which the second, third or fourth harmonic exceeds the fundamental."""
+    """Return a synthetic program whose power has a strong second, third or fourth harmonic.
+
+    This harmonic is stronger than the fundamental, whose period is the true period of the program.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges)
     shape = np.zeros_like(times)
@@ -155,7 +180,10 @@ def harmonics(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def micro_batches(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps of 2 to 8 equal micro-batches and an optimizer step of 5 to 40 % at another power."""
+    """Return a synthetic training program whose steps consist of 2 to 8 equal micro-batches.
+
+    The optimizer takes the last 5 to 40 % of each step, at another power.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges) % 1
     optimizer = rng.uniform(0.05, 0.4)
@@ -165,7 +193,10 @@ def micro_batches(rng: Random, times: Array, period_s: float) -> SyntheticProgra
 
 
 def aperiodic(rng: Random, times: Array, _: float) -> SyntheticProgram:
-    """Coloured noise, random switching, a random walk or a constant: no period is right."""
+    """Return a power signal without any period, to test the detection of periods.
+
+    The signal is coloured noise, random switching, a random walk or a constant.
+    """
     count, hertz = len(times), fine_hz(times)
     kind = rng.integers(5)
     if kind == 0:
@@ -184,7 +215,10 @@ def aperiodic(rng: Random, times: Array, _: float) -> SyntheticProgram:
 
 
 def evaluation(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Training interrupted by evaluations with a step of another length and power."""
+    """Return the power of a simulated training that is interrupted by evaluations.
+
+    The steps of the evaluations have another length and power than those of the training.
+    """
     cycle_s, share = period_s * rng.uniform(15, 60), rng.uniform(0.1, 0.3)
     other_s = period_s * pick(rng, 0.3, 0.8)
     train = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))))
@@ -207,7 +241,10 @@ def drifting(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def two_phases(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """A loop that is replaced by a loop with another period: no single period is right."""
+    """Return a synthetic program whose loop is replaced by a loop with another period.
+
+    No single period is the right answer for this program.
+    """
     other_s = period_s * pick(rng, 1.15, 3) ** rng.choice((-1, 1))
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
     second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
@@ -215,7 +252,11 @@ def two_phases(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def slow_sensor(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps seen through a first-order filter and rounded to a watt, with a slow drift of the temperature."""
+    """Return the power of a program as a slow sensor reports it.
+
+    The sensor is a first-order filter with a resolution of 1 W. The power also drifts slowly, as with a
+    change of temperature.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
     phase = phases(times, edges)
     watts = level(rng, random_shape(rng, phase), rng.uniform(0, 0.2))
@@ -228,7 +269,10 @@ def slow_sensor(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def requests(rng: Random, times: Array, _: float) -> SyntheticProgram:
-    """Return a server program with requests of random arrival and length; it has no period."""
+    """Return the power of a simulated server program, as a test of period detection.
+
+    Requests arrive at random times and have random lengths. The series therefore has no period.
+    """
     starts = np.cumsum(rng.exponential(pick(rng, 0.2, 3), 3000))
     lengths = pick(rng, 0.2, 3) * rng.gamma(4, 0.25, len(starts))
     running = np.searchsorted(starts, times) - np.searchsorted(np.sort(starts + lengths), times)
@@ -236,9 +280,10 @@ def requests(rng: Random, times: Array, _: float) -> SyntheticProgram:
 
 
 def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Program with two kinds of steps in a fixed order, for example generator and discriminator.
+    """Generate the power of a program whose training step consists of two different parts.
 
-    The cycle of both kinds counts as one step.
+    The parts alternate in a fixed order, for example generator and discriminator. The true period is the
+    time of both parts together.
     """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges) % 1
@@ -250,7 +295,10 @@ def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> SyntheticPr
 
 
 def ramps(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Steps in which the power rises and falls slowly, at different rates."""
+    """Return a synthetic program whose power slowly rises and falls in each step of its loop.
+
+    The rise and the fall have different rates.
+    """
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.04))
     phase, top = phases(times, edges) % 1, rng.uniform(0.1, 0.9)
     shape = np.where(phase < top, phase / top, (1 - phase) / (1 - top)) ** rng.uniform(0.5, 3)
@@ -258,9 +306,9 @@ def ramps(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def two_loops(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Two independent periodic programs. Each of the two periods is a right answer.
+    """Return the power of two periodic programs that run together and are independent.
 
-    A common multiple of the periods is wrong.
+    Each of the two periods is a right answer. A common multiple of the periods is a wrong answer.
     """
     other_s = period_s * pick(rng, 1.15, 3.7)
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
@@ -269,9 +317,9 @@ def two_loops(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
 
 
 def growing(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
-    """Power of a program whose steps become 15 to 50 % longer at several instants.
+    """Return a synthetic program whose steps become 15 to 50 % longer at several instants.
 
-    No single period describes the whole series.
+    No single period describes its whole power series.
     """
     changes = int(rng.integers(2, 5))
     stage = np.minimum((times / times[-1] * changes).astype(int), changes - 1)

@@ -84,9 +84,9 @@ def _numbers(text: str | None, otherwise: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def best_s(rounds: int, work: Callable[[], object]) -> float:
-    """Return the minimum wall-clock seconds of `work` over some rounds.
+    """Run `work` several times and return the shortest wall-clock time in seconds.
 
-    The minimum is used because other work on the machine only adds time.
+    The shortest time is used because other work on the machine only adds time.
     """
     times = []
     for _ in range(rounds):
@@ -110,7 +110,11 @@ def scores(count: int, rounds: int) -> Iterator[Claim]:
 
 
 def random_queue(count: int) -> scheduling.Queue:
-    """Return jobs with two shapes each."""
+    """Return a random queue in which each job has two shapes (ways to run it).
+
+    Args:
+        count: number of jobs.
+    """
     draw = np.random.default_rng(count)
     deadline_s = np.where(draw.random(count) < 0.1, NOW_S + draw.uniform(0, 1e5, count), np.nan)
     jobs = tables.jobs(
@@ -133,7 +137,11 @@ def random_queue(count: int) -> scheduling.Queue:
 
 
 def cycle(count: int, rounds: int) -> Iterator[Claim]:
-    """Time a cycle of senergyctld with the plugin's table; 1 % of the jobs are new in each cycle."""
+    """Measure the time of one cycle in which senergyctld ranks the queue and publishes the result.
+
+    The result is published through the table that the plugin of slurmctld reads. In each cycle, 1 % of the
+    jobs are new.
+    """
     from slurm_energy import config
     from slurm_energy.oracle.history.queue_forecast import predict_many
     from slurm_energy.priority.engine import EngineState, PriorityEngine
@@ -180,7 +188,10 @@ def pending(count: int, first: int = 1) -> QueueColumns:
 
 
 def known_runs() -> History:
-    """Return a history of runs of half of the programs."""
+    """Return a history of finished runs for the benchmark.
+
+    It has runs of half of the programs, so that predictions exist only for these.
+    """
     draw, history = np.random.default_rng(3), History()
     for number in range(RUNS):
         user, seconds = number % USERS, float(draw.lognormal(7, 1))
@@ -223,7 +234,11 @@ def with_slurmctld(sizes: tuple[int, ...]) -> Iterator[Claim]:
 
 
 def portable(queue: RealQueue, count: int) -> Claim:
-    """Read the queue as portable mode does, change some site factors, and return the cost in slurmctld."""
+    """Measure what a cycle in portable mode costs slurmctld, and return the claim about it.
+
+    In portable mode, the priority engine uses Slurm's commands instead of the plugin. The cycle reads the
+    queue and changes the site factors of some jobs.
+    """
     from slurm_energy.slurm.queue.job_update import JobUpdater
     from slurm_energy.slurm.queue.squeue_source import SqueueSource
 

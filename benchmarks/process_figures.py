@@ -34,7 +34,10 @@ def with_children(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int, key: str = "VmRSS") -> float:
-    """Return the resident memory of a process in MB; `VmHWM` as key: the maximum so far."""
+    """Return the resident memory of a process in MB.
+
+    With the key `VmHWM`, the result is the maximum so far.
+    """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(f"{key}:"))) * 1024 / 1e6
 
@@ -49,7 +52,7 @@ def open_sockets(pid: int) -> int:
 
 
 def loopback_bytes() -> int:
-    """Return the bytes that were sent over the loopback interface of this network namespace."""
+    """Return how many bytes were sent over the loopback interface of this network namespace."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, values = line.partition(":")
         if name.strip() == "lo":

@@ -1,22 +1,23 @@
-"""Cost of measuring a section for a program: seconds of begin and end, against zeus and EA2P.
+"""Benchmark of the cost for a program that measures a section of its code.
 
-slurm-energy is measured with `with slurm_energy.profile("x")` through a running senergyd. This
-file starts a senergyd on its own socket and announces a job to it, which needs root. Inside a
-job, the agent of the node is used.
+The cost is the seconds of the begin and the end of the section. slurm-energy is compared with zeus and EA2P.
 
-zeus is measured with ZeusMonitor.begin_window and end_window, without synchronising a device.
-With --ea2p, PowerMeter.start_measure and stop_measure of EA2P (not on PyPI) are measured too.
-EA2P waits for its sampling thread at the end and therefore runs fewer rounds.
+slurm-energy is measured with `with slurm_energy.profile("x")` through a running senergyd. This file starts a
+senergyd on its own socket and announces a job to it, which needs root. Inside a job, the agent of the node
+is used.
 
-Sections alternate between the tools and are paced. The sections of slurm-energy thus stay
-within the rate limit of a user's fresh samples. All tools run in the same emulated node, which
-this file starts (root). With --here, or inside a job, they run on this machine. No claim is
-made for another tool that measures nothing there. If slurm-energy measures nothing, the
-benchmark fails.
+zeus is measured with ZeusMonitor.begin_window and end_window, without synchronising a device. With --ea2p,
+PowerMeter.start_measure and stop_measure of EA2P (not on PyPI) are measured too. EA2P waits for its sampling
+thread at the end and therefore runs fewer rounds.
 
-Prints `CLAIM profile_section ratio=... target=<=1`, the median of slurm-energy divided by 1
-ms. Also prints `CLAIM profile_section_zeus` and `CLAIM profile_section_ea2p`, the median of
-slurm-energy divided by the median of the other tool.
+The sections alternate between the tools, with pauses. The sections of slurm-energy thus stay within the rate
+limit of a user's fresh samples. All tools run in the same emulated node, which this file starts (root). With
+--here, or inside a job, they run on this machine. If another tool measures nothing there, no `CLAIM` line is
+printed for it. If slurm-energy measures nothing, the benchmark fails.
+
+The benchmark prints `CLAIM profile_section ratio=... target=<=1`, the median of slurm-energy divided by 1
+ms. It also prints `CLAIM profile_section_zeus` and `CLAIM profile_section_ea2p`, the median of slurm-energy
+divided by the median of the other tool.
 """
 
 from __future__ import annotations
@@ -84,9 +85,10 @@ def announced_job() -> Iterator[None]:
 
 
 def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
-    """Return, for each tool, the seconds that the begin and the end of a section take together.
+    """Return the cost in seconds of measuring one section, for slurm-energy and for other tools.
 
-    The tools take turns, so that noise affects all tools alike.
+    The cost is the time that the begin and the end of a section take together. slurm-energy and Zeus are
+    measured in turn, so that noise affects both alike.
     """
     import slurm_energy
 
@@ -118,7 +120,7 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
 
 
 def cost(begin_section: Step, end_section: Step) -> float:
-    """Return the seconds that the begin and the end of one section take together."""
+    """Return the seconds that the begin and the end of one measured section take together."""
     start = time.perf_counter()
     begin_section()
     inside = time.perf_counter()
@@ -130,9 +132,10 @@ def cost(begin_section: Step, end_section: Step) -> float:
 
 @contextlib.contextmanager
 def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
-    """Context manager that yields the functions that begin and end a measurement with EA2P.
+    """Context manager for a measurement of a section with the tool EA2P.
 
-    The context manager yields None if EA2P cannot run.
+    It yields two functions: one begins the measurement, the other ends it. It yields None if EA2P cannot
+    run.
     """
     tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), Path.cwd()
     try:

@@ -1,16 +1,15 @@
 """Random GPU responses to power limits, as input files of `benchmarks/tuning.py --data DIR`.
 
-Dynamic power follows V²f, and time follows a roofline. Half of the jobs wait for their host
-for a part of the time. The coefficients of each GPU and job are drawn at random. Jobs outside
-the range of measured GPUs are left out. The range comes from the published classes of
-data-center GPUs, and from the A40 and Quadro RTX 6000 of the power-limit study (5 to 95 %). It
-bounds the time at 0.8, 0.7 and 0.6 of the job's untuned power. In addition, no limit may save
-more than 42 % of the EDP, as on the two GPUs of the study.
+Dynamic power follows V²f, and time follows a roofline. Half of the jobs wait for their host for a part of
+the time. The coefficients of each GPU and job are drawn at random. Jobs outside the range of measured GPUs
+are left out. This range bounds the time at 0.8, 0.7 and 0.6 of the job's untuned power. It comes from two
+sources: the published classes of data-center GPUs, and the A40 and Quadro RTX 6000 of the power-limit study
+(5 to 95 %). In addition, no limit may save more than 42 % of the EDP, as on the two GPUs of the study.
 
-`--beyond` draws GPUs outside this range. No job is left out, so the steepness of a response
-has no bound. Steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of
-the default, and there are three to five limits. Each limit has 25 rows, so that the mean of
-the rows is near the true response in spite of the noise.
+`--beyond` draws GPUs outside this range. No job is left out, so the steepness of a response has no bound.
+Steps vary by 2 to 10 %. On half of the GPUs the minimum limit is two thirds of the default, and there are
+three to five limits. Each limit has 25 rows, so that the mean of the rows is near the true response in spite
+of the noise.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ TIME_NOISE, POWER_SHARE_OF_NOISE = 0.01, 0.8
 
 @dataclass(frozen=True)
 class Card:
-    """A random GPU: limits in watts, shares of its power, and clocks as shares of the highest."""
+    """A random GPU for a benchmark.
+
+    It has power limits in watts, shares of its power, and clocks as shares of the highest clock.
+    """
 
     limits: tuple[int, ...]
     static: float
@@ -93,9 +95,10 @@ def draw_card(random: np.random.Generator) -> Card:
 
 
 def draw_beyond(random: np.random.Generator) -> Card:
-    """Draw a GPU with noisy measurements and a response of any steepness to power limits.
+    """Draw a random GPU with noisy measurements.
 
-    Half of these GPUs have only a few power limits, all of them high.
+    The response of the GPU to power limits can have any steepness. Half of these GPUs have only a few power
+    limits, all of them high.
     """
     card = draw_card(random)
     default, limits = card.limits[-1], card.limits
@@ -108,9 +111,10 @@ def draw_beyond(random: np.random.Generator) -> Card:
 def plausible_jobs(
     card: Card, random: np.random.Generator
 ) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
-    """Yield random plausible jobs.
+    """Yield random but physically plausible jobs of a GPU.
 
-    Each result has the seconds of an epoch, and a list of (limit, time ratio, watts).
+    Each job is a pair: the seconds of an epoch without a limit, and a list of (power limit, time ratio,
+    watts).
     """
     while True:
         compute, sharpness = random.uniform(0.05, 1), random.uniform(1.2, 5)
@@ -139,14 +143,15 @@ def plausible_jobs(
 
 
 def _is_plausible(power: np.ndarray, time: np.ndarray) -> bool:
-    """Return whether the times under limits lie within the range of measured GPUs."""
+    """Return whether a simulated GPU's times under power limits lie within the range of real GPUs."""
     return all(low <= _at(power, time, share) <= high for share, (low, high) in PLAUSIBLE.items())
 
 
 def _at(power: np.ndarray, time: np.ndarray, share: float) -> float:
-    """Return the time at the highest clock whose power is at most a share of the maximum power.
+    """Return the relative run time of a random GPU under a power limit.
 
-    The result is infinite if the power is higher at every clock.
+    The limit is `share` of the maximum power. The GPU runs at the highest clock whose power is within the
+    limit. The result is infinite if the power is higher at every clock.
     """
     place = int(np.searchsorted(power, share, "right")) - 1
     return float(time[place]) if place >= 0 else float("inf")

@@ -1,9 +1,9 @@
-"""A real slurmctld with a long queue of separate job records, for benchmarks; no job runs.
+"""A real slurmctld with a long queue of separate job records, for benchmarks.
 
-The partition is down, so that the jobs are pending, not held. The first jobs are submitted one
-by one. Further records come from an array. One request that updates its tasks makes slurmctld
-split the array into separate records; this takes a second for 100,000 records. senergyctld
-ranks the whole array as one job.
+No job runs. The partition is down, so that the jobs are pending without being held. The first jobs are
+submitted one by one. Further records come from a job array. One request that updates all tasks of the array
+makes slurmctld split the array into separate records. The split takes a second for 100,000 records. Without
+the split, senergyctld would rank the array as one job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ _RPC = re.compile(r"^\s*(\w+)\s*\(\s*\d+\)\s*count:(\d+)\s*ave_time:\d+\s*total_
 
 
 class RealQueue:
-    """A lab of one node whose slurmctld is preloaded with `pass_timer.c` to time its passes."""
+    """A lab cluster of one node, for timing the scheduling work of a real slurmctld.
+
+    slurmctld is preloaded with `pass_timer.c`. This library times each pass of slurmctld over the priorities
+    of all jobs.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -51,7 +55,7 @@ class RealQueue:
         ).stdout
 
     def grow(self, count: int) -> None:
-        """Add records up to the given number."""
+        """Submit jobs until slurmctld has `count` job records."""
         self.run("scontrol", "update", "PartitionName=all", "State=DOWN")
         singles = range(self._records, min(count, MOST_SINGLE))
         with ThreadPoolExecutor(SUBMITTERS) as pool:
@@ -73,7 +77,7 @@ class RealQueue:
         return self.run(*command).split(";")[0].strip()
 
     def ranked(self) -> dict[str, Any]:
-        """Wait until senergyctld has ranked all records and return its status of the ranking."""
+        """Wait until senergyctld has ranked all records of the queue; return its status of the ranking."""
         deadline = time.monotonic() + TIMEOUT_S
         while (result := self._controller.get("/v1/status")["priority"])["ranked"] != self._ranked:
             if time.monotonic() > deadline:
@@ -93,10 +97,13 @@ class RealQueue:
             os.kill(pid, signal.SIGCONT)
 
     def passes(self, count: int = 2) -> list[dict[str, float]]:
-        """Wait for passes of priority/multifactor that begin from now on; return the milliseconds of each.
+        """Wait for the next passes of priority/multifactor; return the milliseconds of each pass.
 
-        Keys: `site`: CPU time of the site factor plugin's update, `own`: CPU time of multifactor's walks over
-        the jobs; `site_wall`, `own_wall`: wall-clock times.
+        In a pass, this plugin of slurmctld recomputes the priorities of all jobs. Only passes that begin
+        from now on are waited for. The result has one dict per pass.
+
+        Keys: `site`: CPU time of the site factor plugin's update, `own`: CPU time of multifactor's walks
+        over the jobs; `site_wall`, `own_wall`: wall-clock times.
         """
         observed = len(self._pass_lines())
         deadline = time.monotonic() + TIMEOUT_S
@@ -107,7 +114,10 @@ class RealQueue:
         return result[observed + 1 : observed + 1 + count]
 
     def _pass_lines(self) -> list[dict[str, float]]:
-        """Return all passes so far; the last one may be incomplete."""
+        """Return the measured times of all passes of slurmctld over the priorities so far.
+
+        The last pass may be incomplete.
+        """
         result: list[dict[str, float]] = []
         for line in self.timings.read_text().splitlines() if self.timings.exists() else []:
             what, cpu_ns, wall_ns, entries = line.split()
@@ -120,7 +130,7 @@ class RealQueue:
         return result
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Change slurm.conf and make slurmctld read it again."""
+        """Change settings in slurm.conf of the lab, and make slurmctld read the file again."""
         from slurm_energy_lab.cluster.configuration import with_settings
 
         path = self.lab.layout.slurm_conf
@@ -130,7 +140,10 @@ class RealQueue:
         self.run("scontrol", "reconfigure")
 
     def rpcs(self) -> dict[str, tuple[int, float]]:
-        """Return the number of requests and slurmctld's total time in milliseconds, by kind of request."""
+        """Return how many requests slurmctld has handled, by kind of request.
+
+        Each value is (number of requests, total time in milliseconds).
+        """
         text = self.run("sdiag").partition("by message type")[2].partition("by user")[0]
         return {name: (int(calls), int(us) / 1e3) for name, calls, us in _RPC.findall(text)}
 
@@ -146,7 +159,10 @@ def real_queue(*settings: str) -> Iterator[RealQueue]:
 def _lab_with_tables(
     lab_layout: layout.LabLayout, folder: Path, settings: tuple[str, ...]
 ) -> Iterator[RealQueue]:
-    """Run the lab with its queue and priority tables in memory, as on a real system with /run."""
+    """Run a lab for the benchmark whose queue table and priority table are files in memory.
+
+    On a real system, these files are in /run, which is also in memory.
+    """
     folder.chmod(0o755)
     queue_table = folder / "queue" / "queue.table"
     queue_table.parent.mkdir()
@@ -164,7 +180,10 @@ def _lab_with_tables(
 
 
 def _with_timer(lab: Lab) -> None:
-    """Restart slurmctld with the library of `pass_timer.c` preloaded."""
+    """Restart slurmctld with a preloaded library that measures its scheduling passes.
+
+    The library is built from `pass_timer.c`.
+    """
     library = lab.layout.root / "pass_timer.so"
     source = Path(__file__).with_name("pass_timer.c")
     subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, source], check=True, timeout=60)

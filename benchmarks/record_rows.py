@@ -1,9 +1,10 @@
-"""Rows of a large cluster's records and sums, as senergyctld stores them, for benchmarks.
+"""Generated database rows of a large cluster, for benchmarks of senergyctld.
 
-In a cluster of 10,000 nodes, 30,000 jobs end each day. A job runs for 2 h on average on 4
-nodes. Each node has one record of the job and one record of each of two steps, so that 360,000
-records arrive a day. There are 1,000 users in 50 accounts. The number of records per day does
-not depend on the total number of records: with fewer records the database covers less time.
+The rows contain records and energy sums in the form in which senergyctld stores them. In the assumed cluster
+of 10,000 nodes, 30,000 jobs end each day. A job runs for 2 h on average on 4 nodes. Each node has one record
+of the job and one record of each of two steps, so that 360,000 records arrive a day. There are 1,000 users
+in 50 accounts. The number of records per day is always the same. A database with fewer records therefore
+covers less time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Row = tuple[Any, ...]
 
 
 class RecordRows:
-    """Rows of the tables `records` and `jobs`.
+    """Generator of rows of the database tables `records` and `jobs`, for benchmarks.
 
     Args:
         end: Unix time at which the last job ends.
@@ -46,12 +47,16 @@ class RecordRows:
         self.body_parts = {step: _body_parts(step) for step in STEPS}
 
     def job_times(self, job: int) -> tuple[float, float]:
-        """Return start and end of a job."""
+        """Return the start and the end of a synthetic job in Unix seconds, computed from its number."""
         end = self.first_end_s + job * self._interval_s
         return end - 600.0 - job * 7919 % 13_200, end
 
     def jobs(self, first: int, last: int) -> Iterator[Row]:
-        """Yield the rows of the facts of some jobs; their columns are `JOB_COLUMNS`."""
+        """Yield the rows that store Slurm's facts about jobs in a test database.
+
+        The jobs have the numbers from `first` up to, not including, `last`. The columns of a row are
+        `JOB_COLUMNS`.
+        """
         for job in range(first, last):
             start, end = self.job_times(job)
             user = user_of(job)
@@ -62,7 +67,10 @@ class RecordRows:
             )
 
     def records(self, first: int, last: int) -> Iterator[Row]:
-        """Yield the rows of the records of some jobs; their columns are `RECORD_COLUMNS`."""
+        """Yield generated rows of the table of energy records, for the jobs from `first` to `last` - 1.
+
+        The columns are `RECORD_COLUMNS`.
+        """
         for job in range(first, last):
             start, end = self.job_times(job)
             user = user_of(job)
@@ -110,7 +118,7 @@ def copy_rows(connection: Connection, table: Table, columns: Sequence[str], rows
 
 
 def fill(connection: Connection, rows: RecordRows, jobs: int) -> None:
-    """Store the records of some jobs."""
+    """Store the generated rows of the first `jobs` jobs and of their records in the database."""
     for begin in range(0, jobs, CHUNK):
         end = min(begin + CHUNK, jobs)
         copy_rows(connection, tables.jobs, JOB_COLUMNS, rows.jobs(begin, end))
@@ -173,7 +181,7 @@ _MARKS = ("@node@", "@job@", "@uid@", "@start@", "@end@", "@joules@", "@id@")
 
 
 def _body_parts(step: str) -> list[str]:
-    """Return the text of a record, split at the values that differ between records."""
+    """Return the text of a record in pieces, cut where values differ from record to record."""
     node = SimulatedNode(SimulatedWorkload(trace_points=0), 0, 1, time.time() - 7200.0)
     node.job_end = time.time()
     record = next(item["record"] for item in node.end_job() if (item["record"]["step"] or "") == step)

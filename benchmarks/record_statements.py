@@ -30,7 +30,7 @@ _ID = f"((job * {_HIGH} + (job * {_LOW} >> 32)) & 4294967295) << 32 | (job * {_L
 
 
 def jobs_query(rows: RecordRows, first: int, last: int) -> str:
-    """Return the query whose rows are those of `RecordRows.jobs`."""
+    """Return an SQL query that generates the rows that `RecordRows.jobs` generates in Python."""
     return (
         f"SELECT job, 'cluster', job, start - 60.0, job::text, 'job', {_account()}, 'batch', 'user' || uid,"
         f' \'COMPLETED\', start, "end", "end" - start, {JOB_NODES}::bigint, true, "end" + 20.0,'
@@ -40,7 +40,7 @@ def jobs_query(rows: RecordRows, first: int, last: int) -> str:
 
 
 def records_query(rows: RecordRows, first: int, last: int) -> str:
-    """Return the query whose rows are those of `RecordRows.records`."""
+    """Return an SQL query that generates the same rows as `RecordRows.records`."""
     bodies = " ".join(f"WHEN {_text(step)} THEN {_body(parts)}" for step, parts in rows.body_parts.items())
     steps = ", ".join(f"({number}, {_text(step)})" for number, step in enumerate(STEPS))
     values = (
@@ -58,7 +58,10 @@ def records_query(rows: RecordRows, first: int, last: int) -> str:
 
 
 def refuse_other_rows(connection: Connection, rows: RecordRows, last: int) -> None:
-    """End the program if the SQL queries and `RecordRows` generate different rows for the last jobs."""
+    """Check that the SQL queries generate the same rows as `RecordRows` for the last jobs.
+
+    The program ends with an error if the rows differ.
+    """
     first = max(0, last - _CHECKED_JOBS)
     for query, expected in (
         (jobs_query(rows, first, last), rows.jobs(first, last)),
@@ -74,13 +77,24 @@ def refuse_other_rows(connection: Connection, rows: RecordRows, last: int) -> No
 
 
 def _parsed(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row with its JSON body parsed, because PostgreSQL writes the number 1.0 as 1."""
+    """Return a row of the database with its JSON text parsed, so that rows can be compared.
+
+    The texts cannot be compared directly, because PostgreSQL writes the number 1.0 as 1.
+    """
     body = row[-1]
     return (*row[:-1], json.loads(body)) if body.startswith("{") else row
 
 
 def _times(rows: RecordRows, first: int, last: int) -> str:
-    """Return an SQL query that yields each job with its start, end, uid and prefix of the record ids."""
+    """Return an SQL query that generates synthetic jobs.
+
+    Each row has a job's number, start, end, uid, and the first part of its record ids.
+
+    Args:
+        rows: parameters of the generated rows.
+        first: number of the first job.
+        last: number after the last job.
+    """
     end = f"{rows.first_end_s!r}::float8 + job * {DAY_S / JOBS_PER_DAY!r}::float8"
     return (
         'SELECT job, "end" - 600.0 - job * 7919 % 13200 AS start, "end",'

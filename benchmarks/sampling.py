@@ -48,7 +48,10 @@ def main() -> int:
 
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
-    """Print and return the milliseconds of CPU time per sample, by tool."""
+    """Measure the CPU time that each tool needs to take one sample.
+
+    The function prints the times of all rounds. It returns the shortest time of each tool in ms.
+    """
     result: dict[str, list[float]] = {}
     reasons: dict[str, str] = {}
     for _ in range(arguments.rounds):
@@ -68,7 +71,7 @@ def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:
-    """Return the CPU seconds per sample in one window."""
+    """Measure one tool during one time window. Return the CPU seconds that it needs per sample."""
     if tool == "senergyd":
         return agent_s(node, arguments.hz, arguments.seconds)
     window = peers.run(node, tool, arguments.seconds, 1 / arguments.hz, arguments.ea2p)
@@ -78,7 +81,10 @@ def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:
 
 
 def agent_s(node: Any, hz: float, seconds: float) -> float:
-    """Return the CPU seconds per sample of a whole senergyd with one job, which has the whole node."""
+    """Return the CPU seconds that senergyd needs per sample, on a node with one job.
+
+    The job has the whole node.
+    """
     jobs = [own_agent.job_environment()]
     with agent_in_node(node, f"sampling_hz = {hz}", jobs) as (_, agent):
         time.sleep(2)

@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure_agents(arguments: argparse.Namespace) -> list[Claim]:
-    """Return the claims of the part `agents`."""
+    """Measure the part `agents` of the benchmark with each database, and return its checks."""
     claims: list[Claim] = []
     for store in arguments.stores.split(","):
         try:
@@ -114,9 +114,9 @@ def measure_agents(arguments: argparse.Namespace) -> list[Claim]:
 
 
 def measure_records(arguments: argparse.Namespace) -> list[Claim]:
-    """Measure the part `records` and return its claims (ratios compared with targets).
+    """Benchmark the storage of energy records in each kind of database. Return the claims.
 
-    SQLite gets a tenth of the records.
+    A claim compares a measured ratio with its target. SQLite gets only a tenth of the records.
     """
     claims: list[Claim] = []
     for store in arguments.stores.split(","):

@@ -1,4 +1,7 @@
-"""Part `agents` of scale.py: simulated agents that report and deliver to one senergyctld."""
+"""Part `agents` of the benchmark scale.py: how many agents one senergyctld can serve.
+
+Simulated agents send reports and deliver records to one senergyctld.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Daemons:
 
 
 def measure(arguments: argparse.Namespace, store: str) -> list[Claim]:
-    """Return the claims for one kind of store."""
+    """Run the benchmark with one kind of database and return its claims about senergyctld."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(store_rates.location(store))
         daemons = stack.enter_context(running_daemons(place))
@@ -72,7 +75,7 @@ def measure(arguments: argparse.Namespace, store: str) -> list[Claim]:
 
 
 def phase_ends(arguments: argparse.Namespace) -> list[tuple[str, float]]:
-    """Return the name and the end of each phase of a measurement, in seconds after the start."""
+    """Return the phases of the benchmark: name, and end in seconds after the start."""
     warm_s, burst_s = arguments.warm_s, arguments.warm_s + arguments.seconds
     return [("start", warm_s), ("steady", burst_s), ("full hour", burst_s + arguments.burst_s)]
 
@@ -107,7 +110,8 @@ def running_daemons(
 
     Args:
         place: location of the database.
-        start_slurm: called with a directory and munge's socket; returns the path of slurm.conf.
+        start_slurm: function that starts Slurm and returns the path of slurm.conf. It is called with a
+            directory and munge's socket.
         tables: further text of energy.toml.
     """
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder, contextlib.ExitStack() as stack:
@@ -179,7 +183,10 @@ def _wait_until_ready(one: ControllerClient, log: Path) -> None:
 
 
 def munge_cost(daemons: Daemons) -> str:
-    """Return the CPU time of a credential: of this process and of munged, to encode and to decode it."""
+    """Measure the CPU time that a munge credential costs, and return it as text.
+
+    The times for encoding and for decoding are stated separately, each for this process and for munged.
+    """
     credentials: list[str] = []
     parts = []
     for name in ("encode", "decode"):
@@ -209,7 +216,7 @@ def stored_counts(daemons: Daemons) -> int:
 
 
 def merged(figures: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of all generators together."""
+    """Merge the measured figures of all load generators: join lists, and add up numbers."""
     total: dict[str, Any] = {}
     for one in figures:
         for key, value in one.items():
@@ -230,7 +237,7 @@ def evaluate(
     highest_mb: float,
     stored: int,
 ) -> list[Claim]:
-    """Print the figures of a store and return its claims."""
+    """Print the measured results of one database server, and return the claims about them."""
     for path, lags in sorted(figures["lags_s"].items()):
         print(f"{store}: {path}: {len(lags)} deliveries, from hand-over to confirmation {quantiles(lags)}")
     print(f"{store}: {LIVE_PATH}: {len(figures['durations_s'])} requests {quantiles(figures['durations_s'])}")
@@ -262,7 +269,7 @@ def evaluate(
 
 
 def describe(window: ProcessWindow) -> str:
-    """Return the figures of a phase in one line."""
+    """Return one line of text with the resources that processes used in a phase of the benchmark."""
     cpu = ", ".join(f"{name} {window.cores(name):.3f}" for name in window.cpu_s)
     memory = ", ".join(f"{name} {mb:.0f} MB" for name, mb in window.max_mb.items())
     sockets = window.max_sockets.get("senergyctld", 0)
@@ -271,7 +278,7 @@ def describe(window: ProcessWindow) -> str:
 
 
 def quantiles(values: list[float]) -> str:
-    """Return median, 99th percentile and maximum as text."""
+    """Return the median, the 99th percentile and the maximum of durations in seconds, as text."""
     if not values:
         return "none"
     ordered = sorted(values)

@@ -1,4 +1,7 @@
-"""Part `queue` of scale.py: slurmctld with many nodes and pending jobs, and senergyctld that reads them."""
+"""Part `queue` of the benchmark scale.py: senergyctld with a long queue.
+
+A real slurmctld has many nodes and pending jobs, and senergyctld reads and ranks them.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def _wait_for_slurm(environment: dict[str, str]) -> None:
 
 
 def _submit(environment: dict[str, str], pending: int) -> None:
-    """Submit job arrays of `ARRAY` tasks. No slurmd runs, so all of them stay pending."""
+    """Submit job arrays of `ARRAY` tasks each. All jobs stay pending, because no slurmd runs."""
     for _ in range(pending // ARRAY):
         command = ["sbatch", "-Q", f"--array=0-{ARRAY - 1}", "-c4", "-t60", "--wrap", "true"]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)

@@ -1,4 +1,7 @@
-"""Part `records` of scale.py: queries of one user, of operators and of dashboards on a big database."""
+"""Part `records` of the benchmark scale.py: the time of queries on a big database.
+
+The queries are those of one user, of operators and of dashboards.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def _fill(place: str, jobs: int, end: float) -> None:
 
 
 def _drop_caches() -> None:
-    """Empty the page cache of the kernel; the database server has just started and holds no pages."""
+    """Empty the kernel's page cache, so that the database files must be read from disk.
+
+    The database server has just started, so its own cache is empty too.
+    """
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
 
@@ -144,7 +150,7 @@ class Timing:
 
 
 def timed(daemons: scale_agents.Daemons, server: int | None, command: Sequence[str], uid: str) -> Timing:
-    """Run a command as a user several times and return its cost."""
+    """Run a command several times as a given user, and return how much time the command needs."""
     # Without slurmdbd the rows come from the records, so that only our own time is measured.
     slurm_conf = daemons.config.with_name("slurm.conf")
     slurm_conf.write_text("ClusterName=cluster\nSlurmctldHost=localhost\n")
@@ -195,7 +201,10 @@ def _cpu_s(daemons: scale_agents.Daemons, server: int | None) -> dict[str, float
 
 
 def prune(place: str, end: float, jobs: int) -> str:
-    """Delete the oldest tenth of the records with `senergy db prune` and return the duration as text."""
+    """Measure how long `senergy db prune` takes to delete the oldest tenth of the records.
+
+    Return the duration as text.
+    """
     first_end = end - jobs * 86400.0 / record_rows.JOBS_PER_DAY
     before = datetime.fromtimestamp(first_end + (end - first_end) / 10, UTC).strftime("%Y-%m-%d")
     with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,10 @@ Row = tuple[float, float, float]
 
 
 def of_agent(environment: SchedulingEnvironment, agent: LinearAgent, seed: int) -> Row:
-    """Return cost, energy in kWh and mean completion time of the agent on one workload."""
+    """Let the trained agent schedule one workload.
+
+    Return the cost, the energy in kWh, and the mean completion time.
+    """
     observation, _ = environment.reset(options={"workload_seed": seed})
     done = False
     information: dict[str, Any] = {}
@@ -50,7 +53,11 @@ def of_agent(environment: SchedulingEnvironment, agent: LinearAgent, seed: int) 
 
 
 def of_policy(scenario: simulations.SimulatedScenario, policy: str, seed: int, delay_weight: float) -> Row:
-    """Return cost, energy in kWh and mean completion time of a policy on one workload."""
+    """Simulate one workload under a scheduling policy and return three figures.
+
+    The figures are the cost (a weighted sum of relative energy and relative delay), the energy in kWh, and
+    the mean completion time.
+    """
     run = scenario.run(policy, seed)
     cost = EpisodeCost.of(run.result.workload, delay_weight)
     total = cost.total(run.result.energy_joules, run.result.accounts, run.result.end_s)
@@ -60,7 +67,7 @@ def of_policy(scenario: simulations.SimulatedScenario, policy: str, seed: int, d
 def trained(
     scenario: simulations.SimulatedScenario, rounds: int, delay_weight: float
 ) -> tuple[LinearAgent, float]:
-    """Return the trained agent and the seconds of training."""
+    """Train a scheduling agent on the scenario. Return the agent and the seconds of CPU time."""
     environment = SchedulingEnvironment(scenario, delay_weight=delay_weight)
 
     def cost(vector: np.ndarray, seeds: Sequence[int]) -> float:
@@ -77,7 +84,11 @@ def trained(
 
 
 def relative(rows: np.ndarray, reference: np.ndarray) -> list[tuple[float, float]]:
-    """Return mean and half width of the confidence interval of the paired differences, in percent."""
+    """Return the mean change relative to the reference in percent, for each column.
+
+    Each mean comes with the half-width of its 95 % confidence interval. The rows are paired with the rows of
+    the reference.
+    """
     percent = 100 * (rows / reference - 1)
     half = 1.96 * percent.std(axis=0, ddof=1) / np.sqrt(len(percent))
     return list(zip(percent.mean(axis=0).tolist(), half.tolist(), strict=True))

@@ -1,12 +1,13 @@
-"""CPU time of senergyd per short job, for the first jobs of an hour and after many.
+"""Benchmark of the CPU time that senergyd needs per short job.
 
-One senergyd runs in an emulated node without GPUs. Each job is announced as slurmd and slurmstepd announce a
-batch job (begin, start and end of one step, end); three jobs share the node at any time. The figure is the
-CPU time of all threads, divided by the number of jobs. Files and sensors of the node are served by FUSE, so
-system time is higher than on real hardware. Records are not delivered. Needs root.
+The first jobs of an hour are compared with jobs after many others. One senergyd runs in an emulated node
+without GPUs. Each job is announced as slurmd and slurmstepd announce a batch job (begin, start and end of
+one step, end). Three jobs share the node at any time. The figure is the CPU time of all threads, divided by
+the number of jobs. Files and sensors of the node are served by FUSE, so system time is higher than on real
+hardware. Records are not delivered. The benchmark needs root.
 
-Prints `CLAIM short_jobs ratio=... target=<=1.5 holds=yes|no`: CPU time per job after many jobs over that of
-the first ones.
+It prints `CLAIM short_jobs ratio=... target=<=1.5 holds=yes|no`. The ratio is the CPU time per job after
+many jobs divided by that of the first jobs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> int:
 
 
 def measure(path: Path, agent: int, first: int, count: int) -> float:
-    """Return the milliseconds of CPU time per job that senergyd uses for a number of jobs."""
+    """Run `count` short jobs. Return the CPU time that senergyd uses per job, in milliseconds."""
     time.sleep(_SETTLE_S)
     before = peers.thread_seconds(agent)
     run(path, first, count, RATE_HZ)
@@ -56,7 +57,10 @@ def measure(path: Path, agent: int, first: int, count: int) -> float:
 
 
 def run(path: Path, first: int, count: int, rate_hz: float) -> None:
-    """Announce the starts of jobs at a given rate. Each job ends two starts after its own start."""
+    """Send the messages of starts and ends of jobs at a given rate of starts.
+
+    A job ends when the second job after it starts.
+    """
     start = time.monotonic()
     for number in range(count + 2):
         if number < count:
@@ -77,7 +81,7 @@ def step(event: str, job_id: int) -> dict[str, Any]:
 
 
 def job(job_id: int) -> dict[str, str]:
-    """Return the environment of the prolog of a job with one CPU."""
+    """Return the environment that the prolog of a job with one CPU has."""
     return own_agent.job_environment() | {"SLURM_JOB_ID": str(job_id), "SLURM_JOB_CPUS_PER_NODE": "1"}
 
 

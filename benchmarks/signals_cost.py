@@ -64,7 +64,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def kernels(node: Any) -> Iterator[None]:
-    """Keep a kernel of each job running, so that the jobs have control groups and busy devices."""
+    """Run one compute kernel for each job during the block.
+
+    The jobs then have control groups and busy devices.
+    """
     with contextlib.ExitStack() as stack:
         for number in range(JOBS):
             device = {"device": "gpu", "gpus": [number]} if number < GPU_JOBS else {"device": "cpu"}
@@ -77,7 +80,11 @@ def kernels(node: Any) -> Iterator[None]:
 
 
 def measure(node: Any, interval: str, seconds: float) -> tuple[float, dict[str, Any]]:
-    """Return the percent of a core that an agent with ten jobs uses, and its own statistics of sampling."""
+    """Measure what the sampling of signals costs an agent with ten running jobs.
+
+    The function returns the CPU time of the agent in percent of one core, and the agent's own statistics of
+    the sampling.
+    """
     from slurm_energy.protocol.agent_socket import ask_agent
 
     with agent_in_node(node, f'signals_interval = "{interval}"', jobs()) as (path, agent):

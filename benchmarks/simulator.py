@@ -1,18 +1,17 @@
-"""Speed of the simulator in jobs per second, against AccaSim 1.1.3 and SimPy.
+"""Speed of the simulator in jobs per second, compared with AccaSim 1.1.3 and SimPy.
 
-The SimPy simulation has one process per job. All simulators run the same rigid jobs: lognormal
-run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY backfilling. SimPy has no scheduler
-and uses first come, first served. slurm-energy computes exact energies. AccaSim simulates only
-the first jobs, because all jobs would take minutes.
+The SimPy simulation has one process per job. All simulators run the same rigid jobs: lognormal run times,
+sizes 1 to 128 of 1,000 nodes, load 0.8, EASY backfilling. SimPy has no scheduler and uses first come, first
+served. slurm-energy computes exact energies. AccaSim simulates only the first jobs, because all jobs would
+take minutes.
 
-Further claims of slurm-energy: the policies zeus, kairos, blend and metis on the same jobs, on
-jobs with a load of 1.5, and on jobs with eight shapes; 100,000 jobs that are submitted at
-once; a year with a million jobs. Under first come, first served, the mean wait must equal the
-mean wait in AccaSim to the second, which is AccaSim's resolution.
+There are further claims of slurm-energy alone. The policies zeus, kairos, blend and metis run on the same
+jobs, on jobs with a load of 1.5, and on jobs that can each run on eight different sets of resources
+(shapes). 100,000 jobs are submitted at once. A year with a million jobs is simulated. Under first come,
+first served, the mean wait must equal the mean wait in AccaSim to the second, which is AccaSim's resolution.
 
-All rates are jobs per second of processor time, so that other programs on the machine change
-them little. All simulators use one thread. Only the thesis' experiments, which use two
-processes, are timed by the clock.
+All rates are jobs per second of processor time, so that other programs on the machine change them little.
+All simulators use one thread. Only the thesis' experiments, which use two processes, are timed by the clock.
 
 Needs: pip install accasim simpy
 """
@@ -148,7 +147,10 @@ def column_seconds(
     nodes: Sequence[NodeKind] = (),
     discipline: Discipline = Discipline.EASY,
 ) -> float:
-    """Return the median processor time of the compiled engine of all policies, without compilation."""
+    """Return the median processor time of a simulation with the compiled engine.
+
+    The engine supports all scheduling policies. The time for its compilation is not included.
+    """
     kinds, settings = nodes or [node()], ScheduleSettings(discipline)
     column_engine.simulate(random_jobs(100), [node()], policy(name), settings)
     times = []
@@ -180,7 +182,10 @@ def year_claims(jobs: int) -> Iterator[dict[str, Any]]:
 
 
 def submitted(jobs: Workload, submit_s: np.ndarray) -> Workload:
-    """Return the rigid jobs with the submission times `submit_s`."""
+    """Return a copy of the workload with the submission times `submit_s`.
+
+    Each job is rigid: it has only one possible size.
+    """
     shape = {"units": jobs.units, "time_s": jobs.time_s, "power_watts": jobs.power_watts}
     job = {"submit_s": submit_s, "time_limit_s": jobs.time_limit_s}
     return workload(np.arange(jobs.count + 1), job, shape)
@@ -210,7 +215,10 @@ def same_wait(ratio: float) -> dict[str, Any]:
 
 
 def thesis_claim() -> dict[str, Any]:
-    """Time all of the thesis' experiments, every policy, 10 seeds, on two cores."""
+    """Measure how long all experiments of the thesis take in the simulator; return it as a claim.
+
+    The experiments use every policy and 10 seeds. They run on two cores.
+    """
     begin = time.perf_counter()
     program = Path(__file__).parent / "thesis" / "reproduce.py"
     command = [sys.executable, str(program), "--jobs", "2", "--json"]
@@ -249,7 +257,10 @@ def node() -> NodeKind:
 
 
 def ours(jobs: Workload, discipline: Discipline, runs: int) -> float:
-    """Return jobs per second of processor time of slurm-energy; compilation is excluded."""
+    """Return the speed of slurm-energy's simulator in simulated jobs per second of processor time.
+
+    The time of compilation is excluded.
+    """
     settings = ScheduleSettings(discipline)
     fast_path.simulate(random_jobs(100), [node()], settings)
     times = []

@@ -1,7 +1,8 @@
-"""The jobs of `simulator.py`, and their simulation by AccaSim 1.1.3 and by a SimPy process per job.
+"""Simulations by other programs, with which the benchmark simulator.py compares slurm-energy.
 
-AccaSim still imports names that Python 3.10 removed from `collections`; they are restored before it is
-loaded.
+The programs are AccaSim 1.1.3, and a SimPy simulation with one process per job. The module also converts the
+jobs for these programs. AccaSim still imports names that Python 3.10 removed from `collections`; they are
+restored before it is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ NODES, LOAD, SEED = 1000, 0.8, 42
 
 
 def columns(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return submission times, sizes, run times and limits in whole seconds."""
+    """Return the columns of a random workload: submission times, sizes, run times and time limits.
+
+    Times are whole seconds.
+    """
     random = np.random.default_rng(SEED)
     units = 2 ** random.integers(0, 8, count)
     time_s = np.maximum(1.0, np.floor(random.lognormal(8.0, 0.95, count)))

@@ -1,11 +1,12 @@
-"""Rates of the record store on SQLite, MariaDB and PostgreSQL: records stored and records read.
+"""Benchmark of the record store: records stored and read per second.
 
-The servers write each commit to the disk. A delivery has 500 records of a node with four GPUs.
-CPU time is that of the controller, without the CPU time of the database server.
+The store runs on SQLite, MariaDB and PostgreSQL. The servers write each commit to the disk. A delivery has
+500 records of a node with four GPUs. CPU time is that of the controller, without the CPU time of the
+database server.
 
-Prints a line per store, and `CLAIM ingest_sqlite ratio=... target=>=1 holds=yes|no`. The ratio
-is the number of records stored per second of the controller's CPU time, divided by 10,000. The
-servers have no target.
+The program prints a line per store, and `CLAIM ingest_sqlite ratio=... target=>=1 holds=yes|no`. The ratio
+is the number of records stored per second of the controller's CPU time, divided by 10,000. The servers have
+no target.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def location(name: str) -> Iterator[str]:
-    """Context manager that returns the location of an empty database."""
+    """Context manager that creates an empty database and returns its location."""
     if name == "sqlite":
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
             yield str(Path(folder) / "senergy.db")

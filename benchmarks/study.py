@@ -1,20 +1,19 @@
-"""Studies from baseline to validation on four emulated nodes, compared with the true effect.
+"""Benchmark of energy studies: estimated savings are compared with the true savings.
 
-Each repetition simulates the site of `senergy lab weeks` for four weeks, measures the
-baseline, and deploys tuning as a switchback or in one partition. The repetition then simulates
-four more weeks and validates each week. All steps are command lines. The true saving compares
-the same jobs with and without tuning. With --trace, half of the repetitions use the job
-lengths and sizes of a trace, and the other half use the mix of the thesis. Without --trace,
-all repetitions use the mix of the thesis.
+Each repetition simulates the site of `senergy lab weeks` with four emulated nodes for four weeks and
+measures the baseline. It then deploys tuning in one of two designs: on days drawn at random (switchback), or
+in one partition. It simulates four more weeks and validates each week. All steps are command lines. The true
+saving compares the same jobs with and without tuning. With --trace, half of the repetitions use the job
+lengths and sizes of a trace. The other half use the mix of jobs of the thesis. Without --trace, all
+repetitions use this mix.
 
-A placebo is the same deployment on a site on which the settings have no effect. A fault is a
-deployment that starves one account. The deployment of a fault covers the whole cluster, on all
-days or as a switchback of single days. This deployment must be undone, and energy.toml must be
-as before.
+There are two special conditions. A placebo is the same deployment on a site on which the settings have no
+effect. A fault is a deployment that starves one account. It covers the whole cluster, on all days or as a
+switchback of single days. A fault must be undone, and energy.toml must then be as before.
 
-With --model, each repetition also runs the steps characterise, model and choose, and states
-the replay error of the twin on the held-out days. Without --model, the deployed alternative is
-given.
+With --model, each repetition also runs the steps characterise, model and choose. It states the replay error
+of the twin (the simulated site) on days that did not calibrate the twin. Without
+--model, the deployed alternative is given.
 """
 
 from __future__ import annotations
@@ -59,7 +58,11 @@ REPLAY_TARGETS = {"energy_kwh": 0.08, "makespan_s": 0.08, "mean_jct_s": 0.15}
 
 @dataclass(frozen=True)
 class Trial:
-    """One repetition: seed, trace, design, and the planted condition (`placebo`, `fault` or empty)."""
+    """One repetition of the benchmark of energy studies.
+
+    It is given by a seed, a trace, the design of the deployment, and a special condition (`placebo`, `fault`
+    or empty).
+    """
 
     seed: int
     trace: Path | None
@@ -70,7 +73,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Estimated effect and verdict of one repetition of a study, with the true effect."""
+    """Result of one simulated energy study: estimated effect, verdict, and true effect.
+
+    The benchmark repeats the study many times; each result describes one repetition.
+    """
 
     trial: Trial
     change: float
@@ -96,7 +102,7 @@ class TrialResult:
 
 
 def run_trial(trial: Trial) -> TrialResult:
-    """Run one repetition in a directory of its own."""
+    """Run one repetition of the benchmark in a separate temporary directory."""
     os.fsync = lambda fd: None
     out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory(prefix="senergy-study-") as name, out, err:
@@ -143,7 +149,10 @@ def _run(trial: Trial, folder: Path) -> TrialResult:
 
 
 def replay_error(trial: Trial) -> dict[str, float]:
-    """Return the replay error of the twin by KPI on the held-out week of four weeks."""
+    """Return the error of the twin for each KPI, measured in one week of a baseline of four weeks.
+
+    The twin is a simulator of the site. The week is held out, so that it does not calibrate the twin.
+    """
     os.fsync = lambda fd: None
     out = contextlib.redirect_stdout(io.StringIO())
     with tempfile.TemporaryDirectory(prefix="senergy-study-") as name, out:
@@ -188,7 +197,11 @@ def _tick(study: str, now: datetime) -> None:
 
 
 def _modelled(study: str) -> dict[str, float]:
-    """Run the steps between baseline and deployment; return the replay error of the twin by KPI."""
+    """Run the steps of a study between the baseline and the deployment.
+
+    The steps are characterise, model and choose. Return, for each key performance indicator (KPI), the
+    replay error of the twin (the simulated site).
+    """
     _step("characterise", study)
     replay = _twin_errors(study)
     _step("choose", study, f"--alternative={ALTERNATIVE}", "--seeds=3", "--processes=1")
@@ -196,14 +209,17 @@ def _modelled(study: str) -> dict[str, float]:
 
 
 def _twin_errors(study: str) -> dict[str, float]:
-    """Run the step model, and return the replay error of the twin by KPI."""
+    """Run the study step `model`, and return the replay error of the digital twin by KPI."""
     _step("model", study, "--nodes=ampere=2", "--nodes=hopper=2", "--accept-error")
     errors = {one["kpi"]: one["error"] for one in StudyDirectory(Path(study)).result("model")["errors"]}
     return {name: abs(errors[name]) for name in REPLAY_TARGETS if errors.get(name) is not None}
 
 
 def _given(study: str) -> dict[str, float]:
-    """Store a choice, so that the alternative can be deployed without a twin."""
+    """Store example results of the steps `model` and `choose`, so that the deployment can be tested.
+
+    A study can then deploy an alternative (a combination of energy-saving measures) without a digital twin.
+    """
     directory = StudyDirectory(Path(study))
     alternatives = [StudyAlternative("today").document(), parse_alternative(ALTERNATIVE).document()]
     choice = {

@@ -1,14 +1,15 @@
-"""Comparison of the task-graph trainer with PyTorch in float64, and CPU use of idle workers.
+"""Comparison of the task-graph trainer of slurm-energy with PyTorch, both in float64.
 
-Values, gradients, updates and training curves are compared. Random networks with the layers of
-DAHL (section 3) run in both programs with the same parameters. The training curves come from a
-network on generated images of ten classes with the size of Fashion-MNIST (28 x 28 x 1). Needs
-PyTorch for --python (Debian: python3-torch), StarPU and OpenBLAS.
+Values, gradients, updates and training curves of the two programs are compared. Random networks with the
+layers of DAHL (section 3) run in both programs with the same parameters. The training curves come from a
+network on generated images of ten classes with the size of Fashion-MNIST (28 x 28 x 1). The CPU use of idle
+workers is also measured. Needs PyTorch for
+--python (Debian: python3-torch), StarPU and OpenBLAS.
 
 Prints three claims:
 
 - `CLAIM taskgraph_digits ratio=DIGITS target=>=10`: the minimum number of equal digits over
-  all networks, layers, splits and updates.
+  all networks, layers, batch splits and updates.
 - `CLAIM taskgraph_curve_digits`: the same for the loss in each step of the training curves.
 - `CLAIM taskgraph_idle_cpu`: number of processors that idle workers use.
 
@@ -81,7 +82,11 @@ def measure(networks: int) -> dict[str, Any]:
 
 
 def equal_digits(first: Any, second: Any) -> float:
-    """Return the digits to which two arrays agree, relative to the largest value; 16 if they are equal."""
+    """Return the number of decimal digits in which two arrays agree, at most 16.
+
+    The digits are counted from the largest absolute value of `first`. If the arrays are equal, the result is
+    16.
+    """
     import numpy as np
 
     difference, scale = np.abs(np.asarray(first) - second).max(), np.abs(np.asarray(first)).max()
@@ -116,9 +121,9 @@ def random_layers(
 
 
 def both(layers: list[tuple[str, tuple[Any, ...]]]) -> tuple[Any, Any]:
-    """Return the same network in both frameworks, in float64, with PyTorch's initial parameters.
+    """Return the same network twice: for the task-graph trainer and for PyTorch, in this order.
 
-    The result is the network of the task-graph trainer, followed by the network of PyTorch.
+    Both networks use float64 and the initial parameters of PyTorch.
     """
     from torch import nn
 
@@ -131,9 +136,10 @@ def both(layers: list[tuple[str, tuple[Any, ...]]]) -> tuple[Any, Any]:
 
 
 def digits_of_network(seed: int) -> float:
-    """Return the minimum number of digits in which a random network agrees with PyTorch.
+    """Compare the training of a random network with PyTorch; return the digits that always agree.
 
-    The loss, logits, gradients and updated parameters are compared.
+    The loss, logits, gradients and updated parameters are compared. The result is the minimum number of
+    equal digits.
     """
     import numpy as np
     import torch
@@ -210,7 +216,10 @@ def training_curves() -> dict[str, list[float]]:
 
 
 def curve_table(curves: dict[str, list[float]]) -> str:
-    """Return the mean loss of each epoch as a Markdown table."""
+    """Return a Markdown table that compares the training curves of two programs.
+
+    It shows the mean loss of each epoch for PyTorch and for the task-graph trainer.
+    """
     lines = ["| epoch | mean loss, PyTorch | mean loss, task graph |", "|---|---|---|"]
     steps = IMAGES // BATCH
     for epoch in range(EPOCHS):

@@ -1,26 +1,25 @@
 """Cost of slurm-energy for a cluster with many short jobs: jobs per second with and without it.
 
-Three labs with the same emulated nodes run at the same time: one with all parts (SPANK plugin,
-job_submit module, prolog and epilog hooks, senergyd on every node, senergyctld), one with
-Slurm alone, and one with Slurm and `/bin/true` as prolog and epilog. Each batch of jobs runs
-on the three labs in turn. A batch is timed from its first sbatch to the end of its last job.
-Needs root.
+Three labs with the same emulated nodes run at the same time: one with all parts (SPANK plugin, job_submit
+module, prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone, and one with
+Slurm and `/bin/true` as prolog and epilog. Each batch of jobs runs on the three labs in turn. A batch is
+timed from its first sbatch to the end of its last job. Needs root.
 
-Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`. The ratio is the jobs per
-second with slurm-energy divided by the jobs per second with Slurm alone, as medians over the
-batches. Also prints:
-- `CLAIM job_throughput_less_emulation`: the same ratio with corrected lengths of the batches.
-  The CPU time of the emulators, divided by the number of CPUs, is subtracted from each length.
-  Emulators stand for hardware: senergyd's readings cost the emulators CPU time that a real
-  node does not spend. The correction is valid if all CPUs are busy during the batches;
-  otherwise it is too large.
+Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`. The ratio is the jobs per second with
+slurm-energy divided by the jobs per second with Slurm alone, as medians over the batches. Also prints:
+
+- `CLAIM job_throughput_less_emulation`: the same ratio with corrected lengths of the
+  batches. From each length, the CPU time of the emulators divided by the number of CPUs is
+  subtracted. The reason is that emulators stand for hardware: senergyd's readings cost the
+  emulators CPU time that a real node does not spend. The correction is valid if all CPUs are busy during the
+  batches; otherwise it is too large.
 - `CLAIM job_throughput_empty_hooks`: jobs per second with slurm-energy, divided by jobs per
-  second of Slurm with an empty prolog and epilog. slurmd forks for each of the two, but not in
-  Slurm alone.
-- The CPU time per job of each kind of daemon. The time of slurmd includes prologs and epilogs,
-  but not slurmstepd. All other processes are not listed.
+  second of Slurm with an empty prolog and epilog. slurmd starts a process for each prolog and epilog, even
+  an empty one; Slurm alone has neither.
+- The CPU time per job of each kind of daemon. The time of slurmd includes prologs and
+  epilogs, but not slurmstepd. All other processes are not listed.
 - The time that a prolog and an epilog wait for senergyd on the idle lab. Nodes of a real
-  cluster have their own CPUs, so slurm-energy adds this time to a job there, not CPU time.
+  cluster have their own CPUs. There, slurm-energy delays a job by this time, not by the CPU time.
 """
 
 from __future__ import annotations
@@ -89,9 +88,13 @@ def main() -> int:
 
 
 def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[tuple[float, float]]]:
-    """Return jobs per second per batch and lab, as measured and without the time of the emulators.
+    """Measure the job throughput of each lab in batches.
 
-    The first batch of each lab is not counted (warm-up).
+    The first batch of each lab is a warm-up and is not part of the result.
+
+    Returns:
+        For each lab by name, one pair per batch. Both values are in jobs per second: the measured
+        rate, and the rate after the CPU time of the emulators has been subtracted.
     """
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in labs}
     for batch in range(batches + 1):
@@ -177,7 +180,15 @@ def _queued(environment: dict[str, str]) -> bool:
 
 
 def evaluate(claim: str, rates: dict[str, list[float]], base: str) -> Claim:
-    """Return the claim `claim`: the rate of slurm-energy relative to the rate of the lab `base`."""
+    """Return the claim that a lab with slurm-energy runs enough jobs per second.
+
+    The rate of slurm-energy is divided by the rate of the lab `base`.
+
+    Args:
+        claim: name of the claim.
+        rates: jobs per second of each batch, by lab.
+        base: name of the lab for the comparison.
+    """
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians[SUITE] / medians[base]
     return at_least(claim, ratio, TARGET) | {

@@ -115,7 +115,10 @@ def steps(rank: int, step_ns: int, at_ns: int) -> Iterator[tuple[int, int, float
 
 
 def measure(folder: Path, events: Path, plain: bool) -> Iterator[Claim]:
-    """Run the command, and print the speed of disk and gzip on the same bytes. Yield the claims."""
+    """Run `senergy timeline` on the generated events, and yield the checks of the targets.
+
+    The speed of disk and gzip on the same bytes is printed for comparison.
+    """
     trace, page = folder / ("timeline.json" if plain else "timeline.json.gz"), folder / "timeline.html"
     began = time.perf_counter()
     command = ["timeline", "12", str(events), "--offline", "--force", "-o", str(trace), "--html", str(page)]
@@ -138,7 +141,7 @@ def measure(folder: Path, events: Path, plain: bool) -> Iterator[Claim]:
 
 
 def _print_bounds(folder: Path, trace: Path) -> None:
-    """Print how fast the disk and gzip are without any conversion."""
+    """Print the speed of the disk and of gzip alone, as upper bounds for the speed of a conversion."""
     data = trace.read_bytes()[: 256 << 20]
     content = data
     if trace.suffix == ".gz":

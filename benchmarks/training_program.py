@@ -1,7 +1,8 @@
-"""A real PyTorch training on CPUs, with options that make it waste time; see diagnosis_programs.py.
+"""A real PyTorch training on CPUs that wastes time on purpose; see diagnosis_programs.py.
 
-It trains a convolutional, recurrent or multilayer network on random images for a fixed time. The options
-plant one cause each. Needs PyTorch; with `--no-recorder` it does not import slurm_energy.
+It trains a convolutional, recurrent or multilayer network on random images for a fixed time. Each option
+causes one kind of wasted time. The program needs PyTorch. With `--no-recorder` it does not import
+slurm_energy.
 """
 
 from __future__ import annotations
@@ -137,7 +138,11 @@ class Images(Dataset[Any]):
         return image, index % 10
 
     def _read(self, index: int) -> float:
-        """Read a random part of the file and remove it from the page cache."""
+        """Read a random part of the file with images, as a loader with a cold cache does.
+
+        The part is removed from the page cache after the reading, so that it must be read from the disk the
+        next time.
+        """
         if self._descriptor is None:
             self._descriptor = os.open(self._args.file, os.O_RDONLY)
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)

@@ -1,28 +1,27 @@
 """Replay of the tuner on measured responses of GPUs to power limits.
 
-`--data DIR` holds files `summary_power_GPU.csv` with the columns dataset, network, batch_size,
-optimizer, power_limit, time_per_epoch and average_power. Each combination of network, batch
-size and optimizer is a job. The true response of a job is the monotone curve nearest to its
-measured points (isotonic regression of the logarithms). The curve is constant where the power
-varies by less than 10 %, because no limit is below the job's power there. The residuals of the
-points from the curve are the noise of a step. This noise is at least the median of the GPU's
-jobs and at least 1 %. A run has 300 steps. The search gets windows of 5 steps and may set
-every measured limit. The highest limit is the default.
+`--data DIR` holds files `summary_power_GPU.csv` with the columns dataset, network, batch_size, optimizer,
+power_limit, time_per_epoch and average_power. Each combination of network, batch size and optimizer is a
+job. The true response of a job is the monotone curve nearest to its measured points (isotonic regression of
+the logarithms). The curve is constant where the power varies by less than 10 %, because no limit is below
+the job's power there. The noise of a step is the deviation of the points from the curve. This noise is at
+least the median of the GPU's jobs and at least 1 %. A run has 300 steps. The search measures windows of 5
+steps and may set every measured limit. The highest limit is the default.
 
-The search knows the range of the limits and the measured untuned power of the job. Its generic
-prior is a physical model, conditioned on published responses of other GPUs (docs/tuning.md).
-No row of the data enters the prior, so all rows of the evaluated GPU and network are withheld.
-The constants of the decision were chosen by hand with results on the Quadro RTX 6000 in view.
-One rule (a budget that is used up does not end a search) was added after a look at the A40.
-For these constants both GPUs are in-sample.
+The search knows the range of the limits and the measured untuned power of the job. Its generic prior is a
+physical model, conditioned on published responses of other GPUs (docs/tuning.md). No row of the data enters
+the prior, so all rows of the evaluated GPU and network are withheld. The constants of the decision were
+chosen by hand with results on the Quadro RTX 6000 in view. One rule was added after a look at the A40: a
+budget that is used up does not end a search. For these constants, both GPUs are therefore not independent
+test data.
 
-EDP is the EDP of the whole run, with the reference and all probes, from the noise-free curve.
-The loss of EDP is relative to the best static limit of the job in hindsight. A job does not
-respond if no limit improves its EDP by 1 %. The hit rate is the share of the runs of all other
-jobs that end within 1 % of the best EDP. Slowdowns are given for the limit held at the end and
-for the whole run. Recurring jobs have no progress signal. The point of their first run is
-chosen from the prior and the untuned power alone, and the point of each later run from whole
-earlier runs.
+EDP means energy-delay product. The stated EDP is that of the whole run, computed from the curve without
+noise. It includes the measurement of the untuned job and all limits that the search tries. The loss of EDP
+is relative to the best static limit of the job in hindsight. A job does not respond if no limit improves its
+EDP by 1 %. The hit rate is the share of the runs of all other jobs that end within 1 % of the best EDP.
+Slowdowns are given for the limit at the end and for the whole run. Recurring jobs have no progress signal.
+The operating point of their first run is chosen from the prior and the untuned power alone. The point of
+each later run is chosen from whole earlier runs.
 """
 
 from __future__ import annotations
@@ -70,19 +69,21 @@ class Settings:
 
 @dataclass
 class JobResult:
-    """Results of one job. Each list has one entry for each run.
+    """Results of the replay for one job.
 
-    EDP values are relative to the EDP of the best static limit.
+    Each list has one entry for each replayed run. EDP means energy-delay product. EDP values are relative to
+    the EDP of the best static limit. The limit that the search holds is the power limit at which it has
+    settled.
 
     Attributes:
         job: the job.
         edp: EDP of each whole run, by strategy.
         held: EDP of the limit that the search holds at the end of each run.
         recurring: EDP of each run of the recurring job, one list per series of runs.
-        slowdowns: by slowdown limit: slowdown at the held limit, slowdown of the whole run, energy
-            saved, and energy that the best static limit saves in hindsight.
+        slowdowns: by slowdown limit: slowdown at the held limit, slowdown of the whole run, energy saved,
+            and energy that the best static limit saves in hindsight.
         recurring_slowdowns: the same values by slowdown limit, for each run of the recurring job.
-        probes: number of probes of each search.
+        probes: number of limits that each search tried.
     """
 
     job: MeasuredJob
@@ -156,7 +157,10 @@ def _arguments() -> argparse.Namespace:
 def _evaluate(
     jobs: Sequence[MeasuredJob], fixed: dict[str, float], settings: Settings, workers: int
 ) -> list[JobResult]:
-    """Return the results of all jobs, and print the progress to the standard error stream."""
+    """Return the results of the tuning search for all measured jobs.
+
+    The progress is printed to the standard error stream.
+    """
     results: dict[int, JobResult] = {}
     with ProcessPoolExecutor(workers, initializer=end_with_parent) as pool:
         futures = {
@@ -171,7 +175,7 @@ def _evaluate(
 
 
 def evaluate(job: MeasuredJob, fixed_limit: float, settings: Settings, number: int) -> JobResult:
-    """Run one job under all strategies."""
+    """Replay the runs of one job under all tuning strategies, and return the results."""
     result = JobResult(job)
     best, steps = float(job.edp.min()), settings.steps
     fixed_index = strategies.nearest(job, fixed_limit)
@@ -287,7 +291,15 @@ def _print_recurring_slowdowns(results: Sequence[JobResult]) -> None:
 
 
 def _recurring_rows(results: Sequence[JobResult], limit: float, gpu: str | None = None) -> np.ndarray:
-    """Return the figures of the runs of recurring jobs, [series, run, figure]."""
+    """Return the benchmark results of recurring jobs as an array [series, run, figure].
+
+    A series is a sequence of runs of one job.
+
+    Args:
+        results: results of the jobs.
+        limit: slowdown limit of the runs.
+        gpu: kind of GPU whose jobs are selected; None selects all jobs.
+    """
     return np.array(
         [
             series
@@ -305,7 +317,10 @@ def _rows(results: Sequence[JobResult], limit: float, gpu: str | None = None) ->
 
 
 def _claims(results: Sequence[JobResult]) -> list[Claim]:
-    """Return the claims for each GPU. The ratio in an EDP claim is the mean relative loss of EDP."""
+    """Return the claims for each GPU: loss of EDP, exceeded slowdown limits, and saving.
+
+    The ratio of a claim about EDP is the mean relative loss of EDP against the best static limit.
+    """
     claims = []
     for gpu in sorted({result.job.gpu for result in results}):
         some = [result for result in results if result.job.gpu == gpu]

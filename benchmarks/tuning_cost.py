@@ -1,15 +1,20 @@
-"""CPU time of the tuner on an emulated node, and of its single decisions.
+"""Benchmark of the CPU time that the tuner needs on an emulated node.
 
-The agent runs on a virtual clock, so that the figures do not depend on the load of the machine. A training
-with checkpoints and a program of three phases run once with reports of their progress, and once without. In
-the second case the agent samples the power ten times per second and looks for a period.
+The agent runs on a virtual clock, so that the figures do not depend on the load of the machine. Two programs
+run: a training with checkpoints, and a program of three phases. Each runs once with reports of its progress,
+and once without. Without reports, the agent samples the power ten times per second and looks for a period.
 
-Each ratio is relative to its bound. `tuning_cost_share`: CPU time of everything that the tuner does at a
-sample (signals, windows, period detection, decisions, changes of settings) as a share of a core; the bound is
-0.5 %. The sample itself is not part of it. `tuning_period_share`: the same for the period detection alone.
-`tuning_decision_ms`: median CPU time of a decision, from the measurements to the next operating point; the
-bound is 1 ms. The ensemble of responses is built once per phase of a job, before its first decision; its
-time is printed beside that of the decisions, without a bound.
+Three figures are stated, each divided by its bound:
+
+- `tuning_cost_share`: CPU time of everything that the tuner does at a sample (signals,
+  windows, period detection, decisions, changes of settings) as a share of a core. The sample itself is not
+  part of it. The bound is 0.5 %.
+- `tuning_period_share`: the same for the period detection alone.
+- `tuning_decision_ms`: median CPU time of a decision, from the measurements to the next
+  operating point. The bound is 1 ms.
+
+The ensemble of responses is built once per phase of a job, before its first decision. Its time is printed
+beside that of the decisions, without a bound.
 """
 
 from __future__ import annotations
@@ -43,12 +48,12 @@ MAX_SHARE, MAX_DECISION_MS = 0.005, 1.0
 
 
 class CpuTimer:
-    """Timer of the CPU time of wrapped functions.
+    """Timer that records the CPU time of each call of the functions that it wraps.
 
-    If a wrapped function calls another one, both count as one call.
+    If a wrapped function calls another wrapped function, only the outer call is recorded.
 
     Attributes:
-        spent_s: CPU time of each call.
+        spent_s: CPU time of each recorded call.
     """
 
     def __init__(self) -> None:
@@ -86,7 +91,10 @@ def main() -> int:
 
 
 def measure(seed: int, seconds: float, *, reporting: bool) -> list[Claim]:
-    """Run all programs on a node with GPUs and on a node without GPUs. Return the claims."""
+    """Measure the CPU time that tuning costs, and return the claims of the benchmark.
+
+    All programs run on a node with GPUs and on a node without GPUs.
+    """
     samples, decisions, builds, detections = CpuTimer(), CpuTimer(), CpuTimer(), CpuTimer()
     job_s = 0.0
     with (

@@ -1,21 +1,21 @@
-"""Tuning of jobs on emulated nodes, compared with an exhaustive static sweep of each node.
+"""Benchmark of tuning: jobs on emulated nodes, compared with the best fixed setting.
 
-No table lists these nodes: the coefficients of each node are drawn at random (`senergy lab
-profile`). Half of the nodes have GPUs. Seven kernels and three programs of several phases run
-on each node under the objective `edp` without a limit, and under `energy` with slowdown limits
-of 3, 5 and 10 %. The energy of a job is the energy of its whole node.
+No table lists these nodes: the coefficients of each node are drawn at random (`senergy lab profile`). Half
+of the nodes have GPUs. Seven kernels and three programs of several phases run on each node. The objectives
+are `edp` without a limit, and `energy` with slowdown limits of 3, 5 and 10 %. The energy of a job is the
+energy of its whole node.
 
-Each run is a job of an agent's job manager on a virtual clock. `--search-only` runs only the
-search, which is faster. The progress that a job reports varies by 2 % per second.
+Each run is a job of an agent's job manager on a virtual clock. `--search-only` runs only the search, which
+is faster. The progress that a job reports varies by 2 % per second.
 
-The sweep runs each program without noise at every point of a grid of GPU limits and CPU
-frequencies. `saving` is the fraction of the untuned energy-delay product or energy that a run
-saves; the search is included in the run. `possible` is the saving at the best point of the
-sweep. `share` is the sum of `saving` divided by the sum of `possible`. A run is responsive if
-`possible` is at least 2 %.
+To find the best fixed setting, each program also runs without noise at every point of a grid of GPU limits
+and CPU frequencies. `saving` is the fraction of the untuned energy-delay product or energy that a tuned run
+saves; the search is a part of the run. `possible` is the saving at the best point of the grid. `share` is
+the sum of `saving` divided by the sum of `possible`. A run is called responsive if `possible` is at least 2
+%.
 
-`--regain` measures instead how fast a program regains its speed. The program is memory-bound
-for 200 steps of one second, then compute-bound for 100 steps. The speed is regained when the
+`--regain` measures something else: how fast a program becomes fast again after it has changed. The program
+is memory-bound for 200 steps of one second, then compute-bound for 100 steps. Its speed is regained when the
 program is at most 6 % slower than untuned.
 """
 
@@ -51,7 +51,7 @@ REGAIN_RUN_S, REGAIN_S = 300.0, 10.0
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """A tuned run against the untuned run and the best static run."""
+    """Result of a tuned run, compared with the untuned run and with the best constant setting."""
 
     seed: int
     device: str
@@ -72,7 +72,7 @@ class ProgramResult:
 
     @property
     def goal(self) -> str:
-        """Objective with its limit."""
+        """Text that names the objective and the slowdown limit of the run, for example `energy 5%`."""
         return self.objective if self.limit is None else f"{self.objective} {self.limit:.0%}"
 
 
@@ -103,9 +103,10 @@ def main() -> int:
 
 
 def regain(arguments: argparse.Namespace) -> int:
-    """Run a program that becomes compute-bound on every node, and publish a claim.
+    """Measure how fast tuning restores the speed of a program that becomes compute-bound.
 
-    The claim is about the time in which the program regains its speed.
+    The program runs on every node. Publish the claim (comparison with a target) about the longest time until
+    the program regains its speed.
     """
     seeds = range(arguments.seed, arguments.seed + arguments.nodes)
     print(f"{arguments.nodes} nodes with seeds from {arguments.seed}, runs of {REGAIN_RUN_S:g} s")
@@ -123,9 +124,9 @@ def regain(arguments: argparse.Namespace) -> int:
 
 
 def regain_on_node(seed: int) -> dict[str, float]:
-    """Return the time in seconds that the program needs to regain its speed, by objective.
+    """Measure how fast tuning regains the speed of a program on an emulated node.
 
-    The program runs on one node.
+    Return the time in seconds until the program has regained its speed, by objective of the tuning.
     """
     logging.disable(logging.WARNING)
     device = "gpu" if seed % 2 else "cpu"
@@ -143,7 +144,10 @@ def regain_on_node(seed: int) -> dict[str, float]:
 
 
 def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[ProgramResult]:
-    """Return the results of all nodes; nodes in the file of results are not run again."""
+    """Run the benchmark on all nodes and return the results.
+
+    Results that the results file already contains are taken from this file.
+    """
     results: list[ProgramResult] = []
     if arguments.results and arguments.results.exists():
         results = [ProgramResult(**json.loads(text)) for text in arguments.results.read_text().splitlines()]
@@ -165,7 +169,10 @@ def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Pro
 def evaluate_node(
     seed: int, programs: Sequence[str], seconds: float, search_only: bool
 ) -> list[ProgramResult]:
-    """Return the tuned runs of all programs on one node. Nodes with odd seeds have GPUs."""
+    """Tune all programs with all objectives on one emulated node, and return the results.
+
+    The seed determines the hardware of the node. Nodes with odd seeds have GPUs.
+    """
     logging.disable(logging.WARNING)
     device = "gpu" if seed % 2 else "cpu"
     results = []
@@ -192,7 +199,10 @@ def evaluate_node(
 def judged(
     key: tuple[int, str, str], objective: Objective, sweep: Sequence[StaticRun], run: TunedRun
 ) -> ProgramResult:
-    """Compare a run with the untuned run and with the best static run."""
+    """Compare a tuned run with the untuned run and with the best run at fixed settings.
+
+    Only runs that the objective allows are candidates for the best run.
+    """
     untuned = sweep[0]
 
     def saving(other: StaticRun | TunedRun) -> float:
@@ -214,7 +224,7 @@ def judged(
 
 
 def line(item: ProgramResult) -> str:
-    """Return the result of a tuned run as one line of text."""
+    """Return the result of one tuned program as one line of text."""
     return (
         f"{item.seed} {item.device} {item.program:<13}{item.goal:<11} saving {item.saving:6.1%} of"
         f" {item.possible:6.1%}, slowdown {item.slowdown:6.1%}, {item.probes:2} probes, {item.chosen};"
@@ -243,13 +253,16 @@ def report(results: Sequence[ProgramResult]) -> None:
 
 
 def share(items: Sequence[ProgramResult]) -> float:
-    """Return the sum of the savings divided by the sum of the possible savings."""
+    """Return the share of the possible savings that was achieved, summed over all programs."""
     possible = sum(item.possible for item in items)
     return sum(item.saving for item in items) / possible if possible else math.nan
 
 
 def claims(results: Sequence[ProgramResult]) -> list[Claim]:
-    """Return the claims (ratio and target) about savings, losses and slowdown limits."""
+    """Return the checks of the benchmark's targets for savings, losses and slowdown limits.
+
+    Each check has a ratio and its target.
+    """
     edp = [item for item in results if item.objective == "edp"]
     limited = [item for item in results if item.limit is not None]
     five = [item for item in limited if item.limit == 0.05]

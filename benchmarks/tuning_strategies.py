@@ -1,4 +1,7 @@
-"""Strategies that choose power limits during a simulated run: our search and its baselines."""
+"""Strategies that choose the power limit of a GPU during a simulated run.
+
+The strategies are the search of slurm-energy and the methods with which it is compared.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,20 @@ def _prior(default_watts: float, min_watts: float) -> Prior:
 
 
 def prior_of(job: MeasuredJob) -> Prior:
-    """Return the generic prior: it knows the range of the limits and nothing about any network or GPU."""
+    """Return a generic prior for tuning, which knows only the range of the power limits.
+
+    It knows nothing about any network (program) or GPU.
+    """
     return _prior(job.limits[-1], job.limits[0])
 
 
 def search(
     run: SimulatedRun, steps: int, window_steps: int, objective: Objective, known_length: bool
 ) -> tuple[SimulatedRun, TuningSearch]:
-    """Run a job under the product's search."""
+    """Run a simulated job while the search of slurm-energy tunes the job.
+
+    Return the simulated run and the search.
+    """
     points = run.job.points()
     options = SearchOptions(expected_duration_s=float(steps) if known_length else None)
     tuner = TuningSearch(points[:-1], objective, prior_of(run.job), options)
@@ -51,25 +60,35 @@ def search(
 
 
 def nearest(job: MeasuredJob, watts: float) -> int:
-    """Return the index of the measured limit that is nearest to a limit."""
+    """Return the index of the measured power limit that is nearest to `watts`."""
     return min(range(len(job.limits)), key=lambda index: abs(job.limits[index] - watts))
 
 
 def constant(run: SimulatedRun, steps: int) -> SimulatedRun:
-    """Run a job at the constant share of the default limit."""
+    """Run a simulated job under the benchmark's simplest strategy, a constant power limit.
+
+    The limit is the measured limit nearest to a constant share of the default limit.
+    """
     run.advance(nearest(run.job, CONSTANT_SHARE * run.job.limits[-1]), steps)
     return run
 
 
 def best_fixed_limit(jobs: Sequence[MeasuredJob]) -> float:
-    """Return the one limit of a GPU with the least mean EDP loss over all its jobs, in hindsight."""
+    """Return the single power limit that is best for all jobs on a GPU, known only in hindsight.
+
+    It has the smallest mean loss of energy-delay product (EDP) over the jobs.
+    """
     limits = sorted({limit for job in jobs for limit in job.limits})
     losses = [np.mean([job.edp[nearest(job, limit)] / job.edp.min() for job in jobs]) for limit in limits]
     return limits[int(np.argmin(losses))]
 
 
 def exhaustive(run: SimulatedRun, steps: int) -> SimulatedRun:
-    """Run some steps at every power limit, then the remaining steps at the limit with the lowest EDP."""
+    """Run a simulated job with an exhaustive search, as a comparison for the real search.
+
+    The job runs some steps at every power limit. It then runs the remaining steps at the limit with the
+    lowest EDP.
+    """
     costs = []
     for index in reversed(range(len(run.job.limits))):
         window = run.advance(index, min(TRIAL_STEPS, steps - run.steps))
@@ -81,7 +100,7 @@ def exhaustive(run: SimulatedRun, steps: int) -> SimulatedRun:
 
 
 def zeus_missing() -> str | None:
-    """Return why Zeus cannot take part, or None."""
+    """Return why the program Zeus cannot be compared in this benchmark; None if it can."""
     try:
         import zeus.optimizer.power_limit  # noqa: F401
     except Exception as error:
@@ -90,7 +109,7 @@ def zeus_missing() -> str | None:
 
 
 class _ZeusGpus:
-    """The GPUs of a simulated run as Zeus sees them."""
+    """Test substitute for the GPUs of a simulated run, with the interface that Zeus uses."""
 
     def __init__(self, job: MeasuredJob) -> None:
         self._range = (int(job.limits[0] * 1000), int(job.limits[-1] * 1000))
@@ -107,7 +126,7 @@ class _ZeusGpus:
 
 
 class _ZeusMonitor:
-    """Time and energy of windows of a simulated run."""
+    """Test substitute for the monitor of Zeus: measures time and energy of a simulated run."""
 
     gpu_indices = (0,)
 
@@ -160,11 +179,11 @@ def zeus(run: SimulatedRun, steps: int) -> SimulatedRun:
 def recurring(
     job: MeasuredJob, generator: np.random.Generator, steps: int, runs: int, objective: Objective
 ) -> list[SimulatedRun]:
-    """Run a job several times without a progress signal and return the runs.
+    """Simulate several runs of a recurring job that reports no progress, and return the runs.
 
-    Each run uses one operating point, which is chosen from the results of the earlier runs. The
-    first run is untuned until its untuned power is known. It then continues at the static point of
-    the prior. Time and power of whole runs vary by the noise of the trace.
+    Each run uses one operating point, which is chosen from the results of the earlier runs. The first run
+    starts untuned, until its untuned power is known. It continues at the operating point that the prior
+    suggests for jobs without progress. The time and power of whole runs vary by the noise of the trace.
     """
     points = job.points()
     first = SimulatedRun(job, generator)

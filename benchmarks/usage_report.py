@@ -104,7 +104,7 @@ def fill(connection: Any, jobs: int, seed: int) -> None:
 
 
 def _fill_days(connection: Connection, sums: Mapping[tuple[int, int], Sequence[int]]) -> None:
-    """Store the sums and the hourly energies of days.
+    """Fill the tables of the benchmark that contain daily sums and the hourly energies of each day.
 
     Args:
         connection: connection to the database.
@@ -153,7 +153,7 @@ def _sums(hour: int, group: int, energy: int, cpu_seconds: int) -> dict[str, int
 
 
 def report(connection: Any, words: str, factors: GridFactors) -> int:
-    """Compute a report of the month and return the number of its lines."""
+    """Compute one `senergy report` over the benchmark's month. Return the number of its lines."""
     request = parse_report(words.split())
     by = dimensions(request)
     rates = GridRates(factors)

@@ -1,4 +1,7 @@
-"""Adjustments: typed changes of values for the next run of a program, each within fixed limits."""
+"""Adjustments: changes of values for the next run of a program, to save time or energy.
+
+An example of such a value is the number of loader processes. Each value has a type and fixed limits.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +89,13 @@ The values of all other kinds are options of sbatch.
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """A change of one value for the next run.
+    """A change of one value for the next run of a program.
+
+    The diagnosis of a run proposes the change, for example more loader processes.
 
     Attributes:
-        kind: kind of the value.
-        new: value for the next run, in the unit of the kind; an integer.
+        kind: which value changes, for example the number of workers or of nodes.
+        new: value for the next run, in the unit of this kind of value; an integer.
         old: value of the diagnosed run; None if unknown.
     """
 

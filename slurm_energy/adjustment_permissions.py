@@ -1,4 +1,7 @@
-"""Permissions: the adjustments that a user or a site allows, each with a range of values."""
+"""Permissions for adjustments: the changes of a program's values that are allowed.
+
+A user or a site allows some kinds of adjustments, each with a range of values.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ ValueRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class AdjustmentPermissions:
-    """Permitted values by kind, and the permitted increase of the time.
+    """What a user or site permits the diagnosis to change for the next run of a program.
 
     Attributes:
-        ranges: lowest and highest permitted value by kind; a kind that is absent is not permitted.
-        slowdown_percent: maximum increase of the time per unit of progress, in percent, with which an
-            adjustment that saves energy is kept.
+        ranges: lowest and highest permitted value by kind of adjustment; a kind that is absent is not
+            permitted.
+        slowdown_percent: an adjustment that saves energy is kept only if the time per unit of progress
+            increases by at most this percentage.
     """
 
     ranges: Mapping[AdjustmentKind, ValueRange] = field(default_factory=dict)
@@ -61,7 +65,7 @@ class AdjustmentPermissions:
 
     @classmethod
     def everything(cls) -> AdjustmentPermissions:
-        """Return the permissions for every value of every kind."""
+        """Return permissions that allow every value of every kind of adjustment."""
         return cls({kind: _limits(kind) for kind in AdjustmentKind})
 
     @property

@@ -135,7 +135,7 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 
 def _problem(status: os.stat_result, max_bytes: int) -> str:
-    """Return why `read` must refuse a file; an empty text if `read` may return the contents.
+    """Return why the function `read` must refuse a file; an empty text if the file is acceptable.
 
     Args:
         status: result of fstat for the file.

@@ -28,20 +28,23 @@ All other extras need slurm-energy-analysis.
 
 
 def package_prefix() -> Path | None:
-    """Return the prefix of the packages; None means that slurm-energy was installed in another way."""
+    """Return the prefix directory under which slurm-energy's packages are installed.
+
+    None means that slurm-energy was installed in another way.
+    """
     prefix = Path(__file__).resolve().parents[2]
     return prefix if (prefix / MARKER).is_file() else None
 
 
 def install_command(extra: str) -> str | None:
-    """Return the command that installs the requirements of an extra from packages.
+    """Return the command by which packages install the Python modules that an extra requires.
 
     Args:
         extra: name of the extra in setup.cfg.
 
     Returns:
         The command; None means that slurm-energy was not installed from packages, or no package has the
-        requirements.
+        required modules.
     """
     prefix = package_prefix()
     package = _PACKAGE_OF_EXTRA.get(extra, "slurm-energy-analysis")

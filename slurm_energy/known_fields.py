@@ -28,7 +28,10 @@ def build_from(cls: type[_T], data: Mapping[str, Any]) -> _T:
 
 
 def known_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items of stored data that the constructor of a class accepts by their keys."""
+    """Return those items of stored data whose keys are parameters of the constructor of a class.
+
+    Other keys, for example those of a newer release, are left out.
+    """
     names = parameter_names(cls)
     return {name: value for name, value in data.items() if name in names}
 

@@ -66,7 +66,7 @@ class PeriodEnergy:
 
 @dataclass(frozen=True, slots=True)
 class PeriodJob:
-    """Energy of one run of a job on the node during a period.
+    """Energy that one run of a job used on a node during a period (usually an hour).
 
     Attributes:
         job_id: Slurm's job id.
@@ -114,7 +114,7 @@ class NodePeriod:
 
     @property
     def record_id(self) -> str:
-        """Id of the period for the agent's spool."""
+        """Id under which the agent's spool stores this period."""
         return self.period_id
 
     def to_json(self) -> dict[str, Any]:
@@ -196,7 +196,10 @@ def _check_extra(extra: Extra) -> None:
 
 
 def _unknown_inner_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the unknown keys of the components and jobs of a period; empty if there are none."""
+    """Return the keys in the components and jobs of a period that this release does not know.
+
+    The result is empty if there are none.
+    """
     components, jobs = data.get("components"), data.get("jobs")
     named = components.items() if isinstance(components, dict) else ()
     runs = [job for job in jobs if isinstance(job, dict)] if isinstance(jobs, list) else []

@@ -110,8 +110,8 @@ class JobDevice:
         name: `cpu` or `gpu[INDEX]`.
         product: product name from Linux or from the driver.
         min_cap_watts: minimum power limit of the device; None if unknown or the device has no power limit.
-        max_cap_watts: power limit before the job. No job may exceed this limit. None if unknown or there was
-            no limit.
+        max_cap_watts: power limit of the device before the job started. No job may exceed this limit. None
+            if the limit is unknown or there was no limit.
         extra: keys of a newer release that this release does not know.
     """
 
@@ -305,7 +305,7 @@ def _check_extra(extra: Extra) -> None:
 
 
 def is_plain_json(value: Any, depth: int) -> bool:
-    """Return whether every reader can parse a value as JSON.
+    """Return whether a value of a newer release can be stored as JSON that every reader can parse.
 
     Args:
         value: value of a key that this release does not know.

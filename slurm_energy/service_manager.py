@@ -64,9 +64,9 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> ServiceManager:
-        """Create a sender from the environment variables of the service manager.
+        """Create a sender of messages to the service manager (systemd).
 
-        These variables are removed from the environment, so that no child process uses them.
+        The required environment variables are removed, so that no child process uses them.
 
         Args:
             environment: environment to read and change; None means the environment of this process.
@@ -178,7 +178,7 @@ def set_log_level(level: str, components: Mapping[str, str] | None = None) -> No
 
 
 class LogLevels:
-    """Log levels of a running daemon: the configured levels, or debug on request.
+    """Log levels of a running daemon: the configured levels, or debug after a signal.
 
     Args:
         override: value of --log-level, which takes precedence over the configured level; None means not
@@ -190,7 +190,10 @@ class LogLevels:
         self._configured: tuple[str, Mapping[str, str]] = ("info", {})
 
     def configure(self, level: str, components: Mapping[str, str]) -> None:
-        """Set the configured log levels. This ends logging at level debug that a signal has started."""
+        """Set the log levels of the configuration.
+
+        If a signal has switched logging to the level debug, this call switches it off again.
+        """
         self._configured = self._override or level, components
         set_log_level(*self._configured)
 

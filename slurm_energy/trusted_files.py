@@ -55,10 +55,10 @@ def read_trusted(path: Path, *, secret: bool = False, also: Collection[int] = ()
 
 
 def replace_public(path: Path, data: bytes) -> None:
-    """Replace a world-readable file atomically, so that readers see either the old or the new contents.
+    """Replace a file that everyone may read, atomically.
 
-    A missing directory is created with mode 0755 whatever the umask is; directories above it must exist. The
-    data is not forced to disk.
+    Readers see either the old or the new contents. A missing directory is created with mode 0755,
+    independent of the umask; the directories above it must exist. The data is not forced to disk.
 
     Args:
         path: path of the file.
@@ -171,9 +171,10 @@ def _check(
 
 
 def _exception(owner: int) -> str:
-    """Return text about the exception to the remedy `chown root`, for an error message.
+    """Return a remark for an error message about the owner of a directory.
 
-    Root must not become the owner of a directory to which a service writes as another user.
+    The message proposes the remedy `chown root`. The remark states when this remedy is wrong: root must not
+    become the owner of a directory to which a service writes as another user.
 
     Args:
         owner: uid of the directory's owner.

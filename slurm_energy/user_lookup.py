@@ -42,9 +42,9 @@ def gid_of(name: str) -> int | None:
 
 
 def gids_of(uid: int) -> frozenset[int]:
-    """Return the gids of a user's primary and supplementary groups.
+    """Return the ids of all groups of a user, primary and supplementary.
 
-    Return an empty set if this host does not know the uid.
+    The result is empty if this host does not know the uid.
     """
     try:
         entry = pwd.getpwuid(uid)

@@ -1,6 +1,6 @@
-"""Division of a limit that all users share into equal maxima per user.
+"""Division of a limit that all users share.
 
-All functions are pure.
+Each user gets the same maximum. All functions are pure.
 """
 
 from __future__ import annotations

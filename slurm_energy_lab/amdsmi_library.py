@@ -59,9 +59,10 @@ class AmdGpuState:
 
 
 def build(directory: Path, compiler: str = "gcc") -> Path:
-    """Generate and compile the stub into the subdirectory `lib` of a directory.
+    """Generate and compile a stub of AMD's library libamd_smi.so for the lab.
 
-    Programs load the stub if ROCM_PATH is this directory.
+    The library is written to the subdirectory `lib` of a directory. Programs load it if ROCM_PATH is this
+    directory.
 
     Args:
         directory: parent directory of `lib`; created if missing.
@@ -106,9 +107,10 @@ print(json.dumps(layout))
 
 
 class SharedGpus:
-    """The state file of the stub.
+    """File that holds the states of emulated AMD GPUs, shared by all processes of a node.
 
-    The file holds values that the stub shows, and values that processes set through the stub.
+    The library that replaces AMD SMI (stub) shows values from the file. It also stores values in the file
+    that processes set.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +132,7 @@ class SharedGpus:
         return cls(path)
 
     def get(self, index: int) -> AmdGpuState:
-        """Return the current state of the GPU with this index."""
+        """Return the current state of the emulated AMD GPU with this index."""
         *numbers, name = _GPU.unpack_from(self._memory, self._offset(index))
         values = dict(zip(_NUMBERS, numbers, strict=True))
         return AmdGpuState(**values, name=name.rstrip(b"\0").decode())
@@ -140,7 +142,7 @@ class SharedGpus:
         _GPU.pack_into(self._memory, self._offset(index), *_values(gpu))
 
     def close(self) -> None:
-        """Unmap the state file without deleting it."""
+        """Unmap the file with the states of the emulated GPUs, without deleting the file."""
         self._memory.close()
 
     def _offset(self, index: int) -> int:

@@ -145,7 +145,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: RedfishServer
 
     def do_GET(self) -> None:
-        """Send a resource. Only the service root needs no authentication (DSP0266, 13.3)."""
+        """Send a Redfish resource.
+
+        A request must be authenticated, except for the service root (DSP0266, 13.3).
+        """
         self.server.requests += 1
         path = self.path.rstrip("/")
         resource = self.server.resources.get(path)
@@ -181,7 +184,7 @@ def _link(path: str) -> dict[str, str]:
 
 
 def _resource(path: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Return a Redfish resource with the mandatory properties.
+    """Return an emulated Redfish resource with the mandatory properties.
 
     `kind` is the schema and version of the resource.
     """

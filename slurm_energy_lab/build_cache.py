@@ -1,7 +1,9 @@
-"""Cache of files that every lab needs and that take seconds to make: an empty database, the NVML stub.
+"""Cache of files that every lab needs and whose creation takes seconds.
 
-The cache is in the user's cache directory, `$XDG_CACHE_HOME/senergy-lab` or `~/.cache/senergy-lab`. The cache
-may be deleted at any time.
+The files are an empty database and the library that stands in for NVML (stub).
+
+The cache is in the user's cache directory, `$XDG_CACHE_HOME/senergy-lab` or `~/.cache/senergy-lab`. The
+cache may be deleted at any time.
 """
 
 from __future__ import annotations

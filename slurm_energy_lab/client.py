@@ -1,6 +1,7 @@
-"""Client of an emulated node's control socket: run a compute kernel, read the exact energies, register a job.
+"""Client of an emulated node's control socket.
 
-Every job imports this module. To start quickly, the module imports few other modules.
+With this client, a job runs compute kernels, reads exact energies and registers itself. Every job imports
+this module. To start quickly, the module imports few other modules.
 """
 
 from __future__ import annotations
@@ -161,7 +162,10 @@ def ask(
 
 
 def _answer(peer: socket.socket, on_progress: Callable[[float], None] | None) -> dict[str, Any] | None:
-    """Return the response. None if the connection ends before the response arrives."""
+    """Return the response to a request; None if the connection ends before the response arrives.
+
+    Reports of progress that arrive before the response are passed to `on_progress`.
+    """
     data = b""
     while True:
         while b"\n" not in data:

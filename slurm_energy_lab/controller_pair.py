@@ -61,7 +61,7 @@ class PairedController:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process of this controller is running."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class PairedController:
 
 
 class ControllerPair:
-    """Two controllers of one cluster.
+    """Two controllers of one cluster: one is active, the other can take over.
 
     Args:
         directory: directory for the files of both controllers.
@@ -140,7 +140,7 @@ class ControllerPair:
         )
 
     def client(self, total_timeout_s: float = 20.0) -> ControllerClient:
-        """Return a client of the pair."""
+        """Return a client that sends its requests to the active one of the two controllers."""
         return ControllerClient(
             self.urls, self.munge_socket, 5.0, [_RUNS_AS], total_timeout_s=total_timeout_s
         )
@@ -197,7 +197,7 @@ class ControllerPair:
         return lease
 
     def logs(self) -> str:
-        """Return the logs of both controllers."""
+        """Return the last 4000 characters of each of the two controllers' logs."""
         return "\n".join(f"{one.url}:\n{one.log.read_text()[-4000:]}" for one in self.controllers)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ _POSTGRESQL_BINARIES: Final = Path("/usr/lib/postgresql")
 
 
 class DatabaseServer(ABC):
-    """A database server that belongs to the calling process.
+    """A database server for tests and benchmarks that ends with the calling process.
 
     Start the server in the main thread: Linux kills the server when the thread that started it ends.
 
@@ -47,7 +47,8 @@ class DatabaseServer(ABC):
         port: TCP port on the loopback interface; None for the Unix socket only.
         directory: directory of the server. `close` keeps the data in this directory, and a later server in
             the same directory uses these data. None means a temporary directory, which `close` removes.
-        settings: settings of the server beyond the defaults. Changes take effect at the next `start`.
+        settings: settings of the server that replace or extend the defaults. Changes take effect at the next
+            `start`.
     """
 
     name: ClassVar[str]
@@ -155,7 +156,7 @@ class DatabaseServer(ABC):
 
     @abstractmethod
     def admin_url(self, database: str | None = None) -> URL:
-        """Return the URL of a database for the administrator over the Unix socket."""
+        """Return the URL with which the administrator reaches a database over the Unix socket."""
 
     @property
     @abstractmethod

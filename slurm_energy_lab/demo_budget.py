@@ -39,7 +39,7 @@ _SAMPLE_S: Final = 10.0
 
 
 def enforce(lab: Lab) -> None:
-    """Let senergyctld enforce the budget."""
+    """Change the configuration of the lab so that senergyctld enforces the power budget."""
     lab.set_energy({"budget": {"mode": "enforce"}})
 
 
@@ -83,7 +83,7 @@ def run_budget_step(
 
 
 def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: float, over_s: float) -> str:
-    """Return one line with the result of the budget part of the demonstration.
+    """Return one line with the result of the demonstration of power budgets.
 
     Args:
         before: state of the budget before the limit was lowered.
@@ -101,7 +101,7 @@ def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: flo
 
 
 def _over_s(shell: Shell, begin_unix_s: float) -> float:
-    """Return the seconds since `begin_unix_s` in which the measured power was above the limit."""
+    """Return for how many seconds since `begin_unix_s` the measured power was above the limit."""
     window = ("-S", f"uts{begin_unix_s - _SAMPLE_S:.0f}", "--json")
     (series,) = json.loads(shell("senergy", "budget", "history", BUDGET, *window))["series"]
     return math.fsum(series["over_s"])

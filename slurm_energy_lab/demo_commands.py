@@ -128,10 +128,7 @@ def follow(shell: Shell, count: int, say: Callable[[str], None]) -> None:
 
 
 def records(shell: Shell, ids: list[int]) -> list[dict[str, Any]]:
-    """Return the records of all jobs.
-
-    The function waits until these energy records and Slurm's own data about the jobs have arrived.
-    """
+    """Wait for the energy records and Slurm's data of all jobs, then return the records of all jobs."""
     selection = ",".join(str(number) for number in ids)
     for _ in range(60):
         jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]

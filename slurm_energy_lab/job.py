@@ -27,22 +27,25 @@ def run_in_job(
     report_progress: bool = False,
     signals: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Run a compute kernel on the CPUs or GPUs of the calling job; outside a job, on those of the node.
+    """Run a compute kernel on the CPUs or GPUs of the calling job.
+
+    Outside of a job, the kernel runs on the CPUs or GPUs of the whole node.
 
     Args:
         kernel: name of a compute kernel or program of the node model.
         device: `cpu` or `gpu`, where the kernel runs.
         size: problem size; None if `full_speed_s` determines it.
         full_speed_s: seconds that the kernel takes at full speed; None for the default.
-        report_progress: whether to report the completed units to the node's agent.
-        signals: signals that the GPUs and the cgroup of the job show while the kernel runs, by name; None
-            means the signals of the model.
+        report_progress: whether to report the completed units of work to the node's agent.
+        signals: values, by name, that the GPUs and the cgroup of the job show while the kernel runs; None
+            means the values of the model.
 
     Returns:
         The result of `client.run_kernel`.
 
     Raises:
-        UsageError: the job has no GPU, or an environment variable contains no list of numbers.
+        UsageError: the job has no GPU, or an environment variable that should contain a list of numbers
+            contains none.
         UnavailableError: the process is not inside a lab node.
     """
     cpus = cpus_of_job(os.environ)

@@ -82,7 +82,10 @@ def configure_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 def _signals(text: str) -> dict[str, float]:
-    """Return the signals in the value of an option, by name. The emulator checks names and values."""
+    """Return the signals (names with numbers) that a command-line option gives as NAME=VALUE,...
+
+    This function only checks the syntax. The emulator checks the names and values.
+    """
     try:
         pairs = (pair.split("=") for pair in text.split(","))
         return {name: float(value) for name, value in pairs}
@@ -91,7 +94,10 @@ def _signals(text: str) -> dict[str, float]:
 
 
 def _seconds(text: str) -> float:
-    """Return the value of an option in seconds: a positive number, at most a day."""
+    """Parse the value of a command-line option in seconds.
+
+    It must be above 0 and at most a day.
+    """
     try:
         seconds = float(text)
     except ValueError:
@@ -119,7 +125,7 @@ def profile(args: argparse.Namespace) -> int:
 
 
 def policies(args: argparse.Namespace) -> int:
-    """Compare energy policies and print the table."""
+    """Run the lab's programs under several energy policies, and print a table that compares the runs."""
     from slurm_energy.policies.catalogue import BUILT_IN
     from slurm_energy_lab.policy_comparison import compare, table
 

@@ -112,7 +112,10 @@ def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) ->
 
 
 def read_changes(folder: Path) -> list[tuple[float, str, str]]:
-    """Return Unix time, new state and node name for each change in the log."""
+    """Return the logged changes of the nodes' power states, in order of time.
+
+    Each change has a Unix time, the new state, and the name of the node.
+    """
     log = folder / "power.log"
     rows = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return sorted((float(time), state, node) for time, state, node in rows)

@@ -1,6 +1,6 @@
-"""Thread that reads a value of a lab at a fixed rate while a block runs.
+"""Thread that reads a value of a lab at a fixed rate while a `with` block runs.
 
-An example is the true power.
+The true power of the nodes is an example of such a value.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ReadingThread(Generic[Value]):
 
     @property
     def values(self) -> list[Value]:
-        """The values without their times."""
+        """The values that the thread has read, without the times of the readings."""
         return [value for _, value in self.readings]
 
     def _run(self) -> None:

@@ -17,9 +17,10 @@ Clock = Callable[[], float]
 
 
 class RealtimeModel:
-    """A node model whose time follows the monotonic clock of the machine.
+    """Model of an emulated node that runs in real time.
 
-    `unix_s` converts this time to Unix time.
+    The time of the model follows the monotonic clock of the machine. `unix_s` converts this time to Unix
+    time.
     """
 
     def __init__(self, profile: NodeProfile, clock: Clock = time.monotonic) -> None:
@@ -66,12 +67,12 @@ class RealtimeModel:
             return
 
     def close(self) -> None:
-        """Close the file descriptor `change_event_fd`."""
+        """Close the file descriptor by which the model signals changes (`change_event_fd`)."""
         os.close(self._change_event_fd)
 
 
 class SteppedCounter:
-    """A counter that the hardware updates at intervals.
+    """A counter that the hardware updates only at intervals.
 
     Reads between two updates return the old value.
     """

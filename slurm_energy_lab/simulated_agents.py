@@ -1,12 +1,11 @@
 """Simulated agents: many nodes in one process.
 
-The agents report and deliver to senergyctld with the real protocol.
-
-Requests are like those of senergyd: same bodies, munge credentials, verified responses, pauses and
-repetitions. The nodes share a few threads, and one spool in memory.
+The agents report and deliver to senergyctld with the real protocol. Their requests are like those of
+senergyd: they have the same bodies, munge credentials, pauses and repetitions, and the responses are
+verified. The nodes share a few threads, and one spool in memory.
 
 `python -m slurm_energy_lab.simulated_agents --config energy.toml --nodes 1000 --seconds 60` prints the
-figures as JSON, with the ids of all delivered items.
+measured times and counts as JSON, with the ids of all delivered items.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class Delivery:
 
 @dataclass(slots=True)
 class Figures:
-    """Results of a simulation.
+    """Results of a simulation of agents that deliver to senergyctld.
 
     Attributes:
-        handed_over: ids of all items to deliver, by path of the route.
-        confirmed: ids of the items that the controller accepted, by path of the route.
+        handed_over: ids of all items to deliver, by URL path.
+        confirmed: ids of the items that the controller accepted, by URL path.
         lags_s: by path, the seconds from the time at which an item was ready until it was confirmed.
         requests: number of requests by path.
         body_bytes: bytes of request bodies by path.
@@ -93,7 +92,7 @@ class Figures:
 
 
 class SimulatedAgents:
-    """Agents of several nodes, which run until `stop`.
+    """Simulated agents of several nodes, which send reports to a controller until `stop`.
 
     Args:
         cluster: address of the controller, and munge's socket.
@@ -142,7 +141,7 @@ class SimulatedAgents:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def stop(self) -> None:
-        """Make `run` return."""
+        """Stop the simulated agents: make the method `run` return."""
         self._stop.set()
 
     def end_jobs_no_more(self) -> None:
@@ -313,7 +312,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(agents: SimulatedAgents, arguments: argparse.Namespace) -> None:
-    """Close a period, end the simulation and wait for outstanding deliveries, as the arguments say."""
+    """Execute the command-line arguments of the simulated agents.
+
+    As the arguments say, close a period of node energy, end the simulation after a time, and wait for
+    outstanding deliveries.
+    """
     begin_s = time.monotonic()
     if arguments.periods_at is not None:
         time.sleep(arguments.periods_at)

@@ -77,14 +77,17 @@ class SimulatedNode:
         self.job_end = now + self._lengths.expovariate(1.0 / model.job_s)
 
     def live_report(self) -> LiveReport:
-        """Return a live report of the node with its running job and step."""
+        """Return a live report of the simulated node: its power, its running job and the job's step."""
         now = time.time()
         watts: dict[str, float | None] = {name: round(value, 1) for name, value in self.model.watts.items()}
         job = self._record(None, now, extra=(("watts", dict(watts)),))
         return LiveReport(self.model.cluster, self.name, now, watts, (job, self._record("0", now)))
 
     def end_job(self) -> list[dict[str, Any]]:
-        """End the running job, start the next one, and return the items to deliver."""
+        """End the running job and start the next one.
+
+        Return the records of the ended job, which a simulated agent then delivers.
+        """
         end = self.job_end
         job = self._record(None, end)
         items: list[dict[str, Any]] = [{"record": job.to_json(), "trace": self._trace()}]
@@ -94,7 +97,10 @@ class SimulatedNode:
         return items
 
     def period(self, start: int, end: int) -> NodePeriod:
-        """Return the energy of the node in a period. All of this energy is charged to one job."""
+        """Return the energy of the simulated node from one time to another.
+
+        All energy except the idle energy is charged to one job.
+        """
         energies = {name: int(watts * (end - start)) * _UJ for name, watts in self.model.watts.items()}
         components = {
             name: PeriodEnergy(energy, energy - energy // 100, energy // 100, 0)

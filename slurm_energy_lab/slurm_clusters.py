@@ -82,7 +82,7 @@ def missing_programs() -> list[str]:
 
 
 class SlurmCluster:
-    """One of the Slurm clusters.
+    """One of several Slurm clusters that run together on this machine.
 
     Args:
         group: all clusters that run together, including this one.
@@ -192,7 +192,7 @@ class SlurmCluster:
         )
 
     def start(self, name: str, *command: str) -> None:
-        """Start a daemon of this cluster."""
+        """Start a daemon of this Slurm cluster; its output is appended to a log file."""
         with (self.directory / f"{name}.out").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -365,7 +365,10 @@ def _search_path() -> str:
 
 
 def _kill_steps(directory: Path) -> None:
-    """Kill the job steps of these clusters, recognized by a SLURM_CONF that names the directory."""
+    """Kill the processes of job steps that belong to the test clusters in a directory.
+
+    They are recognized by an environment variable SLURM_CONF that names the directory.
+    """
     mark = f"SLURM_CONF={directory}/".encode()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the site."""
+    """Run `senergy lab weeks`: let the small emulated site run for some days."""
     from slurm_energy_lab.study_weeks.site_directory import SiteDirectory
 
     if not 1 <= args.days <= 180:
@@ -66,7 +66,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticks(study: Path) -> Callable[[datetime], None]:
-    """Return the function that sets the arm of a switchback study at midnight, as a timer would."""
+    """Return the function that starts a new day of a switchback study.
+
+    In such a study, the change is in force on randomly drawn days. The function is called at midnight, as a
+    timer would call it. It switches the change on or off.
+    """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment
 

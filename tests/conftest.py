@@ -1,7 +1,8 @@
-"""Settings for all tests: which users may run them, and how many examples hypothesis tries.
+"""Settings for all tests.
 
-Every run tries the same examples, without time limits, which a loaded machine would exceed. `make check`
-tries a quarter of them (`--hypothesis-profile=check`); `make soak` searches for new ones (`search`).
+They decide which users may run which tests, and how many examples hypothesis tries. Every run tries the same
+examples. There is no time limit per example, because a loaded machine would exceed it. `make check` tries a
+quarter of the examples (`--hypothesis-profile=check`). `make soak` searches for new ones (`search`).
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ def _checked_only(file) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip work that takes seconds in `make check`. `make test` does this work.
+    """Make the tests faster in `make check`. `make test` runs without these omissions.
 
-    Numba compiles nothing: the simulator's loops run as Python code. Hypothesis does not read all
-    sources for constants to try. Files of this process are not forced to disk. For users who
-    cannot write /dev/shm, forcing files to disk took a third of the waiting time of tests that
-    create files.
+    Three kinds of work are omitted:
+
+    - Numba compiles nothing: the simulator's loops run as Python code.
+    - Hypothesis does not search the sources for constants to try.
+    - Files of this process are not forced to disk. For users who cannot write /dev/shm, forcing
+      files to disk took a third of the waiting time of tests that create files.
     """
     if config.getoption("--hypothesis-profile", None) == "check":
         os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
@@ -72,7 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _level_of_the_log():
-    """Restore the levels of the log, which a daemon started in the process of a test sets."""
+    """Restore the log levels after each test.
+
+    A daemon that a test starts in its own process changes these levels.
+    """
     loggers = [logging.getLogger(name) for name in (None, "aiohttp", "asyncio")]
     levels = [logger.level for logger in loggers]
     yield
@@ -129,7 +135,10 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests that compile the simulator to the start: other workers then find it compiled."""
+    """Move the tests that compile the simulator to the start of the test run.
+
+    Other worker processes of the test run then find the simulator compiled.
+    """
     items.sort(key=lambda item: item.path.name != COMPILES_KERNELS)
 
 
@@ -169,7 +178,10 @@ class _DatabaseServers:
             server.drop_database(database)
 
     def empty_store(self, name):
-        """Return the URL of a store without rows, which the tests of a session use one after the other."""
+        """Return the URL of a database with all tables but without rows.
+
+        Tests of a session use the same database one after the other. Its rows are deleted for each test.
+        """
         from slurm_energy.accounting import engine
         from slurm_energy.accounting.schema import migrations, tables
 
@@ -212,7 +224,10 @@ def empty_database(request, tmp_path, database_servers):
 
 @pytest.fixture(scope="session")
 def prepared_sqlite(tmp_path_factory):
-    """SQLite file of a store without rows, to be copied: a copy costs much less than new tables."""
+    """SQLite file with an empty database, which other fixtures copy.
+
+    A copy takes much less time than the creation of the tables.
+    """
     from slurm_energy.accounting.schema import migrations
 
     path = tmp_path_factory.mktemp("prepared") / "senergy.db"
@@ -222,9 +237,9 @@ def prepared_sqlite(tmp_path_factory):
 
 @pytest.fixture(params=STORES)
 def store_location(request, tmp_path, database_servers, prepared_sqlite):
-    """Location of an empty store: path of a SQLite file, or URL of a server.
+    """Return the location of an empty database: the path of a SQLite file, or the URL of a server.
 
-    The tests run once for each kind of store.
+    A test with this fixture runs once for each kind of database.
     """
     if request.param != "sqlite":
         return database_servers.empty_store(request.param)

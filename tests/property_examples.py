@@ -11,6 +11,9 @@ _MIN_EXAMPLES = 5
 
 
 def examples(count: int, **options: Any) -> settings:
-    """Return settings for `count` examples in `make test`, and a quarter of them in `make check`."""
+    """Return settings of Hypothesis that run `count` examples per test in `make test`.
+
+    In `make check`, each test runs a quarter of these examples.
+    """
     share = settings.default.max_examples / _PROFILE_EXAMPLES
     return settings(max_examples=max(round(count * share), _MIN_EXAMPLES), deadline=None, **options)

@@ -1,4 +1,7 @@
-"""The lab's management controller in a process of its own, for tests of its clients."""
+"""An emulated management controller (BMC) of a node, run as a separate process.
+
+Tests of programs that read power from a BMC use this controller of the lab as their server.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ START_S = 30
 
 
 class Ports(NamedTuple):
-    """Ports of the controller on 127.0.0.1, chosen by the kernel."""
+    """TCP or UDP ports of an emulated management controller (BMC) on 127.0.0.1.
+
+    The kernel chooses the port numbers.
+    """
 
     ipmi: int
     redfish: int

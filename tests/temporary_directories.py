@@ -1,8 +1,8 @@
-"""Temporary directories in memory for tests in unit/ and lab/.
+"""Temporary directories in memory for the tests in unit/ and lab/.
 
-These tests create hundreds of thousands of files. On a disk, the tests would take an eighth
-more processor time, and would also wait for the disk. Tests of nodes and clusters need
-directories in /tmp, because emulated nodes have their own /dev.
+These tests create hundreds of thousands of files. With directories on a disk, the tests would take an eighth
+more processor time, and would also wait for the disk. Tests of nodes and clusters still need directories in
+/tmp, because emulated nodes have their own /dev.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ LONGEST_NAME = 30
 
 
 def _usable() -> bool:
-    """Whether this user can write and run programs in the file system, and it has enough space."""
+    """Whether the tests can use the file system in memory for temporary directories.
+
+    This user must be able to write and run programs in it, and it must have enough space.
+    """
     try:
         system = os.statvfs(MEMORY)
     except OSError:
@@ -33,14 +36,17 @@ def _usable() -> bool:
 
 
 class MemoryPathFactory:
-    """Like `pytest.TempPathFactory`, in a new directory that is removed after the tests."""
+    """Factory of temporary directories in memory, with the same methods as `pytest.TempPathFactory`.
+
+    All directories are inside one new directory, which is removed after the tests.
+    """
 
     def __init__(self) -> None:
         self._base = Path(tempfile.mkdtemp(prefix="pytest-", dir=MEMORY))
         self._numbers = itertools.count()
 
     def getbasetemp(self) -> Path:
-        """Return the directory that contains all others."""
+        """Return the base directory, which contains all temporary directories of the tests."""
         return self._base
 
     def mktemp(self, basename: str, numbered: bool = True) -> Path:

@@ -1,4 +1,7 @@
-"""A lab of A100s and H100s: the order of its queue, jobs submitted at their times, and their records."""
+"""A running lab with emulated A100 and H100 GPUs, for benchmarks.
+
+The module sets how the queue is ordered, submits jobs at given times, and reads their records.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class Sent:
 
 
 class LiveCluster:
-    """A running lab."""
+    """A running lab cluster, in which the benchmark runs commands."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -104,7 +107,7 @@ class LiveCluster:
         os.kill(pid, signal.SIGHUP)
 
     def submit(self, model: str, number: int, arguments: Sequence[str]) -> Sent:
-        """Submit a job."""
+        """Submit a job that runs a model, and return its job id with the time of the submission."""
         now_s = time.time()
         response = self.call("sbatch", "--parsable", *arguments, text=workload.script(model))
         return Sent(number, int(response.strip().split(";")[0]), now_s)
@@ -114,7 +117,10 @@ class LiveCluster:
         return len(self.call("squeue", "--noheader", "--format=%A").split())
 
     def truth(self) -> Json:
-        """Return the exact energy in joules and power in watts of each node, with the time, by node."""
+        """Return the exact energy and power of each emulated node, for comparison with measurements.
+
+        The dict contains for each node the energy in joules, the power in watts and the time.
+        """
         return {node: client.truth(self.lab.layout.emulator_socket(node)) for node in self.lab.nodes}
 
     def records(self, sent: Sequence[Sent]) -> list[Json]:
@@ -145,11 +151,14 @@ def cluster(progress: Progress) -> Iterator[LiveCluster]:
 
 
 def calibrate(on: LiveCluster, progress: Progress) -> Json:
-    """Run every model once in every shape, the longest first to save time.
+    """Measure the benchmark's cluster: idle power, start delay, and each model in each shape.
+
+    A shape is a number and kind of GPUs. The longest jobs run first, to save time.
 
     Returns:
-        `idle_watts` of each node by component, `launch_s` from submission to the start of a job that did not
-        have to wait, and `jobs` with model, shape and record.
+        A dict with three keys. `idle_watts` is the idle power of each node by component. `launch_s` is the
+        time from submission to start of a job that did not have to wait. `jobs` lists model, shape and
+        record of each run.
     """
     progress(f"{QUIET_S:.0f} s of idle time, to measure the idle power of the nodes")
     time.sleep(QUIET_S)
@@ -171,11 +180,13 @@ def calibrate(on: LiveCluster, progress: Progress) -> Json:
 
 
 def run(on: LiveCluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, progress: Progress) -> Json:
-    """Submit the jobs at their times and wait for their end.
+    """Run jobs on the live test cluster.
+
+    Each job is submitted at its time. The function waits until all jobs have ended.
 
     Returns:
-        `jobs`: number, job id, time of submission, record; `makespan_s` from the first submission to the last
-            end; `cluster_joules` of all nodes in that time; `report` of `senergy experiment --json`.
+        `jobs`: number, job id, time of submission, record; `makespan_s` from the first submission to the
+            last end; `cluster_joules` of all nodes in that time; `report` of `senergy experiment --json`.
     """
     begin, sent = on.truth(), []
     origin = time.time()

@@ -1,4 +1,7 @@
-"""Workload, prices, costs and simulation of benchmarks/clusters_live.py. Times are seconds of the lab."""
+"""Parts of the benchmark clusters_live.py: workload, prices, costs and simulation.
+
+All times are seconds of the lab, where time passes faster.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,10 @@ class ZoneJob:
 
 
 def draw(count: int, hours: float, names: Sequence[str], seed: int) -> list[ZoneJob]:
-    """Return a workload that arrives evenly at random in the given hours, half of it at each home."""
+    """Return random jobs whose submissions are spread evenly over the given hours.
+
+    The home cluster of each job is drawn at random, so each cluster is the home of about the same number.
+    """
     rng = random.Random(seed)
     jobs = []
     for _ in range(count):
@@ -150,19 +156,28 @@ def prices(path: Path, day: str) -> tuple[float, ...]:
 
 
 def hourly(day: Sequence[float], begin_hour: int) -> Floats:
-    """Return prices per kWh from `HOURS_BEFORE` hours before the start on; the day repeats."""
+    """Repeat the 24 hourly prices of a day. Return the prices per kWh of successive hours.
+
+    The first price is that of `HOURS_BEFORE` hours before the start.
+    """
     return np.array([day[(begin_hour + at) % 24] / 1000.0 for at in range(-HOURS_BEFORE, HOURS)])
 
 
 def mean_price(values: Floats, start_s: float, end_s: float) -> float:
-    """Return the mean price per kWh between two times after the start."""
+    """Return the mean electricity price per kWh between two times.
+
+    The times are in seconds after the start of the benchmark.
+    """
     edges = HOUR_S * np.arange(-HOURS_BEFORE, HOURS)
     overlap = np.clip(np.minimum(edges + HOUR_S, end_s) - np.maximum(edges, start_s), 0.0, None)
     return float(np.sum(values * overlap) / np.sum(overlap))
 
 
 def cost(job: ZoneJob, cluster: str, start_s: float, end_s: float, values: Mapping[str, Floats]) -> float:
-    """Return the cost of a job and of the transfer of its data."""
+    """Return the cost of a job on a cluster and of the transfer of its data from its home cluster.
+
+    The cost is energy times the mean price during the run or the transfer.
+    """
     end_s = max(end_s, start_s + 0.1)
     kwh = WATTS_PER_CPU * job.cpus * (end_s - start_s) / 3.6e6
     total = kwh * mean_price(values[cluster], start_s, end_s)
@@ -181,14 +196,14 @@ def simulate(
     launch_s: float,
     clusters: Sequence[str] = (),
 ) -> list[Json]:
-    """Return cluster, start, end and cost of each job.
+    """Simulate jobs on several clusters, and return cluster, start, end and cost of each job.
 
     Args:
         jobs: the workload.
-        rule: a placement policy, or `round-robin`.
-        values: prices by cluster.
+        rule: placement policy that chooses the cluster of each job, or `round-robin`.
+        values: electricity prices over time, by cluster.
         launch_s: seconds from the start of a job to the start of its script.
-        clusters: the cluster of each job; if empty, the rule chooses the clusters.
+        clusters: the cluster of each job. If this list is not empty, `rule` is not used.
     """
     names, count = list(values), len(jobs)
     work = workload(

@@ -1,4 +1,4 @@
-"""Workload of benchmarks/deferral_live.py."""
+"""Jobs, nodes and prices for the benchmark benchmarks/deferral_live.py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DAY = (78, 96, 104, 92, 75, 60, 48, 42, 46, 58, 82, 118, 139, 128, 104, 90, 76, 
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job of the workload; times in seconds of the lab.
+    """A job of the simulated workload; times in seconds of the lab.
 
     Attributes:
         at_s: time of submission after the start.
         sleep_s: run time of the script.
-        slack_s: slack; 0: none.
+        slack_s: time by which the start may be delayed (slack); 0 means none.
     """
 
     at_s: float

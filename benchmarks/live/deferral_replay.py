@@ -1,4 +1,4 @@
-"""Simulation of benchmarks/deferral_live.py."""
+"""Simulation of the measured runs of the benchmark benchmarks/deferral_live.py."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ Json = dict[str, Any]
 
 
 def simulate(jobs: Sequence[PlannedJob], first: Json, apart_s: float, day: Sequence[float]) -> Json:
-    """Simulate a measured run with deferral.
+    """Simulate a run of the benchmark with deferral, for comparison with the measured run.
 
-    The input is measured in an earlier run without deferral: the launch time and the power of the
-    jobs. The jobs of that run are simulated too, because the plans of the run with deferral take
+    The simulation uses measurements of an earlier run without deferral: the launch time and the power of the
+    jobs. The jobs of the earlier run are simulated too, because the plans of the run with deferral take
     their arrivals into account.
 
     Args:
         jobs: the workload, with submission times.
         first: measurements of the run without deferral.
-        apart_s: time from the start of the run without deferral to the start of the run with
-            deferral.
+        apart_s: time from the start of the run without deferral to the start of the run with deferral.
         day: prices of a day by hour, from the start of the run with deferral on.
     """
     launch_s = statistics.median(

@@ -1,7 +1,8 @@
-"""Simulation of the same submissions from the measured time and power of each kind of job.
+"""Simulation of the jobs that the benchmark also runs on a lab cluster.
 
-The simulation uses the calibration, the times of submission and the shapes. Measurements of
-the run that is simulated are not used.
+The simulation uses the submission times of the live run, the shapes (kinds and numbers of GPUs) of the jobs,
+and the calibration. The calibration is the measured time and power of each kind of job. Measurements of the
+run that is simulated are not used.
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ def simulate(scenario: Path, policy: str) -> Json:
 
 
 class Node:
-    """Idle power of a node, and the share of it that is attributed to a running job.
+    """Idle power of a node, and the part of it that is attributed to a running job.
 
-    The rule is that of docs/attribution.md: idle watts of the CPUs are divided by allocated CPUs, those of
-    the GPUs by GPUs, and all others by the mean of both shares.
+    The rule is that of docs/attribution.md. The idle watts of the CPUs are divided among the allocated CPUs.
+    The idle watts of the GPUs are divided among the GPUs. All other idle watts are divided by the mean of a
+    job's share of CPUs and its share of GPUs.
 
     Attributes:
         watts: watts of the whole idle node.
@@ -84,10 +86,10 @@ class Node:
 
 
 def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node, launch_s: float) -> Json:
-    """Return the row of the scenario's workload file that describes a job.
+    """Return the row that describes a job in the workload file of the simulation.
 
-    The job holds its GPUs during launch and run. It draws power during the run only, so
-    `power_watts` is the mean over both.
+    The job holds its GPUs during launch and run. It draws power during the run only, so `power_watts` is the
+    mean over launch and run.
     """
     time_s = launch_s + record["elapsed_s"]
     watts = node.dynamic_joules(record, shape.gpus) / time_s + shape.gpus * node.unit_watts
@@ -104,11 +106,11 @@ def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node,
 
 
 def _scenario(nodes: Mapping[str, Node], wish: workload.Wish) -> str:
-    """Return the text of the scenario.
+    """Return the text of the scenario that simulates the live experiment.
 
-    The discipline is `packing` if users accept several kinds or shapes of GPUs: each job then gets
-    an alternative that fits now. Otherwise the discipline is `conservative`: slurmctld starts jobs
-    in order, and a later job overtakes if the backfill expects no delay of other jobs.
+    If users accept several kinds or numbers of GPUs, the discipline is `packing`: each job gets an
+    alternative that fits now. Otherwise it is `conservative`: slurmctld starts jobs in order, and a later
+    job overtakes if the backfill expects no delay of other jobs.
     """
     lines = ['title = "The live experiment, simulated"']
     for kind, node in nodes.items():
@@ -126,7 +128,7 @@ def _scenario(nodes: Mapping[str, Node], wish: workload.Wish) -> str:
 
 
 def nodes_of(calibration: Json) -> dict[str, Node]:
-    """Return the nodes by kind."""
+    """Return the idle power of one node of each kind, by kind."""
     result = {}
     for kind, spec in zip(workload.KINDS, workload.NODES, strict=True):
         cpu = load_profile(spec.profile, spec.overrides).cpu

@@ -1,4 +1,4 @@
-"""The tables of the live experiment in Markdown: measured and simulated results."""
+"""Tables of the benchmark on a live cluster, in Markdown: measured and simulated results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAD = (
 
 
 def lines(measured: Mapping[str, Json], simulated: Mapping[str, Json]) -> list[str]:
-    """Return the tables.
+    """Return tables of measured and simulated results of the live experiment in Markdown.
 
     Args:
         measured: results of `cluster.run` by policy.
@@ -71,7 +71,10 @@ def _number(value: float) -> str:
 
 
 def _against(name: str, live: Mapping[str, list[float]]) -> str:
-    """Return one sentence that compares the policy `name` with the first policy in `live`."""
+    """Return a sentence that compares the results of one policy with those of a reference policy.
+
+    The reference policy is the first policy in `live`.
+    """
     base_name, base = next(iter(live.items()))
     makespan, cluster, jobs, _, jct, _, _, edp = (
         100 * (value / before - 1) for value, before in zip(live[name], base, strict=True)

@@ -1,7 +1,8 @@
-"""The jobs of the live experiment: the thesis' mix, 80 times as fast. Pure functions.
+"""The jobs of the live experiment: the job mix of the thesis, 80 times as fast. Pure functions.
 
-Arrivals, models and their lengths come from the scenario of the thesis' protocol (5.5.1). Each model is a
-kernel of the lab whose time and watts on A100 and H100 are close to those of the oracle:
+Arrivals, models and their lengths come from the scenario of the thesis's protocol (5.5.1). Each model is
+replaced by a compute kernel of the lab. The time and watts of the kernel on A100 and H100 are close to those
+that the predictor (oracle) states for the model:
 
 | model | oracle: A100 to H100 time, energy | kernel of the lab |
 |---|---|---|
@@ -56,7 +57,7 @@ class Shape:
 
     @property
     def text(self) -> str:
-        """Shape in the syntax of sbatch."""
+        """The GPU shape (kind and number of GPUs) in the syntax of sbatch."""
         return f"gpu:{self.kind}:{self.gpus}"
 
 
@@ -65,11 +66,11 @@ SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4)
 
 
 class Wish(StrEnum):
-    """GPU request of a job.
+    """Which GPUs a job of the benchmark requests.
 
-    KIND: four GPUs of the user's usual kind. ANY: four GPUs of any kind. SHAPES: four GPUs without
-    a kind, because Slurm before 23.02 cannot convert one kind to another; a note says that any of
-    `SHAPES` is acceptable.
+    KIND: four GPUs of the user's usual kind. ANY: four GPUs of any kind. SHAPES: four GPUs without a kind,
+    and a note that any of `SHAPES` is acceptable. The kind is left out because Slurm before 23.02 cannot
+    convert one kind to another.
     """
 
     KIND = "kind"
@@ -79,13 +80,13 @@ class Wish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """A job as its user submits it.
+    """A job of the benchmark, as its user submits it.
 
     Attributes:
         number: number in the order of submission, from 1.
         model: model that it trains.
         submit_s: seconds after the first job.
-        home: shape that the user usually uses.
+        home: GPU shape (kind and number of GPUs) that the user usually uses.
     """
 
     number: int
@@ -102,20 +103,29 @@ class LiveJob:
         return options(self.model, f"gpu:{self.home.gpus}") + flags
 
     def offered(self, wish: Wish) -> list[Shape]:
-        """Return the GPU shapes in which the job may run under the given request."""
+        """Return the GPU shapes in which the job may run.
+
+        A shape is a kind and a number of GPUs. The shapes depend on what the user requests (`wish`).
+        """
         if wish == Wish.KIND:
             return [self.home]
         return [shape for shape in SHAPES if wish == Wish.SHAPES or shape.gpus == self.home.gpus]
 
 
 def options(model: str, gres: str) -> list[str]:
-    """Return the options of sbatch for a model with these GPUs."""
+    """Return the options of sbatch for a job that runs a model.
+
+    The arguments are the name of the model and the GPUs that the job requests (`gres`).
+    """
     fixed = [f"--cpus-per-task={CPUS}", f"--time={LIMIT_MINUTES}", "--output=/dev/null", "--partition=all"]
     return [f"--job-name={model}", f"--gres={gres}", *fixed]
 
 
 def script(model: str) -> str:
-    """Return the batch script of a model: all of its work, divided among the allocated GPUs."""
+    """Return the batch script of a job that trains a model on the live test cluster.
+
+    The script runs a compute kernel that stands for the model. The work is divided among all allocated GPUs.
+    """
     thousandths = round(1000 * size(model))
     return (
         "#!/bin/sh\n"
@@ -168,6 +178,9 @@ def draw(count: int, seed: int, load: float) -> list[LiveJob]:
 
 
 def kinds_of_jobs() -> Iterator[tuple[str, Shape]]:
-    """Yield every pair of model and GPU shape in descending order of the predicted run time."""
+    """Yield every kind of job: a pair of a model and a GPU shape (numbers and types of GPUs).
+
+    The pairs are in descending order of the predicted run time.
+    """
     result = [(model, shape) for model in KERNELS for shape in SHAPES]
     yield from sorted(result, key=lambda entry: -a100_seconds(entry[0]) / entry[1].gpus)

@@ -1,9 +1,10 @@
-"""Compare scheduling policies with Zeus on workload families, on parts that were not used for tuning.
+"""Compare scheduling policies with the policy Zeus on several families of workloads.
 
 `python benchmarks/policies/compare.py --traces DIR --out DIR` simulates every policy on every family at
-every load and prints a table. `--tuning` uses the tuning parts instead. `--weights thrift=1.5` sets weights,
-to tune them. An interrupted comparison resumes from `runs.jsonl` in the output folder. README.md describes
-the families.
+every load and prints a table. The simulated parts of the traces were not used for tuning the policies. With
+`--tuning`, the tuning parts are simulated instead. To tune the weights of a policy, set them with an option
+such as `--weights thrift=1.5`. An interrupted comparison resumes from `runs.jsonl` in the output folder.
+README.md describes the families.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _present(name: str, folder: Path) -> bool:
 
 
 def _simulate(wanted: Sequence[Run], args: argparse.Namespace) -> dict[Run, Figures]:
-    """Return the figures of all runs; those in `runs.jsonl` are not repeated."""
+    """Return the results of all wanted simulations. Simulate only those missing in `runs.jsonl`."""
     path = args.out / "runs.jsonl"
     digest = {"part_jobs": args.part_jobs, "caps": args.caps}
     known: dict[Run, Figures] = {}
@@ -117,7 +118,10 @@ def _simulate(wanted: Sequence[Run], args: argparse.Namespace) -> dict[Run, Figu
 def _rows(
     wanted: Iterable[Run], figures: Mapping[Run, Figures], args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Return one row per family, load and policy, with paired differences from Zeus."""
+    """Return one result row per job family, load and policy, compared with the policy Zeus.
+
+    Differences are paired: each run is compared with the Zeus run of the same jobs.
+    """
     groups: dict[tuple[str, float, str], list[tuple[Figures, Figures]]] = defaultdict(list)
     zeus = {(run.family, run.load, run.part): figures[run] for run in figures if run.policy == "zeus"}
     for run in wanted:
@@ -156,9 +160,10 @@ def _rows(
 
 
 def _cluster_energy_percent(own: Figures, other: Figures) -> float:
-    """Return the difference of the cluster's energy in percent, until both runs have ended.
+    """Return by how many percent the cluster used more energy in one run than in the other.
 
-    The cluster stays on after the last job: its idle power counts until the later of the two ends.
+    The energy is counted from the start to the later of the two ends. The cluster stays on after the last
+    job of a run. Its idle power therefore counts until the later end.
     """
     end_s = max(own["end_s"], other["end_s"])
     joules = [run["energy_joules"] + run["idle_watts"] * (end_s - run["end_s"]) for run in (own, other)]
@@ -174,7 +179,11 @@ def _half_width(sample: Sequence[float]) -> float | None:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table: one line per family and load, energy and JCT of each policy against Zeus."""
+    """Return a Markdown table that compares each scheduling policy with the policy Zeus.
+
+    The table has one line for each family of workloads and each load. A cell states the energy and the job
+    completion time (JCT) of a policy relative to Zeus.
+    """
     policies = [name for name in dict.fromkeys(row["policy"] for row in rows) if name != "zeus"]
     cells = {(row["family"], row["load"], row["policy"]): row for row in rows}
     lines = ["| family | load | parts | missed, zeus | " + " | ".join(policies) + " |"]

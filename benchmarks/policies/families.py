@@ -34,14 +34,16 @@ class TraceRows:
 
 @dataclass(frozen=True)
 class Family:
-    """A workload family.
+    """A family of workloads on which scheduling policies are evaluated.
 
     Attributes:
         name: name in tables.
         origin: `real`, `model` (statistical model fitted to real logs) or `synthetic`.
-        tuned: whether its tuning half was used to choose weights.
-        rows: function of (folder of the traces, part, tuning or held-out, jobs per part).
-        file: file in the folder of the traces; empty: none.
+        tuned: whether the tuning half of the family was used to choose weights of policies.
+        rows: function that returns the jobs. Its arguments are the folder of the traces, the number of the
+            part, whether the part is from the tuning half (otherwise from the held-out half), and the number
+            of jobs per part.
+        file: name of the family's file in the folder of the traces; empty if there is no file.
     """
 
     name: str
@@ -52,7 +54,10 @@ class Family:
 
 
 def _cut(rows: TraceRows, part: int, tuning: bool, jobs: int) -> TraceRows:
-    """Return part number `part` of the first (tuning) or second half of a trace."""
+    """Return a part of a trace: for tuning from its first half, else from its second half.
+
+    `part` is the number of the part within the half.
+    """
     half = len(rows.submit_s) // 2
     jobs = min(jobs, half)
     parts = half // jobs
@@ -130,7 +135,10 @@ def _generated(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
 
 
 def _diurnal(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
-    """Poisson arrivals whose rate follows day and week; lognormal run times."""
+    """Return synthetic jobs that arrive more often at some times of the day and week.
+
+    The arrivals are a Poisson process with a varying rate. The run times are lognormal.
+    """
     random = _random(part, tuning, 2)
     now_h = 0.0
     arrivals: list[float] = []
@@ -145,7 +153,11 @@ def _diurnal(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
 
 
 def _bursty(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
-    """Markov-modulated Poisson process with two states; the rate in a burst is 20 times the other."""
+    """Return a random workload whose jobs arrive in bursts.
+
+    The arrivals are a Poisson process that switches at random between two states (Markov-modulated). The
+    rate of arrivals in a burst is 20 times the rate outside of bursts.
+    """
     random = _random(part, tuning, 3)
     now, burst = 0.0, False
     arrivals: list[float] = []
@@ -161,7 +173,10 @@ def _bursty(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
 
 
 def _heavy(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
-    """Poisson arrivals, bounded Pareto run times (exponent 1.1, 2 min to 2 days)."""
+    """Return jobs with Poisson arrivals and heavy-tailed run times.
+
+    The run times have a bounded Pareto distribution with exponent 1.1 from 2 minutes to 2 days.
+    """
     random = _random(part, tuning, 4)
     low, high, exponent = 120.0, 172_800.0, 1.1
     u = random.random(jobs)

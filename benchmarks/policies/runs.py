@@ -21,7 +21,7 @@ from slurm_energy.simulator.workloads.workload_generator import generate
 
 @dataclass(frozen=True)
 class Run:
-    """Key of one simulation."""
+    """Key that identifies one simulation of the benchmark."""
 
     family: str
     load: float
@@ -52,12 +52,13 @@ def _scenario(run: Run, caps: Sequence[float]) -> Scenario:
 
 
 def jobs_of(base: Scenario, run: Run, folder: Path, jobs: int) -> Workload:
-    """Return the jobs of a run: generated ones, or the jobs of the trace as trainings of the models.
+    """Return the jobs of one run of the benchmark.
 
-    The arrivals are adapted to the load of the run. The models are those of the scenario.
+    The jobs are generated, or they are the jobs of a trace. Each job of the trace is treated as a training
+    of one of the scenario's models. The arrivals are adapted to the load of the run.
 
     Raises:
-        IndexError: the trace has no such part.
+        IndexError: the trace does not have the part that the run names.
     """
     seed = 10_000 * run.tuning + run.part
     if run.family == POISSON:
@@ -82,11 +83,12 @@ def _trace(rows: TraceRows) -> Workload:
 
 
 def _at_load(work: Workload, base: Scenario, load: float) -> Workload:
-    """Return the jobs with arrival times stretched so that the cluster has the offered load `load`.
+    """Return the jobs with stretched arrival times, so that the cluster has the offered load `load`.
 
-    The load is the needed time divided by the time from the first to the last arrival. The needed
-    time is the time in which the whole cluster could run all jobs, if each job ran in the shape
-    with the least GPU time and could be divided between the two kinds of nodes.
+    The load is the needed time divided by the time from the first to the last arrival. The needed time is
+    computed as follows. Each job runs in the shape (set of resources) with the least GPU time, and can be
+    divided between the two kinds of nodes. The needed time is the time in which the whole cluster could then
+    run all jobs.
     """
     total = np.array([kind.nodes * kind.units for kind in base.nodes()], float)
     span_s = float(work.submit_s[-1] - work.submit_s[0])
@@ -113,7 +115,7 @@ def _need_s(work: Workload, total: np.ndarray) -> float:
 def run_one(run: Run, folder: Path, jobs: int, caps: Sequence[float] = ()) -> dict[str, Any] | None:
     """Simulate one run and return its figures.
 
-    The result is None if the trace does not have the requested part, or if this part has no load.
+    The result is None if the trace has no jobs in the requested part.
     """
     base = _scenario(run, caps)
     try:

@@ -1,8 +1,8 @@
 """Rankings of Themis and Hades exactly as the thesis prints them, as a site policy file.
 
-Both printed formulas divide by the usage of the user. They therefore rank the user with the
-highest usage first, which contradicts the stated aim. The product's policies `themis` and
-`hades` follow the aim. The printed forms serve only the reproduction:
+Both printed formulas divide by the usage of the user. They therefore rank the user with the highest usage
+first, which contradicts the aim that the thesis states. The policies `themis` and `hades` of slurm-energy
+follow that aim. The printed forms serve only the reproduction of the thesis:
 
 senergy simulate SCENARIO --policy-file benchmarks/thesis/printed_rankings.py --policies
 themis-printed,themis
@@ -14,9 +14,12 @@ from slurm_energy.scheduling.ranking import Term, edp_term, least, ranked
 
 @register("themis-printed")
 def rank_themis(queue: Queue, options: Options) -> Ranking:
-    """Themis as printed: shortest run time per GPU second that the user has consumed.
+    """Themis as the thesis prints it: rank by run time per GPU second that the user has consumed.
 
-    score = min T / (C_u + 1), C_u in GPU seconds
+    The job with the shortest run time per GPU second is first.
+
+    score = min T / (C_u + 1); T is the run time, and C_u the user's GPU seconds
+
     Source: thesis, 5.4.1, Algorithm 4.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
@@ -27,9 +30,12 @@ def rank_themis(queue: Queue, options: Options) -> Ranking:
 
 @register("hades-printed")
 def rank_hades(queue: Queue, options: Options) -> Ranking:
-    """Hades as printed: least energy-delay product per GPU second that the user has consumed.
+    """Hades as the thesis prints it: rank by EDP per GPU second that the user has consumed.
 
-    score = min(P T^2) / (C_u + 1), C_u in GPU seconds
+    The job with the least energy-delay product (EDP) per GPU second is first.
+
+    score = min(P T^2) / (C_u + 1); P is power, T run time, and C_u the user's GPU seconds
+
     Source: thesis, 5.4.3, Algorithm 9.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)

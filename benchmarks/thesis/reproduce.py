@@ -1,8 +1,9 @@
-"""Run the simulations behind the thesis' Figures 5.3 to 5.9 and print its figures beside ours.
+"""Run the simulations behind Figures 5.3 to 5.9 of the thesis.
 
-README.md describes the protocol and explains the differences. A single experiment runs with
-`senergy simulate benchmarks/thesis/scenarios/NAME.toml`; the fairness experiment also needs
-`--policy-file benchmarks/thesis/printed_rankings.py`.
+The output shows the numbers of the thesis beside the simulated numbers. README.md describes the protocol and
+explains the differences. A single experiment runs with `senergy simulate
+benchmarks/thesis/scenarios/NAME.toml`. The fairness experiment also needs `--policy-file
+benchmarks/thesis/printed_rankings.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def read(name: str) -> Scenario:
-    """Read one of `thesis_claims.SCENARIOS`."""
+    """Read the scenario file of one of the experiments in `thesis_claims.SCENARIOS`."""
     return scenarios.read(str(FOLDER / "scenarios" / f"{name}.toml"))
 
 

@@ -1,7 +1,10 @@
-"""Sweep over the assumptions that the thesis leaves open: tables and figures of docs/thesis.md.
+"""Test how the results of the thesis depend on assumptions that the thesis leaves open.
+
+The sweep makes the tables and figures of docs/thesis.md. Each point of the sweep is one set of assumptions.
 
 `python benchmarks/thesis/sweep.py --out DIR` runs all points and writes `sweep.json`, `sweep.md` and one SVG
-file per figure. `--figures speedup` restricts it to one figure. An interrupted sweep resumes from DIR.
+file per figure. `--figures speedup` restricts the sweep to one figure. An interrupted sweep resumes from
+DIR.
 """
 
 from __future__ import annotations

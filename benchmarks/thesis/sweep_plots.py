@@ -28,7 +28,10 @@ _PANELS = {
 
 
 def draw(name: str, results: Mapping[ThesisPoint, Mapping[str, Sequence[float]]], path: Path) -> None:
-    """Write one figure: a panel per quantity, a curve per label, with the value and band of the thesis."""
+    """Draw one figure: a panel for each quantity and, in each panel, a curve for each label.
+
+    The panels also show the thesis' value and the tolerated band around this value.
+    """
     judged = {point: verdicts(sample) for point, sample in results.items() if point.figure == name}
     panels = _PANELS[name]
     figure = Figure(figsize=(10.5, 3.4), layout="constrained")

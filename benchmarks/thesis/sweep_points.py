@@ -1,6 +1,7 @@
-"""Points of the thesis sweep, and the verdicts on the thesis's figures.
+"""Comparison of simulations with the numbers that the thesis prints.
 
-Each point is a set of assumptions about values that the thesis does not state.
+Each point of the sweep is a set of assumptions about values that the thesis does not state. The module also
+states, for each printed number, whether the simulations agree with it.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _FP32_EPOCHS = 8.206
 
 @dataclass(frozen=True)
 class ThesisPoint:
-    """One set of assumptions.
+    """One set of assumptions for a simulation: one point on a curve in a figure of the thesis.
 
     Attributes:
         figure: name of the figure to which the point belongs.
         label: label of the point's curve.
         x: position on the figure's axis.
-        precision: fp32: ViT-B with 8.206 epochs; tf32: ViT-B with the 50 epochs of the thesis.
+        precision: `fp32` means ViT-B with 8.206 epochs. `tf32` means ViT-B with the 50 epochs of the thesis.
         length: factor for the length of all jobs.
-        speedup: speed-up per doubling of GPUs; 0: that of the oracle.
+        speedup: speed-up per doubling of GPUs; 0 means that the predictor (oracle) supplies it.
         communication: power of a communicating GPU as a share of its power at work.
-        age_weight: W_age per second.
+        age_weight: weight W_age of the age in the score, per second.
         arrivals_per_s: rate of arrivals.
     """
 
@@ -47,7 +48,7 @@ class ThesisPoint:
     arrivals_per_s: float = 0.005
 
     def scenario(self, base: Scenario, seeds: int) -> Scenario:
-        """Return the scenario of this point."""
+        """Return the simulation scenario under the assumptions of this point of the sweep."""
         models = []
         for model in base.models:
             if model.name == "ViT-B":
@@ -67,7 +68,7 @@ class ThesisPoint:
 
 
 def points() -> list[ThesisPoint]:
-    """Return all points, by figure."""
+    """Return all points of the parameter sweeps that the benchmark simulates, by figure."""
     return [*_lengths(), *_speedups(), *_ages(), *_loads()]
 
 
@@ -127,7 +128,7 @@ QUANTITIES = (
 
 
 def values(results: Sequence[RunResult]) -> dict[str, list[float]]:
-    """Return the values of each quantity, one per seed."""
+    """Return the values of each quantity that the benchmark reports, one value per seed."""
     by = {(result.policy, result.seed): result.summary for result in results}
     seeds = sorted({result.seed for result in results})
 
@@ -170,11 +171,11 @@ class QuantityVerdict:
 
 
 def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> QuantityVerdict:
-    """Compare a sample with a printed mean of ten runs.
+    """Decide whether simulated results agree with a value that the thesis prints.
 
-    The band is the precision of the printed value plus the 95 % interval of the difference of two
-    means. The standard deviation of the thesis' runs is assumed to equal the standard deviation of
-    the sample.
+    The printed value is a mean of ten runs. The sample agrees if its mean differs by at most the band. The
+    band is the precision of the printed value plus the 95 % interval of the difference of two means. The
+    standard deviation of the thesis' runs is assumed to equal the standard deviation of the sample.
     """
     mean = statistics.fmean(sample)
     deviation = statistics.stdev(sample) if len(sample) > 1 else 0.0
@@ -186,12 +187,12 @@ def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> QuantityVerdi
 
 
 def verdicts(sample: Mapping[str, Sequence[float]]) -> dict[str, QuantityVerdict]:
-    """Return the verdict of each quantity."""
+    """Return, for each figure of the thesis, whether the simulation of a point confirms it."""
     return {quantity.name: verdict(quantity, sample[quantity.name]) for quantity in QUANTITIES}
 
 
 def as_object(point: ThesisPoint, sample: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return a point with its figures as an object for JSON."""
+    """Return a point of the thesis with its simulated results as an object for JSON."""
     return {
         **{name: getattr(point, name) for name in ("figure", "label", "x", "precision", "length", "speedup")},
         "communication": point.communication,

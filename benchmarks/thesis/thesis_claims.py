@@ -1,6 +1,6 @@
-"""Quantities that the thesis reads from its Figures 5.3 to 5.9, each compared with the simulator's.
+"""Values that the thesis reads from its Figures 5.3 to 5.9.
 
-Source: thesis, 5.5.2.
+Each value is compared with the value from the simulator. Source: thesis, 5.5.2.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ Results = Mapping[tuple[str, str], Sequence[RunResult]]
 
 @dataclass(frozen=True, slots=True)
 class ThesisClaim:
-    """One quantity of the thesis beside the simulated one.
+    """Comparison of one quantity in the thesis with its simulated value.
 
     Attributes:
         figure: number of the figure in the thesis.
         quantity: name and unit of the quantity.
         thesis: value or statement of the thesis, as text.
-        ours: mean and standard deviation over the seeds; None if no run has the quantity.
+        ours: mean and standard deviation of the simulated value over the seeds; None if no run has the
+            quantity.
         agrees: `yes`: same direction and similar size; `direction`: same direction only; `no`; `-`: not
             judged.
     """
@@ -48,7 +49,10 @@ class ThesisClaim:
 
 
 class _Figures:
-    """Results by scenario, variant and policy: one value per seed, in the order of the seeds."""
+    """Results by scenario, variant and policy.
+
+    Each result is a list with one value per random seed, in the order of the seeds.
+    """
 
     def __init__(self, runs: Results) -> None:
         self._runs = runs
@@ -63,7 +67,7 @@ class _Figures:
 
 
 def claims(runs: Results) -> list[ThesisClaim]:
-    """Return every claim of the thesis with the simulated value.
+    """Return every quantity that the thesis states, compared with its simulated value.
 
     Args:
         runs: results of all `SCENARIOS`; every policy ran with the same seeds.
@@ -182,10 +186,10 @@ def _claim(
     size: Range | None = None,
     direction: Range | None = None,
 ) -> ThesisClaim:
-    """Return a claim of the thesis, judged by the mean of `values`.
+    """Compare the mean of `values` with a claim of the thesis, and return the claim with the verdict.
 
-    The verdict is `yes` if the mean is within `size`, else `direction` if it is within
-    `direction`, else `no`.
+    The verdict is `yes` if the mean is in the range `size`. Otherwise it is `direction` if the mean is in
+    the range `direction`, else `no`.
     """
     numbers = [value for value in values if value == value]
     if not numbers:
@@ -210,13 +214,16 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def rows(claims: Sequence[ThesisClaim]) -> list[list[str]]:
-    """Return claims as rows of a text table, the header first."""
+    """Return the rows of a text table that compares the claims of the thesis with our results.
+
+    The first row is the header.
+    """
     header = ["figure", "quantity", "thesis", "ours", "agrees"]
     return [header, *([c.figure, c.quantity, c.thesis, _text(c.ours), c.agrees] for c in claims)]
 
 
 def objects(claims: Sequence[ThesisClaim]) -> list[dict[str, Any]]:
-    """Return claims as objects for JSON."""
+    """Return the comparisons with claims of the thesis as objects for JSON."""
     return [
         {
             "figure": claim.figure,

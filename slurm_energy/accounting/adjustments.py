@@ -1,8 +1,9 @@
-"""Adjustments of programs in the database: users' permissions, trials, and values offered to runs.
+"""Storage of adjustments of programs in the database.
 
-An adjustment changes one value, such as a number of workers, for the next run of a program. The owners of
-programs are identified by uid. senergyctld learns the uids from munge and from Slurm. The attributes `body`
-are JSON text that this module does not interpret.
+An adjustment changes one value, such as a number of workers, for the next run of a program. The database
+stores which adjustments a user permits, the trials of adjustments, and the values that were offered to runs.
+The owners of programs are identified by uid. senergyctld learns the uids from munge and from Slurm. The
+attributes `body` are JSON text that this module does not interpret.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _COLUMNS: Final = ("id", "cluster", "uid", "workload", "state", "source", "creat
 
 
 class StoredTrial(NamedTuple):
-    """A trial in the database: a test whether certain adjustments remove the cause of one finding.
+    """A trial in the database: a test whether adjustments of a program remove a cause of waste.
+
+    The cause is described by one finding.
 
     Attributes:
         key: row id of the trial; 0 means that the trial is not stored yet.
@@ -46,7 +49,7 @@ class StoredTrial(NamedTuple):
             unknown, the value of `--energy-model`.
         state: `PENDING`, a verdict of `diagnosis.trials.verification`, or `WITHDRAWN`.
         source: origin of the trial: `apply` or `auto`.
-        created: Unix seconds.
+        created: creation time in Unix seconds.
         decided: time of the verdict in Unix seconds; None while the trial is pending.
         body: description of the trial as JSON text.
     """
@@ -63,18 +66,18 @@ class StoredTrial(NamedTuple):
 
 
 class OfferedRun(NamedTuple):
-    """Values of adjustments that were offered to a run of a job.
+    """Adjusted values that the controller sent to a run of a job.
 
     Attributes:
-        run: the run to which the values were offered.
+        run: the run that got the values.
         uid: owner of the job.
         workload: program of the job.
         trial: row id of the trial in which the run takes part; None means that the run takes part in no
             trial.
         submitted: whether the job was submitted with the options of the trial.
-        offered: offered values by kind of adjustment.
+        offered: values that the run may use, by kind of adjustment.
         requested: kinds of adjustment that the program has requested.
-        created: time of the offer in Unix seconds.
+        created: time at which the values were sent, in Unix seconds.
     """
 
     run: JobRun
@@ -123,9 +126,10 @@ def set_permissions(connection: Connection, cluster: str, uid: int, body: str, n
 
 
 def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
-    """Store a pending trial and return a copy with its row id. An earlier pending trial of the program ends.
+    """Store a pending trial and return a copy that contains its row id.
 
-    Beyond `MAX_TRIALS_PER_USER`, the oldest decided trials of the user are deleted.
+    A trial tests adjustments of one program. An earlier pending trial of the same program gets the state
+    "withdrawn". Beyond `MAX_TRIALS_PER_USER`, the oldest decided trials of the user are deleted.
     """
     columns = _trials.c
     own = (columns.uid == trial.uid, columns.cluster == trial.cluster)
@@ -142,12 +146,14 @@ def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
 
 
 def decide_trial(connection: Connection, key: int, state: str, now: float, body: str | None = None) -> bool:
-    """Set the state of a pending or kept trial. Return False if the trial is in another state.
+    """Set the state of a pending or kept trial of adjustments.
+
+    Return False, and change nothing, if the trial is in another state.
 
     Args:
         connection: connection of the writing thread.
         key: row id of the trial.
-        state: new state. `PENDING` means that no verdict is stored yet, so that only the body changes.
+        state: new state. `PENDING` means that the trial stays undecided and only its body changes.
         now: Unix seconds.
         body: new body; None means that the body stays unchanged.
     """
@@ -180,17 +186,21 @@ def trials_of(
 
 
 def pending_trials(connection: Connection, cluster: str) -> list[StoredTrial]:
-    """Return all trials without a decision, oldest first."""
+    """Return all trials of adjustments that are not decided yet, oldest first.
+
+    A trial tests whether adjustments of a program remove the cause of a finding.
+    """
     columns = _trials.c
     query = select(*columns[_COLUMNS]).where(columns.state == PENDING, columns.cluster == cluster)
     return [StoredTrial(*row) for row in connection.execute(query.order_by(columns.id))]
 
 
 def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
-    """Store the values that are offered to a run, and return the stored values.
+    """Store the values of adjustments that are offered to a run, and return the stored values.
 
-    A run keeps the values of its first request, so that all its processes get the same values. A later
-    request changes no values. It only adds kinds of adjustment, those that the request names, to `requested`.
+    An adjustment is a value that the advice of the diagnosis changes, such as the number of loader
+    processes. A run keeps the values of its first request, so that all its processes get the same values. A
+    later request changes no values. It only adds the kinds of adjustment that it names to `requested`.
     """
     with transaction(connection):
         earlier = offered_run(connection, offered.run, offered.uid)
@@ -202,7 +212,11 @@ def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
 
 
 def offered_run(connection: Connection, run: JobRun, uid: int) -> OfferedRun | None:
-    """Return the values that were offered to a run of a user's job; None if no values were offered."""
+    """Return the adjusted values that one run of a user's job was given as an offer.
+
+    Adjustments change values of a program, such as its number of workers. The result is None if the run got
+    no offer.
+    """
     columns = _runs.c
     query = select(_runs).where(
         columns.cluster == run.cluster,
@@ -264,7 +278,9 @@ def program_runs(connection: Connection, cluster: str, uid: int, workload: str) 
 def recent_runs(
     connection: Connection, policies: Collection[str], since: float, until: float
 ) -> list[tuple[str, int, int, int]]:
-    """Return the newest ended runs with one of the policies, each as (cluster, job id, restart count, uid).
+    """Return the newest ended runs of jobs with one of the given energy policies.
+
+    Each run is given as (cluster, job id, restart count, uid).
 
     Args:
         connection: connection to the database.
@@ -284,9 +300,9 @@ def recent_runs(
 
 
 def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
-    """Return the row ids of all records of one run of a user's job.
+    """Return the database ids of all energy records of one run of a user's job.
 
-    The records of the steps of the job are included.
+    The records of the job's steps are included.
     """
     columns = _records.c
     query = select(columns.id).where(

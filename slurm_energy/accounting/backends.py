@@ -1,6 +1,7 @@
-"""The supported kinds of databases (SQLite, MariaDB, PostgreSQL) and the differences between them.
+"""The supported kinds of databases: SQLite, MariaDB and PostgreSQL.
 
-Statements that run on all kinds of databases are in the other modules.
+The module contains everything that differs between them. Statements that run on all kinds of databases are
+in the other modules.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
-        """Return an SQLAlchemy engine. The engine opens connections on demand.
+        """Return an SQLAlchemy engine, which opens connections on demand.
 
         Args:
             url: URL of the database.
             read_only: reject every change on the connections.
-            statement_limit_s: maximum seconds of a statement on a server; None means no limit.
+            statement_limit_s: maximum seconds that one SQL statement may take on a server; None means no
+                limit.
         """
 
     @abc.abstractmethod
@@ -113,12 +115,15 @@ class Backend(abc.ABC):
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:
-        """Return the maximum length of a stored text in bytes; None if every text is short enough."""
+        """Return the maximum length in bytes of a text that the database can store.
+
+        None means that the limit is never reached.
+        """
         return None
 
     @contextmanager
     def time_limit(self, connection: Connection, limit_s: float) -> Iterator[None]:
-        """Abort each statement in the `with` block that runs longer than `limit_s` seconds.
+        """Context manager that aborts database statements after `limit_s` seconds.
 
         Raises:
             UnavailableError: a statement was aborted.
@@ -180,7 +185,7 @@ class SqliteBackend(Backend):
         return int(connection.exec_driver_sql(sql).scalar_one())
 
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
-        """Limit the time of statements; see `Backend.set_time_limit`."""
+        """Limit the time that SQL statements may take; see `Backend.set_time_limit`."""
         sqlite = _sqlite(connection)
         if limit_s is None:
             sqlite.set_progress_handler(None, 0)
@@ -274,7 +279,7 @@ class MariadbBackend(Backend):
         return bool(arguments) and arguments[0] == _STATEMENT_TIMEOUT
 
     def max_text_bytes(self, connection: Connection) -> int | None:
-        """Return the maximum length of a stored text in bytes."""
+        """Return the maximum length in bytes of a text that this database server can store."""
         return self._packet_bytes(connection) - _STATEMENT_BYTES
 
     def problem(self, connection: Connection) -> str:

@@ -1,6 +1,8 @@
-"""Power budgets in the database: power over time, an audit trail, live limits, and ceilings of nodes.
+"""Storage of power budgets in the database.
 
-Infinite limits are stored as NULL, because JSON and SQL have no infinity.
+The module stores the power under each budget over time, the record of all changes, live limits (limits set
+by an operator), and the ceilings of nodes. Infinite limits are stored as NULL, because JSON and SQL have no
+infinity.
 """
 
 from __future__ import annotations
@@ -193,7 +195,9 @@ def names(connection: Connection, cluster: str) -> list[str]:
 
 
 def merge_old_samples(connection: Connection, before: float) -> int:
-    """Merge the fine samples of one day: the oldest day before `before` (Unix seconds) with fine samples.
+    """Merge the samples of one day to longer intervals, to save space.
+
+    The day is the oldest day before `before` (Unix seconds) whose samples are not yet merged.
 
     Returns:
         Number of samples that were replaced. If it is not 0, call again for the next day.
@@ -267,9 +271,9 @@ def set_override(connection: Connection, cluster: str, override: LimitOverride, 
 
 
 def clear_override(connection: Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
-    """Delete a live limit and store the change in the audit trail.
+    """Delete a live limit, which is a budget limit that an operator has set.
 
-    Return False if there was no live limit.
+    The change is stored in the audit trail. Return False if there was no live limit.
     """
     columns = _overrides.c
     with transaction(connection):
@@ -282,7 +286,10 @@ def clear_override(connection: Connection, cluster: str, budget: str, change: Bu
 
 
 def overrides(connection: Connection, cluster: str, now: float) -> dict[str, LimitOverride]:
-    """Return the live limits in force at `now` (Unix seconds) by budget."""
+    """Return the limits that operators have set (live limits), by budget.
+
+    Only limits in force at the Unix time `now` are returned.
+    """
     columns = _overrides.c
     rows = connection.execute(
         select(*(columns[one.name] for one in dataclasses.fields(LimitOverride)))
@@ -304,7 +311,10 @@ def save_nodes(connection: Connection, cluster: str, time: float, bodies: Mappin
 
 
 def nodes(connection: Connection, cluster: str) -> dict[str, str]:
-    """Return the stored state of the nodes of `cluster` by name, as JSON text."""
+    """Return the stored states of the nodes of a cluster under power budgets.
+
+    The result maps the name of a node to JSON text.
+    """
     query = select(_nodes.c.node, _nodes.c.body).where(_nodes.c.cluster == cluster)
     return {row.node: row.body for row in connection.execute(query.order_by(_nodes.c.node))}
 

@@ -36,7 +36,10 @@ class LostLeaseError(UnavailableError):
 
 
 class WriterPresentError(UnavailableError):
-    """Error: a program without the lease, such as `senergy db`, writes to the database."""
+    """Error: another program writes to the database without holding the controllers' lease.
+
+    An example of such a program is `senergy db`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ def announce(connection: Connection, presence: Presence) -> LeaseState:
 
 
 def read_state(connection: Connection) -> LeaseState:
-    """Return the lease and all controllers."""
+    """Return the controller lease and the state of all controllers that share the database."""
     now_s = backend_of(connection).clock_s(connection)
     rows = connection.execute(select(controllers).order_by(controllers.c.name)).mappings()
     states = [
@@ -212,7 +215,10 @@ def take(connection: Connection, name: str, instance: str, expected_token: int) 
 
 
 def renew(connection: Connection, instance: str, token: int, policy_lines: Sequence[str]) -> bool:
-    """Renew the lease, and store the lines that the holder adds to the policy file.
+    """Renew the lease of the active controller.
+
+    The call also stores those lines of the policy file that this controller adds, so that other controllers
+    can write them.
 
     Returns:
         False if another controller has taken the lease.
@@ -224,7 +230,9 @@ def renew(connection: Connection, instance: str, token: int, policy_lines: Seque
 
 
 def release(connection: Connection, instance: str, token: int, successor: str | None) -> None:
-    """Release the lease; do nothing if another controller has taken it.
+    """Release the lease of the active controller, so that another controller can become active.
+
+    Nothing happens if another controller has already taken the lease.
 
     Args:
         connection: connection to the database.
@@ -250,7 +258,9 @@ def require(connection: Connection, instance: str, token: int) -> None:
 
 
 def note_session(connection: Connection, instance: str, token: int) -> None:
-    """Store the session number of a new connection in which the holder writes.
+    """Store the database session in which this controller writes, as part of the lease.
+
+    The holder of the lease calls this function after it has opened a new connection.
 
     Raises:
         LostLeaseError: another controller has taken the lease.

@@ -68,7 +68,10 @@ class Decision:
 
 
 def save(connection: Connection, cluster: str, decisions: Iterable[Decision]) -> None:
-    """Store decisions about jobs of `cluster` (Slurm's ClusterName) in one transaction."""
+    """Store scheduling decisions about jobs in the database, in one transaction.
+
+    `cluster` is Slurm's ClusterName of the cluster to which the jobs belong.
+    """
     rows = [
         {**dataclasses.asdict(decision), "cluster": cluster, "details": json.dumps(decision.details)}
         for decision in decisions
@@ -79,9 +82,14 @@ def save(connection: Connection, cluster: str, decisions: Iterable[Decision]) ->
 
 
 def since(connection: Connection, cluster: str, time: float) -> list[Decision]:
-    """Return the decisions about jobs of `cluster` made at `time` (Unix seconds) or later, oldest first.
+    """Return the stored decisions about jobs from a point in time on, oldest first.
 
     senergyctld calls this function when it starts.
+
+    Args:
+        connection: connection to the database.
+        cluster: Slurm's name of the cluster.
+        time: Unix seconds; decisions made at this time or later are returned.
     """
     columns = _decisions.c
     rows = connection.execute(
@@ -133,9 +141,10 @@ def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of different jobs that the decisions name under the key `for_job`.
+    """Return how many different jobs the decisions name under the key `for_job`.
 
-    `for_owners` removes this key.
+    Such a job belongs to another user. `for_owners` removes the key from the decisions that owners of jobs
+    may see.
     """
     return len({one["for_job"] for one in decisions if one.get("for_job") is not None})
 

@@ -152,7 +152,7 @@ def savepoint(connection: Connection, name: str) -> Iterator[None]:
 
 
 def database_location(location: Location) -> DatabaseLocation:
-    """Parse the path or URL of a database.
+    """Parse the path of a SQLite file or the URL of a database server.
 
     Raises:
         UnavailableError: not a URL of a supported database.
@@ -168,7 +168,10 @@ def database_location(location: Location) -> DatabaseLocation:
 
 
 def error_reason(error: BaseException) -> str:
-    """Return the reason of a database or file error in one line, without the statement and its values."""
+    """Return the reason of a database or file error as one line of text.
+
+    The SQL statement and its values are left out.
+    """
     if isinstance(error, StatementError) and error.orig is not None:
         return error_reason(error.orig)
     if isinstance(error, OSError) and error.strerror:
@@ -208,7 +211,10 @@ def _url(location: DatabaseLocation) -> URL:
 
 
 def _is_in_transaction(connection: Connection) -> bool:
-    """Return whether the connection works and still has the transaction that was begun on it."""
+    """Return whether a connection is still in the transaction that was begun on it.
+
+    The result is False if the connection has been closed or has failed.
+    """
     if connection.invalidated or connection.closed or not connection.info.get(_IN_TRANSACTION):
         return False
     return backend_of(connection).is_in_transaction(connection)

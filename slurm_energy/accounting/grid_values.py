@@ -33,7 +33,9 @@ class SeriesKey:
 
 
 def save_samples(connection: Connection, key: SeriesKey, samples: Sequence[Sample], fetched: float) -> None:
-    """Store samples of a series in one transaction. A sample replaces a stored sample with the same start.
+    """Store samples of a time series in one transaction.
+
+    A sample replaces a stored sample of the series with the same start.
 
     Args:
         connection: connection to the database.

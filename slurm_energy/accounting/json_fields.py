@@ -25,7 +25,9 @@ def array_length(connection: Connection, column: ColumnElement[str], key: str) -
 
 
 def text_value(connection: Connection, column: ColumnElement[str], key: str) -> ColumnElement[Any]:
-    """Return the SQL expression for the text in field `key`; NULL if the field is missing or null.
+    """Return the SQL expression for the text in field `key` of a JSON object.
+
+    The expression yields NULL if the field is missing or null.
 
     Args:
         connection: connection to the database.

@@ -1,4 +1,7 @@
-"""Quotas of accounts and users in the database, with an audit trail of their changes."""
+"""Quotas of accounts and users in the database, with an audit trail of changes.
+
+A quota is an allowance of energy, cost or carbon for a period.
+"""
 
 from __future__ import annotations
 

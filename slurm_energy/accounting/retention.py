@@ -1,4 +1,8 @@
-"""Deletion of old rows by category, in short transactions between which senergyctld can store records."""
+"""Deletion of old rows from the database of senergyctld.
+
+Each category of rows is deleted by age. The deletion uses many short transactions, so that senergyctld can
+store records in between.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,13 @@ DELIVERED: Final = frozenset(("records", "periods"))
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A category of rows that can be deleted by age.
+    """A category of data in the database that can be deleted by age.
 
     Attributes:
         name: name of the category.
         loss: description of the information that users lose by the deletion.
-        rows: tables whose rows are deleted, each with the time column that decides whether a row is old.
+        rows: pairs of a table whose rows are deleted and the name of its time column. The time in this
+            column decides whether a row is old enough.
     """
 
     name: str
@@ -92,14 +97,16 @@ def delete_old(
     cluster: str | None = None,
     progress: Callable[[int], None] = lambda deleted: None,
 ) -> dict[str, int]:
-    """Delete the rows of given categories that ended before a time. Return the number of rows by table.
+    """Delete old rows of the database and return the number of deleted rows by table.
+
+    A row is deleted if it belongs to one of the given categories and ended before the given time.
 
     Args:
         connection: connection to the database.
         categories: keys of `CATEGORIES`.
-        before: Unix seconds.
-        cluster: Slurm's ClusterName; None means of all clusters.
-        progress: called with the number of rows deleted so far.
+        before: the given time in Unix seconds.
+        cluster: Slurm's ClusterName; None means the rows of all clusters.
+        progress: function that is called with the number of rows deleted so far.
     """
     counts: dict[str, int] = {}
     total = 0
@@ -127,7 +134,10 @@ def _condition(table: Table, column: str, before: float, cluster: str | None) ->
 
 
 def _counted(table: Table) -> ColumnElement[bool]:
-    """Return the SQL condition that a row is included in the sums of `senergy report`; see `usage_rollup`."""
+    """Return the SQL condition that a row of a table is already included in the sums of a report.
+
+    The report is `senergy report`; see `usage_rollup`.
+    """
     if table is tables.periods:
         return table.c.usage_group.is_not(None)
     if table is tables.node_periods:

@@ -1,4 +1,7 @@
-"""Handling of lost connections while MariaDB's driver reads a result row by row."""
+"""Error handling for MariaDB when the connection is lost during a streamed result.
+
+In a streamed result, the driver reads the rows one by one.
+"""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def writer_lock(database: Database) -> Iterator[None]:
 
 @contextmanager
 def _explained_holder(database: Database) -> Iterator[None]:
-    """Context manager that rewords the error of a held lock.
+    """Context manager that changes the error of a writer lock that another process holds.
 
-    The remedy for senergyctld is replaced by the remedy for a command.
+    The new error says what to do before the command can run: stop senergyctld.
     """
     try:
         yield

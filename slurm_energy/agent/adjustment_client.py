@@ -1,8 +1,7 @@
 """Client that asks the controller for the adjusted values of jobs.
 
-An example is the number of loader processes.
-
-No hook waits for a response.
+An adjusted value is a value that the diagnosis changes, such as the number of loader processes. No hook
+waits for a response.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ _SUBJECT: Final = "adjusted values"
 
 
 class AdjustmentClient:
-    """Client that asks the controller for the adjusted values of those jobs whose programs request them.
+    """Client that asks the controller for adjusted values of jobs.
+
+    Only those jobs get adjusted values whose programs request them.
 
     Args:
         values: stores the adjusted values of the node's jobs, and returns the requests that are due.
@@ -48,7 +49,10 @@ class AdjustmentClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send all due requests, and repeat this whenever `wake` is called, until the task is cancelled."""
+        """Send requests for adjusted values to senergyctld until the task is cancelled.
+
+        Whenever `wake` is called, all requests that are due are sent.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,4 +1,7 @@
-"""State of this node and of its agent for the live reports, as `protocol.node_states` defines it."""
+"""Facts and counts about this node and its agent that the agent sends with the live reports.
+
+`protocol.node_states` defines the format.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +70,10 @@ class AgentFacts:
         return {name: number for name, number in numbers.items() if number}
 
     async def facts(self, config: Config, *, requested: bool) -> str | None:
-        """Return the facts as canonical JSON if the next report must contain them; otherwise None.
+        """Return the facts about this node as canonical JSON for the next report to senergyctld.
 
-        A separate thread reads the files, at most once in `FACTS_INTERVAL_S` seconds.
+        The result is None if the next report need not contain the facts. A separate thread reads the files
+        that contain the facts, at most once in `FACTS_INTERVAL_S` seconds.
 
         Args:
             config: the current configuration.
@@ -125,7 +129,10 @@ class AgentFacts:
 
 
 def _sources(by_component: Mapping[str, str]) -> dict[str, str]:
-    """Return the measurement sources by kind of component. The key `gpu` has the sources of all GPUs."""
+    """Return the names of the measurement sources for each kind of component.
+
+    The sources of all GPUs are listed under `gpu`.
+    """
     sources: dict[str, dict[str, None]] = {}
     for component, source in by_component.items():
         sources.setdefault(_NUMBER.sub("", component), {})[source] = None

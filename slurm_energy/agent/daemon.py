@@ -52,7 +52,7 @@ _RESTART_DELAY_S = 1.0
 
 
 def load_config(argument: str | None) -> Config:
-    """Load and check the configuration for a process that runs as root.
+    """Load and check the configuration for senergyd, which runs as root.
 
     Args:
         argument: value of --config; None if it was not given.

@@ -1,8 +1,7 @@
-"""Client that sends live reports to the controller.
+"""Client with which the agent sends live reports to the controller.
 
-A live report states the power of the node and the energy of its running jobs.
-
-Nothing waits for a report. A failed report is not sent again, because the next report replaces it.
+A live report states the power of the node and the energy of its running jobs. Sending a report delays no
+other work. A failed report is not sent again, because the next report replaces it.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class LiveReportClient:
         self.requested_interval_s = 0.0
 
     async def run(self) -> None:
-        """Send reports until the task is cancelled.
+        """Send live reports periodically until the task is cancelled.
 
         The first pause is random, so that nodes do not all report at the same time.
         """

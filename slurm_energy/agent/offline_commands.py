@@ -64,11 +64,13 @@ def restore(config: Config) -> int:
 
 
 def lower_ceilings(config: Config) -> int:
-    """Lower the ceilings of a power budget to the safe limits of the last decision.
+    """Lower the power limits of this node's devices after senergyd has ended.
+
+    Without senergyd, nobody adapts the limits to the power budget. The limits are therefore lowered to the
+    safe limits, which the last decision of the controller contains. The systemd unit calls this function
+    whenever senergyd has ended, also after a crash or kill -9.
 
     Return the exit code.
-
-    The systemd unit calls this function whenever senergyd has ended, also after a crash or kill -9.
     """
     if config.budget.mode != "enforce":
         print("no power budget is enforced")

@@ -50,9 +50,9 @@ class PolicyCopyClient:
             self._due.set()
 
     async def run(self) -> None:
-        """Keep the copy current until the task is cancelled.
+        """Keep the local copy of the policy file current until the task is cancelled.
 
-        The pauses are random, so that the nodes do not all send requests at the same time.
+        The pauses between requests are random, so that the nodes do not all send requests at the same time.
         """
         pause_s = random.uniform(0.0, _FIRST_PAUSE_S)
         while True:

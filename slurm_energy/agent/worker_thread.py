@@ -34,7 +34,7 @@ class TimerGrid:
         self._last = 0
 
     def next(self, now: float) -> float:
-        """Return the first time after `now` that was not returned before."""
+        """Return the next time of the grid: after `now` and after all times returned earlier."""
         passed = math.floor((now - self._origin) / self.interval_s)
         self._last = max(self._last, passed) + 1
         return self._origin + self._last * self.interval_s
@@ -90,9 +90,9 @@ class WorkerThread(Executor):
         return future
 
     def run_periodically(self, periodic: PeriodicTask | None) -> None:
-        """Start a periodic task.
+        """Make the worker thread run a periodic task.
 
-        None stops the periodic task after its current run.
+        If the argument is None, the present periodic task stops after its current run.
         """
         self._periodic = periodic
         self.submit(self._reset_grid)

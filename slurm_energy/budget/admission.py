@@ -24,7 +24,9 @@ _OFFER_FACTOR: Final = 1.1
 
 @dataclass(frozen=True, slots=True)
 class PowerAdmission:
-    """Result of the admission of m pending jobs, in order, under b budgets.
+    """Result of the admission: which of m pending jobs may start now under b power budgets.
+
+    The jobs are considered in their order in the queue.
 
     Attributes:
         fits: whether the job starts now, shape (m,).
@@ -70,14 +72,14 @@ def admit_in_order(
 
 
 def offered_watts(headroom_watts: float, unused_watts: float, demand_watts: Sequence[float]) -> float:
-    """Return the power that pending jobs may take at any time, and that is therefore kept free.
+    """Return the power of a budget that is kept free at any time for pending jobs.
 
-    Power that no running job needs is always offered, so that jobs start at once. Power that running jobs use
-    is offered only if a pending job fits in the headroom.
+    Pending jobs may take this power and start at once. Power that no running job needs is always part of it.
+    Power that running jobs use is part of it only if a pending job fits in the headroom.
 
     Args:
         headroom_watts: power that new jobs may add if the limits of running jobs are lowered.
-        unused_watts: part of this power that no running job needs.
+        unused_watts: the part of `headroom_watts` that no running job needs.
         demand_watts: power that must be free for each pending job.
     """
     fitting = math.fsum(watts for watts in demand_watts if watts <= headroom_watts)
@@ -89,14 +91,14 @@ def start_limits(
 ) -> Floats:
     """Return the power limit per device with which an admitted job starts, shape (n,).
 
-    The limit applies until the next distribution.
+    The job keeps this limit until the power is next distributed among all jobs.
 
-    Each group gets its economic limit plus a fraction of the range between this limit and the group's
-    expected power. All groups have the same fraction. It is the largest fraction that the headroom of the
-    budgets allows.
+    The devices of the job form n groups. Each group gets its economic limit plus a fraction of the range
+    between this limit and the group's expected power. All groups have the same fraction. It is the largest
+    fraction that the headroom of the budgets allows.
 
     Args:
-        limits: characteristic limits of the groups of devices of one admitted job.
+        limits: expected power and other characteristic power limits of each group, see `GroupLimits`.
         economic_watts: economic limit of each group, see `economic_power`, shape (n,).
         idle_watts: power of one idle device, shape (n,).
         members: number of devices of each group under each budget, shape (b, n).

@@ -1,10 +1,9 @@
-"""Ceilings of the devices of all nodes: confirmed ceilings, and raises that fit under the budgets.
+"""Ceilings of the devices of all nodes, kept so that the power budgets are never exceeded.
 
-A ceiling is the maximum power limit that the controller allows a device.
-
-A ceiling is lowered at once. In the sum of the ceilings, its old value is used until the node confirms the
-new value. A ceiling is raised only within power that is confirmed as free. Therefore the sum of the ceilings
-in the hardware never exceeds a budget, whatever the order of polls, lost messages and restarts.
+A ceiling is the maximum power limit that the controller allows a device. A ceiling is lowered at once. In
+the sum of the ceilings, its old value is used until the node confirms the new value. A ceiling is raised
+only if confirmed ceilings leave enough power. Therefore the sum of the ceilings in the hardware never
+exceeds a budget, whatever the order of polls, lost messages and restarts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ _FIRST_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class CeilingBudget:
-    """A budget for the sum of the ceilings of its devices.
+    """A budget that limits the sum of the ceilings of its devices.
+
+    A ceiling is the upper bound of a device's power limit.
 
     Attributes:
         rows: indices of the devices under the budget in the columns of `CeilingCommitment`.
@@ -65,15 +66,18 @@ class _NodeCeilings:
 
 
 class CeilingCommitment:
-    """Confirmed and granted ceilings of all devices. Each device has a row in the columns.
+    """Ceilings of the devices of all nodes: those that the nodes have confirmed, and those granted.
+
+    A ceiling is the upper bound that power budgets set on a device's power limit. Each device has a row in
+    the columns.
 
     Call `report` for each poll, and `grant` for each decision of the controller. After `grant`, store the
-    result of `unsaved`, and only then call `decision` for the nodes that fetch their ceilings. After a
-    restart, the stored state is an upper bound of the ceilings that nodes may have received.
+    result of `unsaved`. Only then call `decision` for the nodes that fetch their ceilings. After a restart,
+    the stored state is therefore an upper bound of the ceilings that nodes may have received.
 
     Args:
-        deadband_watts, deadband_ratio: minimum change of a ceiling, absolute and relative. Smaller
-            changes are made only if a budget requires them.
+        deadband_watts, deadband_ratio: minimum change of a ceiling, absolute and relative. Smaller changes
+            are made only if a budget requires them.
     """
 
     def __init__(self, deadband_watts: float = 1.0, deadband_ratio: float = 0.01) -> None:
@@ -89,17 +93,20 @@ class CeilingCommitment:
 
     @property
     def count(self) -> int:
-        """Number of rows in the columns, one row per device."""
+        """Number of devices, which is the length of each column."""
         return self._count
 
     @property
     def nameplate_watts(self) -> Floats:
-        """Maximum power limit of each device, by row."""
+        """Maximum power limit of each device, in the order of the rows of the commitment's table."""
         return self._watts[0, : self._count]
 
     @property
     def held_watts(self) -> Floats:
-        """Upper bound of the ceiling that the hardware may hold now, by row."""
+        """For each device, the highest ceiling that its hardware may have now.
+
+        A ceiling is the upper bound that power budgets set on a device's power limit.
+        """
         return self._watts[1, : self._count]
 
     @property
@@ -109,16 +116,17 @@ class CeilingCommitment:
 
     @property
     def reserved_watts(self) -> Floats:
-        """Power in watts by which each device counts towards its budgets, one element per device row.
+        """Power in watts that is reserved for each device in its budgets, one element per device.
 
-        This power is the larger of the held and the granted ceiling.
+        This power is the larger of the device's held and granted ceilings. A ceiling is the upper bound of
+        the device's power limit.
         """
         reserved: Floats = np.maximum(self.held_watts, self.granted_watts)
         return reserved
 
     @property
     def awaited(self) -> frozenset[str]:
-        """Nodes that have not reported since the call of `await_reports`."""
+        """Names of the nodes that have not reported since the call of `await_reports`."""
         return frozenset(self._awaited)
 
     def rows(self, node: str) -> Mapping[str, int]:
@@ -129,7 +137,7 @@ class CeilingCommitment:
     def register(self, node: str, nameplate_watts: Mapping[str, float]) -> None:
         """Add a node or new devices of a node.
 
-        New devices count with their nameplate power until the node confirms lower ceilings.
+        New devices count with their nameplate power until the node confirms lower power limits (ceilings).
 
         Args:
             node: Slurm's name of the node.
@@ -150,7 +158,10 @@ class CeilingCommitment:
                 self._watts[0, row] = watts
 
     def forget(self, node: str) -> None:
-        """Remove a node that Slurm no longer has. The rows of its devices remain, with 0 W."""
+        """Remove a node that Slurm no longer has.
+
+        The rows of its devices remain in the table, with 0 W.
+        """
         state = self._nodes.pop(node, None)
         if state is None:
             return
@@ -160,12 +171,12 @@ class CeilingCommitment:
         self._unsaved.discard(node)
 
     def report(self, poll: NodePoll) -> None:
-        """Update the ceilings that a node holds, according to a poll of the node.
+        """Process a poll of a node: update which power limits (ceilings) the node may hold.
 
-        A confirmed decision replaces all decisions with lower numbers. The node may still apply decisions
-        that were sent later, so these decisions continue to count. A poll of an earlier boot is ignored. A
-        poll with a lower number than an earlier poll may be delayed. Such a poll does not lower the held
-        ceilings.
+        A poll confirms a decision by its number. A confirmed decision replaces all decisions with lower
+        numbers. The node may still apply decisions that were sent later, so these decisions continue to
+        count. A poll of an earlier boot is ignored. A poll with a lower number than an earlier poll may be
+        delayed. Such a poll does not lower the limits that the node may hold.
         """
         self.register(poll.node, {d.name: d.max_watts for d in poll.devices if d.max_watts is not None})
         state = self._nodes[poll.node]
@@ -195,7 +206,11 @@ class CeilingCommitment:
                 self._watts[1, row] = held_watts
 
     def await_reports(self, until_s: float) -> None:
-        """Grant no raise until all known nodes have reported, or until `until_s` on the clock of `grant`."""
+        """Raise no ceiling of a device until all known nodes have reported.
+
+        A ceiling is the bound that power budgets set on a power limit. The wait ends at the latest at
+        `until_s`, a time on the clock of `grant`.
+        """
         self._awaited = {name for name, state in self._nodes.items() if not state.has_reported}
         self._awaited_until_s = until_s
 
@@ -206,20 +221,21 @@ class CeilingCommitment:
         now_s: float,
         lowest_watts: Floats | None = None,
     ) -> None:
-        """Set the ceilings of the next decisions.
+        """Set the ceilings (upper bounds of device power) of the next decisions.
 
-        Ceilings are lowered at once, and raised only within power that is confirmed as free.
+        A ceiling is lowered at once. It is raised only within power that is confirmed as free.
 
-        If not all raises fit under a budget, each device under the budget gets the same fraction of its
-        raise. A device under several budgets gets the smallest of their fractions.
+        The raises of all devices may not fit under a budget. Then each device under the budget gets the same
+        fraction of its raise. A device under several budgets gets the smallest of its fractions.
 
         Args:
-            target_watts: target of each ceiling, by row.
+            target_watts: target of each ceiling, in the order of the devices.
             budgets: all budgets in force.
             now_s: time on a monotonic clock.
-            lowest_watts: minimum power by which each device counts, by row, even if its ceiling is lower. A
-                device may draw more power than its ceiling, or a job may start with a limit above the
-                ceiling. None means that only ceilings count.
+            lowest_watts: minimum power that is counted for each device, in the order of the devices, even if
+                its ceiling is lower. Such a minimum is needed if a device may draw more power than its
+                ceiling, or if a job may start with a limit above the ceiling. None means that only ceilings
+                count.
         """
         before, held = self.granted_watts, self.held_watts
         target = np.clip(target_watts, 0.0, self.nameplate_watts)
@@ -238,11 +254,18 @@ class CeilingCommitment:
         self._set_granted(np.where(raises > 0, held + part * raises, wanted))
 
     def withdraw_raises(self) -> None:
-        """Withdraw raises that no node has fetched, because the state of the nodes could not be stored."""
+        """Withdraw raised ceilings (upper bounds of power limits) that no node has fetched yet.
+
+        This is necessary if the state of the nodes could not be stored.
+        """
         self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
-        """Count a node with its nameplate power after a decision has told the node that no budget applies."""
+        """Record that a node is no longer limited by power budgets.
+
+        From now on the node is assumed to draw up to its nameplate power. The method is called after a
+        decision has told the node that no budget applies.
+        """
         state = self._nodes.get(node)
         rows = [] if state is None else list(state.rows.values())
         if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):
@@ -254,7 +277,9 @@ class CeilingCommitment:
         self._unsaved.add(node)
 
     def decision(self, node: str) -> tuple[int, dict[str, float]]:
-        """Return number and ceilings of a node's decision, and record the decision as sent.
+        """Return the number and the ceilings of a node's decision, and record the decision as sent.
+
+        A ceiling is the upper bound that a power budget sets for the power limit of a device.
 
         Returns:
             Number of the decision and ceiling by device; number 0 and no ceilings for an unknown node.
@@ -272,18 +297,24 @@ class CeilingCommitment:
         return state.number, ceilings
 
     def unsaved(self) -> dict[str, dict[str, Any]]:
-        """Return the states to store: a dict for JSON for each node that changed since the last call."""
+        """Return the states of nodes that have changed since the last call, for the database.
+
+        Each state is a dict that can be stored as JSON.
+        """
         columns = np.stack([self.nameplate_watts, self.reserved_watts, self.granted_watts], axis=1).tolist()
         states = {name: _to_json(self._nodes[name], columns) for name in sorted(self._unsaved)}
         self._unsaved.clear()
         return states
 
     def restore(self, states: Mapping[str, Any]) -> list[str]:
-        """Continue from stored states. Call this method once, before the first poll.
+        """Restore the ceilings of all nodes from their stored states.
+
+        A ceiling is the upper bound that a budget sets for the power limit of a device. Call this method
+        once, before the first poll.
 
         Returns:
-            Nodes whose stored state is damaged. The ceilings of these nodes count as unknown, like those of
-            nodes that have never reported.
+            Names of the nodes whose stored state is damaged. The ceilings of these nodes count as unknown,
+            like those of nodes that have never reported.
         """
         damaged = []
         for name, data in states.items():
@@ -295,7 +326,7 @@ class CeilingCommitment:
         return damaged
 
     def _add_row(self, node: int, nameplate_watts: float) -> int:
-        """Add a device, which counts with its nameplate power, and return its row."""
+        """Add a device and return its row. At first, budgets count the device's nameplate power."""
         row = self._count
         if row == len(self._node_of_row):
             self._node_of_row = np.append(self._node_of_row, np.zeros(row, np.int64))
@@ -306,7 +337,10 @@ class CeilingCommitment:
         return row
 
     def _set_granted(self, granted_watts: Floats) -> None:
-        """Set the ceilings of the next decisions. Each node with a change gets a new number."""
+        """Set the power limits (ceilings) that the next decisions contain.
+
+        The decision number of each node with a changed limit increases by one.
+        """
         changed = np.flatnonzero(granted_watts != self.granted_watts)
         for index in np.unique(self._node_of_row[changed]):
             name = self._names[index]
@@ -316,7 +350,10 @@ class CeilingCommitment:
         self.granted_watts[:] = granted_watts
 
     def _begin_boot(self, poll: NodePoll, state: _NodeCeilings) -> None:
-        """Discard the decisions of the previous boot, which no longer apply."""
+        """Discard the limits that were sent to a node before it was booted again.
+
+        They no longer apply after the boot.
+        """
         if state.boot_id:
             state.earlier_boots = [*state.earlier_boots, state.boot_id][-_KEPT_BOOTS:]
             state.sent.clear()
@@ -344,11 +381,11 @@ class CeilingCommitment:
 
 
 def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Return a node's state as a dict for JSON.
+    """Return the stored state of a node's power limits as a dict for JSON.
 
     Args:
         state: decisions of the node.
-        columns: nameplate, reserved and granted power by row.
+        columns: nameplate, reserved and granted power by row. Each device has one row.
     """
     return {
         "boot_id": state.boot_id,
@@ -359,11 +396,13 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
-    """Return the fraction of each raise of a ceiling that fits under all budgets, from 0 to 1.
+    """Return which fraction of each requested raise of a ceiling fits under all power budgets.
+
+    A ceiling is the upper bound of a device's power limit. The fractions are from 0 to 1.
 
     Args:
         raises: requested increase of each ceiling, by row.
-        base: power by which each device counts towards its budgets without the raise, by row.
+        base: power that budgets count for each device without the raise, by row.
         budgets: budgets that the ceilings must keep.
     """
     part = np.ones(len(raises))
@@ -376,14 +415,17 @@ def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget])
 
 
 def _merge_oldest(sent: dict[int, dict[int, float]]) -> None:
-    """Replace the two oldest decisions by one decision with the larger ceilings and the higher number."""
+    """Merge the two oldest decisions that were sent to a node into one decision.
+
+    The merged decision has the number of the later one, and for each device the larger of the two ceilings.
+    """
     first, second = sorted(sent)[:2]
     for row, watts in sent.pop(first).items():
         sent[second][row] = max(watts, sent[second].get(row, 0.0))
 
 
 def _is_state(data: Any) -> bool:
-    """Return whether data have the form that `unsaved` returns."""
+    """Return whether `data` is a valid stored state of a node, as `unsaved` returns it."""
     if not isinstance(data, dict) or not isinstance(data.get("devices"), dict):
         return False
     boots = data.get("earlier_boots")

@@ -31,12 +31,12 @@ def distribute(
     *,
     limits: GroupLimits | None = None,
 ) -> PowerShares:
-    """Return power limits of all devices. The sum of the limits keeps every budget.
+    """Return the power limit of each device so that every budget is kept.
 
-    The price of `LoweringOrder` determines how far groups are lowered. Each budget has a price at which its
-    groups fit. For a group under several budgets, the highest of their prices applies. The budgets with the
-    highest prices are settled first. The other budgets distribute the power that remains. A group keeps its
-    floor even if a budget is exceeded.
+    A price of power determines how far groups of devices are lowered (see `LoweringOrder`). Each budget has
+    the price at which its groups fit. If several budgets apply to a group, the highest of their prices is
+    used. The budgets with the highest prices are settled first. The other budgets distribute the power that
+    remains. No group gets less than its minimum limit (floor), even if a budget is then exceeded.
 
     Args:
         groups: n groups of devices.
@@ -72,13 +72,16 @@ def distribute(
 def _settle(
     order: LoweringOrder, counts: Ints, members: list[Ints], left_watts: Floats
 ) -> tuple[Floats, Ints]:
-    """Return for each group the limit, and the row of the budget that determines this limit; -1 for none.
+    """Return the power limit of each of n groups of devices, and the budget that causes this limit.
+
+    The budget is given as its row in `counts`; -1 means that no budget lowers the limit.
 
     Args:
-        order: the order of lowering of n groups.
+        order: the order in which the limits of the groups are lowered.
         counts: number of devices of each group under each budget, shape (b, n).
         members: whether each group is under each budget, shape (b, n).
-        left_watts: power that is left for the groups under each budget, shape (b,); infinity without a limit.
+        left_watts: power that is left for the groups under each budget, shape (b,); infinity without a
+            limit.
     """
     count = len(order.top_watts)
     limit_watts = order.top_watts.copy()
@@ -111,7 +114,11 @@ def _settle(
 
 
 def _settled(prices: dict[int, float], members: list[Ints], is_open: Bools) -> list[int]:
-    """Return the budgets whose price is at least that of every overlapping budget, by descending price."""
+    """Return the budgets whose price is final, by descending price.
+
+    A price states how far a budget lowers the power of its devices. The price of a budget is final if it is
+    at least as high as the price of every budget that shares devices with this budget.
+    """
     highest = np.full(len(is_open), -np.inf)
     for row, price in prices.items():
         highest[members[row]] = np.maximum(highest[members[row]], price)
@@ -124,10 +131,9 @@ def _settled(prices: dict[int, float], members: list[Ints], is_open: Bools) -> l
 
 
 def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) -> float:
-    """Return the lowest price at which groups fit into a budget.
+    """Return the lowest price at which the groups of devices under a budget fit into its power.
 
-    The price is that of `LoweringOrder`. The price determines how far the limits of groups are
-    lowered.
+    The price, defined in `LoweringOrder`, determines how far the limits of groups are lowered.
 
     Args:
         order: the order in which groups are lowered.
@@ -152,14 +158,16 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
 
 
 def _lowest_price(width: Floats, first: Floats, last: Floats, needed_watts: float) -> float:
-    """Return the lowest price at which the power taken from segments reaches `needed_watts`.
+    """Return the price of power at which devices give up the power that a budget lacks.
 
-    Steps of bisection and of interpolation alternate.
+    A segment is power that a device gives up gradually as the price rises from `first` to `last`. The result
+    is the lowest price at which the given-up power reaches `needed_watts`. Steps of bisection and of
+    interpolation alternate.
 
     Args:
         width: power of each segment, shape (s,). The sum must exceed `needed_watts`.
-        first: price from which each segment is taken, shape (s,).
-        last: price at which each segment is taken completely, shape (s,).
+        first: price from which each segment is given up, shape (s,).
+        last: price at which each segment is given up completely, shape (s,).
         needed_watts: power that the segments must yield.
     """
     low, high = MIN_PRICE, MAX_PRICE

@@ -1,4 +1,7 @@
-"""Response of groups of devices to power limits: time and power at any limit, and characteristic limits."""
+"""Response of groups of devices to power limits.
+
+The module computes the time and the power at any limit, and the characteristic limits.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,11 @@ class GroupLimits:
 
 
 def group_limits(groups: PowerGroups) -> GroupLimits:
-    """Return the characteristic power limits of each group of devices.
+    """Return the power limits that a budget decision needs for each group of devices.
 
-    The slowdown limit of a job with several groups is divided among the groups that slow the job down,
-    because in the worst case the slowdowns of groups multiply.
+    These are the highest and the lowest limit, the limit that the job needs, and the limit that keeps its
+    slowdown limit. The slowdown limit of a job with several groups is divided among the groups that slow the
+    job down, because in the worst case the slowdowns of groups multiply.
     """
     floor_watts = np.clip(np.fmax(groups.floor_watts, groups.min_watts), groups.min_watts, groups.max_watts)
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
@@ -55,9 +59,9 @@ def group_limits(groups: PowerGroups) -> GroupLimits:
 
 
 def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
-    """Return the time per unit of work at the given limits, relative to the time without a limit.
+    """Return the time per unit of work at given power limits, relative to the time without a limit.
 
-    Below the lowest known limit the speed is proportional to the limit.
+    Below the lowest known limit, the speed is assumed to be proportional to the limit.
 
     Args:
         groups: n groups of devices.
@@ -87,10 +91,11 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
 
 
 def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats]:
-    """Return limits and time ratios of the groups, shape (n, k + 1) each.
+    """Extend the response curves of the groups of devices to the expected power.
 
-    The last column is added to the k known limits. Its limit is the expected power, and it has no slowdown. A
-    limit above the expected power has no effect, whatever time ratio is known for this limit.
+    The result is the limits and the time ratios of the groups, shape (n, k + 1) each. One column is added
+    after the k known limits. Its limit is the expected power, and its time ratio is 1 (no slowdown). A limit
+    above the expected power has no effect, whatever time ratio is known for this limit.
     """
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     top_watts = np.clip(draw_watts, groups.min_watts, groups.max_watts)[:, None]
@@ -125,7 +130,12 @@ def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
 
 
 def _limit_at_time(groups: PowerGroups, allowed: Floats) -> Floats:
-    """Return the lowest limit at which the time ratio is at most `allowed`, shape (n,)."""
+    """Return, for each group of devices, the lowest power limit that keeps a maximum run time.
+
+    Args:
+        groups: groups of devices.
+        allowed: maximum run time divided by the run time without a limit, shape (n,).
+    """
     levels, times = _extended_levels(groups)
     rows = np.arange(groups.count)
     fits = times <= allowed[:, None]
@@ -140,9 +150,9 @@ def _limit_at_time(groups: PowerGroups, allowed: Floats) -> Floats:
 
 
 def _sum_by_job(job_id: Ints, values: Floats) -> Floats:
-    """Return for each group the sum of the values of its job's groups.
+    """Return for each group of devices the sum over all groups that belong to the same job.
 
-    If a group has no job, the sum is the group's own value.
+    If a group has no job, the result is the group's own value.
     """
     jobs, row = np.unique(job_id, return_inverse=True)
     if len(jobs) == 0:

@@ -79,7 +79,7 @@ def _count(watts: float) -> int:
 
 
 def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: float | None = None) -> int:
-    """Return the number of licenses of a job, limited to the power that the budget can free.
+    """Return the watts that a job requests as Slurm licenses, limited to what the budget can free.
 
     A job that needs more power than the budget can ever free starts when no other job runs. The budget then
     lowers the job's power limits. Two kinds of jobs keep the full number of licenses and start only under a
@@ -102,11 +102,12 @@ def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: fl
 def kept_watts(
     queue: QueueColumns, wanted: Ints, predicted: Sequence[bool], license_name: str, max_count: int
 ) -> Ints:
-    """Return the number of licenses that each job should hold, in watts, shape (n,).
+    """Return the number of power licenses that each job should hold, in watts, shape (n,).
 
-    A pending job without a prediction keeps its present licenses if they are more than `wanted`. The
-    job_submit module has computed the present number from details that the queue does not show, such as a
-    request for whole nodes.
+    A Slurm license of a power budget stands for one watt. A job holds licenses for the power that it adds. A
+    pending job without a prediction keeps its present licenses if they are more than `wanted`. The
+    job_submit module has computed this number from details that the queue does not show, such as a request
+    for whole nodes.
 
     Args:
         queue: n jobs of Slurm's queue.
@@ -132,23 +133,23 @@ def license_changes(
     targets: dict[int, int],
     max_count: int,
 ) -> list[LicenseChange]:
-    """Return the changes of licenses that are necessary so that each job requests its power.
+    """Return the changes of licenses after which each job requests licenses for its power.
 
     Running jobs come first, then pending jobs by priority.
 
-    A running job keeps the licenses that it held at its start. If the job's owner has removed
-    licenses, the job gets them back.
+    A running job keeps the licenses that it held at its start. If the job's owner has removed licenses, the
+    job gets them back.
 
     Args:
         queue: n jobs of Slurm's queue.
         wanted: power that each job adds, shape (n,).
-        retained: power that each pending job must leave to running jobs, shape (n,). The job also
-            requests licenses for this power.
-        names_of: function that returns the names of the licenses of the job with a given index.
-            The cluster's license comes first.
+        retained: power that each pending job must leave to running jobs, shape (n,). The job also requests
+            licenses for this power.
+        names_of: function that returns the names of the licenses of the job with a given index. The
+            cluster's license comes first.
         every_name: names of all licenses of budgets.
-        targets: number of licenses that each job should hold when it runs, by job id. This
-            function updates the numbers. A starting task of an array gets the number of the array.
+        targets: number of licenses that each job should hold when it runs, by job id. This function updates
+            the numbers. A starting task of an array gets the number of the array.
         max_count: total of the license in Slurm.
     """
     totals = _het_totals(queue, wanted)

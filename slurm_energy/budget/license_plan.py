@@ -1,9 +1,13 @@
-"""Counts of a license that reservations withhold from jobs.
+"""Number of licenses that reservations withhold from jobs, so that jobs keep a power budget.
 
-The withheld counts are chosen so that the free count equals the headroom of a budget. The total of the
-license is the nameplate power of the cluster and does not change. One reservation without an end follows the
-headroom. Further reservations begin and end when the limit of the budget changes. They prevent the scheduler
-from starting a job that would still run after a reduction of the limit. Pure arithmetic.
+A job needs one license per watt. The total of the license is the nameplate power of the cluster and does not
+change. The withheld number is chosen so that the free number equals the headroom of the budget.
+
+One reservation without an end follows the headroom. Further reservations begin and end when the limit of the
+budget changes. They prevent the scheduler from starting a job that would still run after a reduction of the
+limit.
+
+This module only computes numbers; it does not call Slurm.
 """
 
 from __future__ import annotations
@@ -43,11 +47,13 @@ def withheld_power(
 ) -> list[WithheldPower]:
     """Return the power that license reservations must withhold from jobs, by period.
 
-    The first entry has no end. Each further entry has its own period. Where entries overlap, their
-    watts are added. The present sum is `total_watts` minus `used_watts` minus `headroom_watts`.
-    The licenses that remain free then equal the headroom, or `offered_watts` if this is less. At
-    the time of each future change of the limit, the sum changes by the difference between the old
-    and the new limit. The sum never exceeds `total_watts`.
+    One license stands for one watt. The first entry has no end. Each further entry has its own period. Where
+    entries overlap, their watts are added to the withheld power.
+
+    At present, the withheld power is `total_watts` minus `used_watts` minus `headroom_watts`. The licenses
+    that remain free then equal the headroom. If `offered_watts` is less than the headroom, only
+    `offered_watts` remain free. When the limit changes in the future, the withheld power changes by the
+    difference between the old and the new limit. It never exceeds `total_watts`.
 
     Args:
         total_watts: total of the license.
@@ -79,9 +85,9 @@ def withheld_power(
 
 
 def _merged(steps: Sequence[tuple[float, float]], max_count: int) -> list[tuple[float, float]]:
-    """Merge neighbouring steps until at most `max_count` remain.
+    """Shorten a list of limit changes (start, watts) to at most `max_count` entries.
 
-    A merged step has the lower limit of the two.
+    Neighbouring entries are merged in pairs. A merged entry has the lower limit of the pair.
     """
     merged = list(steps)
     while len(merged) > max_count:

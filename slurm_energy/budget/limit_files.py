@@ -46,10 +46,11 @@ class SignalValue:
 
 
 def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | None = None) -> LimitSource:
-    """Return the limit of a valid table `[[budgets]]`.
+    """Return the power limit that a valid table `[[budgets]]` of the configuration states.
 
     Args:
-        table: the table. A limit that a signal states has no value before the first signal.
+        table: the table. If the table takes its limit from a signal (a file or URL), the limit has no value
+            before the first signal.
         zone: time zone of schedules, and of calendar times without an offset; None means the time zone of
             this host.
         calendar: text of the calendar file; required if the table names a calendar.
@@ -129,7 +130,10 @@ def parse_calendar(text: str, zone: tzinfo | None = None) -> CalendarLimit:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a calendar. Its earlier and later times differ only around a clock change."""
+    """A row of a calendar of limits, with the time from which its limit applies.
+
+    The row has an earlier and a later possible time. The two times differ only around a clock change.
+    """
 
     line: int
     earlier_unix_s: float
@@ -175,7 +179,10 @@ def _watts(text: str) -> float:
 
 
 def _times(text: str, zone: tzinfo | None) -> tuple[float, float]:
-    """Return the earlier and the later interpretation of a local time."""
+    """Return the two times that a local time may mean, in Unix seconds, the earlier time first.
+
+    The times differ only if a clock change repeats or skips the local time.
+    """
     try:
         unix_s = float(text)
     except ValueError:
@@ -201,9 +208,11 @@ def _check_order(previous: _Row, row: _Row) -> None:
 
 
 def _steps(rows: Sequence[_Row]) -> Iterator[LimitStep]:
-    """Yield the limit steps of the rows.
+    """Yield the steps of a power limit from the rows of a calendar.
 
-    A lower limit begins at the earlier of the two times of its row, a higher limit at the later time.
+    Each row has an earlier and a later possible start, which differ only around a clock change. If the limit
+    of the row is lower than the limit before, the earlier start is used. If it is higher, the later start is
+    used.
     """
     times: list[float] = []
     watts_before = NO_LIMIT

@@ -22,7 +22,7 @@ _MINUTES_PER_DAY: Final = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class LimitStep:
-    """A change of a limit: the limit `watts` applies from `unix_s` on."""
+    """A change of a power limit: from the Unix time `unix_s` on, the limit is `watts`."""
 
     unix_s: float
     watts: float
@@ -32,7 +32,7 @@ class LimitSource(Protocol):
     """The limit of a budget as a function of time."""
 
     def limit_at(self, unix_s: float) -> float:
-        """Return the limit at a time."""
+        """Return the power limit that is in force at a time in Unix seconds."""
         ...
 
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
@@ -55,7 +55,7 @@ class ConstantLimit:
         return self.watts
 
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
-        """Return no change."""
+        """Return the future changes of the limit: none, because the limit is constant."""
         return ()
 
     def lowest(self, begin_unix_s: float, end_unix_s: float) -> float:
@@ -104,7 +104,7 @@ class WeeklyLimit:
         return _lowest(self, begin_unix_s, end_unix_s)
 
     def _candidates(self, begin_unix_s: float, end_unix_s: float) -> Iterator[float]:
-        """Yield all times at which the limit may change, in any order."""
+        """Yield all times in a time range at which the limit may change, in no particular order."""
         day = datetime.fromtimestamp(begin_unix_s, self._zone).date()
         last = datetime.fromtimestamp(end_unix_s, self._zone).date()
         while day <= last + _DAY:
@@ -123,7 +123,10 @@ class WeeklyLimit:
         yield from self._clock_change((noon - _DAY).timestamp(), noon.timestamp())
 
     def _clock_change(self, begin_unix_s: float, end_unix_s: float) -> Iterator[float]:
-        """Yield the time of the clock change between two times, if there is one."""
+        """Yield the time at which the clocks change between two times, if they change.
+
+        Such a change is the begin or the end of daylight saving time.
+        """
         low, high = int(begin_unix_s), int(end_unix_s)
         offset = self._utc_offset_s(low)
         if self._utc_offset_s(high) == offset:
@@ -142,7 +145,7 @@ class WeeklyLimit:
 
 
 class CalendarLimit:
-    """A limit given by a list of changes.
+    """A power limit that changes at the given times, as the rows of a calendar file state it.
 
     There is no limit before the first change. The last limit has no end.
 
@@ -165,7 +168,7 @@ class CalendarLimit:
         return self._times[-1] if self._times else -math.inf
 
     def limit_at(self, unix_s: float) -> float:
-        """Return the limit at a time."""
+        """Return the limit in watts that the calendar gives for a time."""
         row = bisect.bisect_right(self._times, unix_s)
         return self._steps[row - 1].watts if row else NO_LIMIT
 
@@ -181,16 +184,16 @@ class CalendarLimit:
 
 @dataclass(frozen=True, slots=True)
 class SignalLimit:
-    """A limit whose current value an external signal states.
+    """A power limit whose current value comes from a signal outside slurm-energy.
 
-    The signal is lost if its value is missing or older than `max_age_s`. The limit is then the lower of
-    `fallback_watts` and the last value, so that the loss of the signal never raises the limit. A value with a
-    time in the future was read before the clock was set back, so the age of the value is unknown. In this
-    case, the signal is lost if the time of the value is more than `max_age_s` ahead.
+    The signal counts as lost if its value is missing or older than `max_age_s`. The limit is then the lower
+    one of `fallback_watts` and the last value. The loss of a signal therefore never raises the limit. A
+    value may have a time in the future, because it was read before the clock was set back. The age of such a
+    value is unknown. The signal then counts as lost if the time of the value is more than `max_age_s` ahead.
 
     Attributes:
         fallback_watts: limit while the signal is lost.
-        max_age_s: maximum age of a value.
+        max_age_s: maximum age of a value in seconds.
         watts: last valid value; None means that there is no value yet.
         written_unix_s: time of the last valid value.
     """
@@ -211,15 +214,18 @@ class SignalLimit:
         return min(self.watts, self.fallback_watts) if self.is_lost(unix_s) else self.watts
 
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
-        """Return no change, because future values are unknown.
+        """Return the known future changes of the limit: none, because the signal is only known up to now.
 
-        The fall of the limit when the signal is lost is not included, because the next value is expected to
-        arrive in time.
+        A lost signal makes the limit fall. This fall is not included either, because the next value is
+        expected to arrive in time.
         """
         return ()
 
     def lowest(self, begin_unix_s: float, end_unix_s: float) -> float:
-        """Return the limit that applies if the signal is lost, which may happen at any time."""
+        """Return the lowest limit that may apply, because the signal may be lost at any time.
+
+        While the signal is lost, the limit is the lower of the last value and `fallback_watts`.
+        """
         return self.fallback_watts if self.watts is None else min(self.watts, self.fallback_watts)
 
 
@@ -238,11 +244,18 @@ class OverriddenLimit:
     end_unix_s: float = math.inf
 
     def limit_at(self, unix_s: float) -> float:
-        """Return the limit at a time."""
+        """Return the budget's limit at a time.
+
+        Until the end of the live limit that an operator has set, the live limit applies. Afterwards the
+        configured limit applies.
+        """
         return self.watts if unix_s < self.end_unix_s else self.configured.limit_at(unix_s)
 
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
-        """Return the changes of the limit after `begin_unix_s`, up to and including `end_unix_s`, by time."""
+        """Return the changes of the limit in an interval, ordered by time.
+
+        The interval begins after `begin_unix_s` and includes `end_unix_s`.
+        """
         if self.end_unix_s > end_unix_s:
             return ()
         begin = max(begin_unix_s, self.end_unix_s)

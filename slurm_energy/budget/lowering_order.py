@@ -1,11 +1,13 @@
-"""Order in which a distribution policy lowers the power of groups of devices.
+"""Order in which a distribution policy lowers the power limits of groups of devices.
 
-Each group's range of limits is divided into segments. Each segment has an interval of prices. A price is a
-number that measures how far groups are lowered. At a price within the interval of a segment, the
-corresponding part of the segment is taken from the group. If one price applies to all groups, the groups have
-the limits that the policy considers fair or best. Prices of all policies are divided into tiers:
+A price is a number that states how far all groups are lowered: the higher the price, the lower the limits.
+The range of a group's limit is divided into segments. Each segment has an interval of prices. While the
+price rises through this interval, the limit of the group falls through the segment. If one price applies to
+all groups, the groups have the limits that the policy considers fair or best. The prices of all policies
+have three tiers:
 
-- -1 to 0: the limit falls to the expected power of the device, which takes no power from the job;
+- -1 to 0: the limit falls to the expected power of the device, which takes no power from the
+job;
 - 0 to 1: the limit falls further to the lowest limit that keeps the job's slowdown limit;
 - 1 to 2: the limit falls further to the floor, the minimum limit that a budget may set.
 """
@@ -46,15 +48,16 @@ class DistributionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoweringOrder:
-    """Prices at which a policy lowers the power limits of n groups of devices.
+    """Prices at which a distribution policy lowers the power limits of n groups of devices.
 
-    The range of limits of each group has s segments.
+    A price is a number that measures how far all groups are lowered. The range of limits of each group is
+    divided into s segments. While the price rises through the interval of a segment, the limit of the group
+    falls through this segment.
 
     Attributes:
         top_watts: limit per device at the lowest price, shape (n,).
         width_watts: width of each segment in watts per device, shape (n, s).
-        first_price, last_price: prices between which the limit falls through a segment, shape (n,
-            s).
+        first_price, last_price: start and end of the interval of prices of each segment, shape (n, s).
     """
 
     top_watts: Floats
@@ -63,7 +66,10 @@ class LoweringOrder:
     last_price: Floats
 
     def limit_watts(self, rows: Ints, price: float) -> Floats:
-        """Return the limits per device of the given groups at a price, shape (len(rows),)."""
+        """Return the power limit per device of the given groups at a price, shape (len(rows),).
+
+        The price measures how far all groups are lowered.
+        """
         first, last = self.first_price[rows], self.last_price[rows]
         taken = np.clip((price - first) / (last - first), 0.0, 1.0)
         limits: Floats = self.top_watts[rows] - (self.width_watts[rows] * taken).sum(axis=1)
@@ -71,7 +77,9 @@ class LoweringOrder:
 
 
 def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: DistributionPolicy) -> LoweringOrder:
-    """Return the order in which a policy takes power from the groups.
+    """Return the order in which a distribution policy takes power from groups of devices.
+
+    The order applies when a power budget requires lower power limits.
 
     Args:
         groups: n groups of devices.
@@ -97,18 +105,20 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
 
 def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
-    """Return the limits at which the marginal price of each group may change, and tiers between them.
+    """Divide the range of power limits of each group of devices into segments.
 
-    The limits are per device. The tier is -1 above the expected power of a device, 1 below the
-    limit that keeps the job's slowdown limit, and 0 between these two.
+    The ends of the segments are limits per device at which the marginal price of power may change. Each
+    segment has a tier, which determines how early the power is taken from the group. The tier is -1 above
+    the expected power of a device. It is 1 below the lowest limit that keeps the job's slowdown limit. It is
+    0 between these two.
 
     Args:
         groups: n groups of devices.
         limits: characteristic limits of these groups from `group_limits`.
 
     Returns:
-        The limits in descending order, shape (n, s + 1), and the tier of each segment between two
-            limits, shape (n, s).
+        The limits in descending order, shape (n, s + 1), and the tier of each segment between two limits,
+        shape (n, s).
     """
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
@@ -120,11 +130,11 @@ def limit_grid(groups: PowerGroups, limits: GroupLimits) -> tuple[Floats, Ints]:
 
 
 def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
-    """Return the loss of throughput per watt, as the limit falls through each segment, shape (n, s).
+    """Return the throughput that groups of devices lose per watt of a lower power limit.
 
-    The unit of throughput is one node at full speed.
-
-    Within a tier, the loss per watt does not fall from a segment to the next one.
+    Each group has a falling sequence of limits (`grid`). A segment is the range between two successive
+    limits. There is one value per group and segment, shape (n, s). The unit of throughput is one node at
+    full speed. Within a tier, the loss per watt does not fall from a segment to the next lower one.
 
     Args:
         groups: n groups of devices.
@@ -137,14 +147,18 @@ def throughput_slopes(groups: PowerGroups, grid: Floats, tier: Ints) -> Floats:
 
 
 def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
-    """Return prices from -1 to 0. At each price, the same fraction of every group's spare power is taken."""
+    """Return the prices in the range -1 to 0 at which the limits of groups are lowered first.
+
+    Each group of devices has spare power, which is its maximum minus the power that it needs. At each price,
+    the same fraction of the spare power of every group is taken.
+    """
     spare = np.maximum(limits.max_watts - limits.needed_watts, 1e-9)[:, None]
     price = -1 + np.clip((limits.max_watts[:, None] - grid) / spare, 0.0, 1.0)
     return price[:, :-1], price[:, 1:]
 
 
 def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Floats]:
-    """Return prices that fall linearly from 1 to 0.
+    """Return prices of power that fall linearly from 1 to 0 as the power limit rises.
 
     The price depends on the limit divided by a reference power.
     """
@@ -153,12 +167,13 @@ def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Float
 
 
 def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1 that rise with the loss of throughput per watt.
+    """Return prices for the order in which the policy `least-edp` lowers power limits.
 
-    While a budget limits jobs, the jobs use all of the budget. The energy-delay product of the cluster per
-    unit of work is then the budget divided by the square of the throughput. This product is lowest where the
-    throughput is highest. The sum of the jobs' energy-delay products is no substitute, because it grows
-    without bound for the slowest job.
+    The prices are from 0 to 1. A price rises with the loss of throughput per watt, so limits that cost
+    little throughput are lowered first. The aim is the lowest energy-delay product of the cluster per unit
+    of work. While a budget limits jobs, the jobs use all of the budget. This product is then the budget
+    divided by the square of the throughput, and it is lowest where the throughput is highest. The sum of the
+    jobs' energy-delay products is no substitute, because it grows without bound for the slowest job.
     """
     slope = throughput_slopes(groups, grid, tier)
     width = grid[:, :-1] - grid[:, 1:]
@@ -177,10 +192,11 @@ def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, 
 
 
 def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
-    """Return the slopes of the largest convex function below the cost, separately for each tier.
+    """Return the slopes of the largest convex function that nowhere exceeds the cost.
 
-    The slope of segment j is the maximum over i <= j of the minimum over l > j of the slope between the grid
-    points i and l, both in the tier of segment j.
+    The range of power limits of each group is divided into segments. Each segment belongs to a tier. The
+    function is computed separately for each tier. The slope of segment j is the maximum over i <= j of the
+    minimum over l > j of the slope between the grid points i and l, both in the tier of segment j.
 
     Args:
         grid: limits in descending order, shape (n, s + 1).
@@ -204,9 +220,15 @@ def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
 
 
 def _after_deadlines(deadline_s: Floats, first: Floats, last: Floats) -> tuple[Floats, Floats]:
-    """Return prices that order groups by deadline first and by their own prices second.
+    """Return prices for the policy that lowers jobs by their deadlines.
 
-    Groups with the least slack are lowered last.
+    A price states how late a segment of a group's power range is taken away. Groups are ordered by deadline
+    first, and by their own prices second. Groups with the least slack are lowered last.
+
+    Args:
+        deadline_s: deadline of each group.
+        first: price at the start of each segment.
+        last: price at the end of each segment.
     """
     _, rank = np.unique(-deadline_s, return_inverse=True)
     ranks = float(np.max(rank, initial=0) + 1)

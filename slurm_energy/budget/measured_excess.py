@@ -1,4 +1,7 @@
-"""Correction of budgets under which the measured power exceeds the power that the ceilings permit."""
+"""Correction of power budgets if nodes draw more power than their limits (ceilings) permit.
+
+The excess of the measured power is subtracted from the limit of the budget.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,15 @@ _MIN_WATTS: Final = 1.0
 
 
 class MeasuredExcess:
-    """Power to subtract from each limit because the measured power exceeds the sum of the ceilings.
+    """Correction of budgets whose measured power exceeds the power that their ceilings permit.
 
-    The correction is the minimum excess in the last `window_s` seconds. It falls slowly when the measured
-    power no longer exceeds the ceilings.
+    A ceiling is the upper bound of a device's power limit. The correction is subtracted from the limit of
+    the budget. It is the minimum excess in the last `window_s` seconds, and it falls slowly when the
+    measured power no longer exceeds the permitted power.
 
     Attributes:
-        window_s: time in seconds for which an excess must last. Shorter excesses are ignored, because
-            measured power is the mean of a past interval: it exceeds ceilings that have just been lowered,
+        window_s: time in seconds for which an excess must last. Shorter excesses are ignored, because the
+            measured power is the mean of a past interval. It exceeds ceilings that have just been lowered,
             and does not include devices that have just started.
     """
 
@@ -38,6 +42,8 @@ class MeasuredExcess:
         self, names: Sequence[str], measured_watts: Floats, committed_watts: Floats, now_s: float
     ) -> Floats:
         """Return the correction of each budget in watts, shape (b,).
+
+        The correction is the power by which the measured power lastingly exceeds the committed power.
 
         Args:
             names: names of the b budgets. The state of budgets that are not listed is discarded.

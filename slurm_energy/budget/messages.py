@@ -36,7 +36,9 @@ _BOOT_ID: Final = re.compile(r"[0-9A-Za-z_.:-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """State of a processor package or GPU in a node's poll.
+    """State of a processor package or GPU in the poll that a node sends to the controller.
+
+    A ceiling is the upper bound that a power budget sets for the power limit of a device.
 
     Attributes:
         name: `package-N`, `package-N-die-M`, `socketN` or `gpuN`, as in the keys of settings.
@@ -45,9 +47,9 @@ class DeviceReport:
         limit_watts: power limit that was read back; None if unknown.
         watts: mean power since the last poll; None if unknown.
         job_ids: jobs that use the device.
-        ceiling_watts: ceiling of the power limit as the agent has read it back; None without a ceiling.
-            The agent keeps the ceiling whatever the node's jobs request. After the reading, the start of a
-            job may have raised the ceiling to `start_watts` of the decision.
+        ceiling_watts: ceiling of the power limit as the agent has read it back; None without a ceiling. The
+            agent keeps the ceiling whatever the node's jobs request. After this reading, the start of a job
+            may have raised the ceiling to `start_watts` of the controller's decision.
     """
 
     name: str
@@ -61,7 +63,7 @@ class DeviceReport:
 
     @classmethod
     def from_json(cls, data: Any) -> DeviceReport:
-        """Build a report from its JSON form. Unknown keys are ignored.
+        """Build a report about a device from its JSON form; ignore unknown keys.
 
         Raises:
             UsageError: a key is missing, or a value is out of range.
@@ -143,7 +145,7 @@ class NodePoll:
     is_safe: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the poll as a dict for JSON."""
+        """Return the node's report about its power as a dict that can be stored as JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -201,7 +203,9 @@ class NodeDecision:
 
     @classmethod
     def from_json(cls, data: Any) -> NodeDecision:
-        """Build a decision from a dict that `to_json` returned. Unknown keys are ignored.
+        """Build a decision about a node's power from a dict that `to_json` returned.
+
+        Unknown keys are ignored.
 
         Raises:
             UsageError: a key is missing, or a value is out of range.

@@ -1,8 +1,9 @@
 """Detection of nodes that report wrong measurements or limits.
 
-The nodes are found by contradictions in the nodes' polls.
+A node becomes distrusted if its reports contradict each other.
 
-A distrusted node counts with its nameplate power, because neither its power nor its ceilings are certain.
+A distrusted node counts with its nameplate power, because neither its power nor its ceilings (power limits
+in force) are certain.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class NodeTrust:
         return self._reason
 
     def observe(self, poll: NodePoll, now_s: float) -> None:
-        """Update the trust in the node from a poll.
+        """Update the trust in a node: compare the values of its latest poll with each other.
+
+        A contradiction that lasts too long ends the trust.
 
         Args:
             poll: report of the node's agent.
@@ -77,7 +80,11 @@ class NodeTrust:
 
 
 def _contradictions(poll: NodePoll) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield each contradiction in a poll as a key, a reason, and the minimum duration in seconds."""
+    """Yield contradictions in the power values that a node reports.
+
+    Each item is (key of the contradiction, (reason, minimum duration in seconds)). A contradiction counts
+    only after the minimum duration.
+    """
     for device in poll.devices:
         yield from _device_contradictions(device)
     measured = [device.watts for device in poll.devices if device.watts is not None]

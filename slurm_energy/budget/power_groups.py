@@ -1,6 +1,7 @@
-"""The arrays on which a budget decision works.
+"""Arrays with the input and the result of a budget decision.
 
-Some describe groups of devices with a common power limit, others the budgets that cover these groups.
+`PowerGroups` describes groups of devices with a common power limit. `BudgetColumns` describes the budgets
+that cover these groups.
 """
 
 from __future__ import annotations
@@ -59,11 +60,13 @@ class PowerGroups:
 class BudgetColumns:
     """The b budgets in force. Columns have shape (b,) unless stated otherwise.
 
+    A budget limits the power of the cluster or of a part of it. The devices of jobs form n groups.
+
     Attributes:
         limit_watts: present limit; infinity without a limit.
-        fixed_watts: power under the budget that no power limit controls. It contains the idle power of other
-            components, devices without power limits, nodes that do not answer, and constant loads such as
-            switches.
+        fixed_watts: the part of the power under the budget that no power limit controls. It contains the
+            idle power of other components, devices without power limits, nodes that do not answer, and
+            constant loads such as switches.
         members: number of devices of each group under the budget, shape (b, n). A budget may cover only some
             of the devices of a job on several nodes.
     """

@@ -1,9 +1,8 @@
-"""Maximum power that jobs can add above idle, by partition.
+"""Table of the maximum power that a job can add above idle, by partition.
 
-The maximum is computed from the devices of the nodes.
-
-senergyctld publishes the table in the policy file, where the job_submit module reads it. The job_submit
-module calculates in the same way as `PartitionPower.job_watts`. Pure arithmetic.
+The maximum is computed from the devices of the nodes. senergyctld publishes the table in the policy file,
+where the job_submit module reads it. The job_submit module calculates in the same way as
+`PartitionPower.job_watts`. The module only calculates; it has no side effects.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class PartitionPower:
     gpu_model: str = ""
 
     def job_watts(self, nodes: int, cpus: int, gpus: int, gpu_kind: str = "", *, exclusive: bool) -> float:
-        """Return the maximum power in watts that a job can add above idle.
+        """Return the maximum power in watts that a job can add to the idle power of its nodes.
 
         Args:
             nodes: number of nodes; the minimum number if the job requests none.
@@ -132,10 +131,11 @@ class PartitionPower:
 def partition_powers(
     nodes: Iterable[PartitionNode], exclusive: Iterable[str] = (), default: str = ""
 ) -> dict[str, PartitionPower]:
-    """Return the power of each partition. The key `ANY_PARTITION` applies to all other partitions.
+    """Return the power that jobs can add in each partition.
 
-    A node that has not reported is assumed to equal the largest reported node of its partition, or of the
-    cluster if no node of the partition has reported.
+    The key `ANY_PARTITION` applies to all partitions without an entry. A node that has not reported is
+    assumed to equal the largest reported node of its partition, or of the cluster if no node of the
+    partition has reported.
 
     Args:
         nodes: nodes of the cluster.

@@ -1,9 +1,11 @@
 """Lowest power limit that each device keeps in practice.
 
-A device may not reach the whole range of limits that its driver states. Under full load, a package or GPU may
-draw more than a low limit even at its minimum frequency. The stated range of packages often has no lower
-bound at all. A ceiling that a device exceeds does not bound the device's power. The power of a device that
-exceeds its ceiling is the device's lowest reachable limit.
+A device may not reach the whole range of limits that its driver states. Under full load, a package or GPU
+may draw more than a low limit even at its minimum frequency. The stated range of packages often has no lower
+bound at all.
+
+A budget sets a power limit (ceiling) for each device. A ceiling that a device exceeds does not bound the
+device's power. The power that such a device draws is its lowest reachable limit.
 
 The lowest reachable limit depends on the program and is therefore unknown when a job starts. Until the power
 of the job shows this limit, the device counts with a power that nearly no program exceeds at the device's
@@ -69,9 +71,10 @@ class ReachableLimits:
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def start_watts(self, name: str) -> float:
-        """Return the power that a device may draw at its lowest limit while it is idle or jobs start on it.
+        """Return the power that a device may draw at its lowest power limit around the start of a job.
 
-        The result is 0 after the device's jobs have started.
+        The value applies while the device is idle or jobs start on it. It is 0 after the device's jobs have
+        started.
         """
         state = self._states.get(name)
         return 0.0 if state is None else state.start_watts
@@ -96,15 +99,17 @@ class ReachableLimits:
 
 @dataclass(slots=True)
 class _DeviceState:
-    """Knowledge about one device.
+    """What is known about one device whose power a budget limits.
+
+    A ceiling is the upper bound that the budget sets on the device's power limit.
 
     Attributes:
         job_ids: jobs that use the device.
         started_s: time of the first report of these jobs.
-        exceeds_since_s: time since which the device exceeds its ceiling; None means that the device keeps the
-            ceiling.
-        learned_watts: lowest reachable limit while these jobs run; 0 means unknown.
-        highest_watts: maximum of the lowest reachable limits of all jobs so far.
+        exceeds_since_s: time since which the device exceeds its ceiling; None means that the device keeps
+            the ceiling.
+        learned_watts: lowest power to which the device can be limited while these jobs run; 0 means unknown.
+        highest_watts: maximum of `learned_watts` over all jobs so far.
         start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that the
             jobs have started.
         reachable_watts: power that the device may draw at its lowest limit with the present jobs.
@@ -121,7 +126,9 @@ class _DeviceState:
     keeps_lowest: bool = False
 
     def update(self, device: DeviceReport, now_s: float) -> float:
-        """Update the state from a report, and return the lowest reachable limit with the present jobs.
+        """Update what is known about a device from its report. Return its lowest reachable limit.
+
+        This is the lowest power limit that the device does not exceed while it runs its present jobs.
 
         Args:
             device: report of a device with a range of limits.
@@ -142,7 +149,10 @@ class _DeviceState:
         return known_watts
 
     def _lowest_watts(self, device: DeviceReport, now_s: float) -> float:
-        """Return the lowest reachable limit. Update this limit if the device exceeds its ceiling for long."""
+        """Return the lowest power to which the device can be limited.
+
+        If the device exceeds its ceiling for a long time, this power is updated to the measured power.
+        """
         known_watts = max(device.min_watts or 0.0, self.learned_watts)
         watts = device.watts
         exceeds = watts is not None and known_watts < watts <= _plausible_watts(device)
@@ -157,13 +167,19 @@ class _DeviceState:
         return known_watts
 
     def _unknown_watts(self, device: DeviceReport) -> float:
-        """Return the power at the lowest limit for an unknown program."""
+        """Return a cautious estimate of the power that an unknown program draws at the lowest limit.
+
+        The limit is the lowest power limit of the device.
+        """
         watts = START_GPU_RATIO * (device.min_watts or 0.0) if _is_gpu(device) else 0.0
         return min(max(watts, self.highest_watts), device.max_watts or 0.0)
 
 
 def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
-    """Return whether a device exceeds its ceiling so much that its lowest reachable limit must be higher.
+    """Return whether a device exceeds its ceiling so much that its range of limits must be corrected.
+
+    The ceiling is the upper bound of the power limit. If the result is true, the lowest limit that the
+    device can keep is higher than assumed.
 
     Args:
         device: report of the device.

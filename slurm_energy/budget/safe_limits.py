@@ -1,4 +1,4 @@
-"""Safe limits: the limits that nodes set by themselves when the controller is silent."""
+"""Safe power limits: the limits that nodes set by themselves when the controller does not answer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from slurm_energy.scheduling.queue import Floats
 
 
 def safe_limits(min_watts: Floats, ceiling_watts: Floats, budgets: Sequence[CeilingBudget]) -> Floats:
-    """Return the highest power limits that keep every budget even at its lowest future limit.
+    """Return power limits that keep every budget even if the controller makes no new decision.
 
-    The power limits are at most the ceilings. Each device gets the same fraction of its range
-    between minimum and ceiling, as far as its budgets allow. No device gets less than its minimum,
-    even if a budget is then exceeded.
+    The limits are the highest ones that keep every budget at its lowest future limit. Each device gets the
+    same fraction of its range between minimum and ceiling, as far as its budgets allow. No device gets less
+    than its minimum, even if a budget is then exceeded.
 
     Args:
-        min_watts: minimum power limit by row. A device that does not follow decisions has its
-            ceiling as its minimum.
-        ceiling_watts: current ceiling by row.
-        budgets: budgets. Their available power is the lowest limit of the next hours minus the
-            fixed power.
+        min_watts: minimum power limit by row. If a device does not follow decisions, its minimum is its
+            ceiling.
+        ceiling_watts: current ceiling (upper bound of the power limit) by row.
+        budgets: budgets. Their available power is the lowest limit of the next hours minus the power that no
+            ceiling controls.
 
     Returns:
         Safe limit by row. No safe limit is above the ceiling.

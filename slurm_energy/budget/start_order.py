@@ -1,8 +1,8 @@
-"""Order of the starts of pending jobs under the headroom of budgets.
+"""Order of the starts of pending jobs under the headroom of power budgets.
 
-The jobs are considered in the order of their priority. The first job that does not fit waits. Later jobs may
-start earlier only if they do not delay this job. A later job delays the first waiting job unless the later
-job ends before enough running jobs have ended, or leaves enough power for the first waiting job.
+The jobs are considered in the order of their priority. The first job that does not fit waits. A later job
+may start earlier only if it does not delay this first waiting job. It causes no delay in two cases: it ends
+before enough running jobs have ended, or it leaves enough power for the first waiting job.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slurm_energy.scheduling.queue import Floats
 
 @dataclass(frozen=True, slots=True)
 class PowerRequest:
-    """A pending or running job under budgets.
+    """Power of a pending or running job that is subject to power budgets.
 
     Attributes:
         job_id: id of the job.
-        watts: power that the job adds above idle.
-        budgets: indexes of the budgets that cover the job.
-        time_limit_s: time limit of a pending job, or remaining time of a running job until its time
-            limit; infinity without a limit.
+        watts: power that the job adds to the idle power of its nodes.
+        budgets: indexes of the budgets that apply to the job.
+        time_limit_s: time limit of a pending job, or remaining time of a running job until its time limit;
+            infinity without a limit.
     """
 
     job_id: int
@@ -94,9 +94,9 @@ def order_starts(
 
 
 def _left_by(jobs: Sequence[PowerRequest], headroom: Floats) -> list[float]:
-    """Return the power under each budget that remains after the start of jobs.
+    """Return the power that remains under each budget after the start of the given jobs.
 
-    If the power before the start is negative, it counts as 0.
+    If the headroom of a budget is already negative before, it counts as 0.
     """
     left: list[float] = np.maximum(headroom, 0.0).tolist()
     for job in jobs:

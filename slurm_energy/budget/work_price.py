@@ -1,9 +1,9 @@
-"""Price of power: the work that a job does per watt. Pending and running jobs compete by this price.
+"""Price of power, at which pending and running jobs compete for power.
 
-The unit of work is the run time of a job without power limits, times its number of nodes. The price of power
-is work per second and watt. A pending job has a price: its highest speed per watt above idle. A running job
-gives up the power that yields less work per watt than this price. If the pending job starts with this power,
-the throughput of the cluster rises.
+The work of a job is its run time without power limits, times its number of nodes. A price of power is work
+per second and watt. Each pending job pays a price: its highest speed per watt above idle. A running job
+gives up the part of its power that yields less work per watt than this price. If the pending job starts with
+the power that running jobs give up, the throughput of the cluster rises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ MIN_GAIN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EconomicPower:
-    """Power at which pending jobs yield the most work per watt; columns of n groups, shape (n,).
+    """Power at which pending jobs yield the most work per watt, as columns of shape (n,).
+
+    Each of the n rows is a group of devices of a job. The price of power is the work that a job does per
+    watt.
 
     Attributes:
         limit_watts: economic limit: limit of each device at this power.
@@ -70,20 +73,21 @@ def economic_power(
 
 
 def price_levels(prices: Floats) -> Ints:
-    """Return, for each given price, the index of the highest of `PRICES` that does not exceed the price.
+    """Return, for each given price of power, its level in the list `PRICES`.
 
-    If all of `PRICES` exceed the given price, the index is 0.
+    The level is the index of the highest of `PRICES` that does not exceed the price. If all of `PRICES`
+    exceed the price, the level is 0.
     """
     levels: Ints = np.maximum(0, np.searchsorted(PRICES, prices, side="right") - 1).astype(np.int64)
     return levels
 
 
 def limits_at_prices(groups: PowerGroups, limits: GroupLimits) -> Floats:
-    """Return the power limit per device that each group keeps at each price in `PRICES`.
+    """Return the power limit per device of each group of devices at each price of power.
 
-    A price of power is a work rate per watt. Above the returned limit, additional power would
-    yield less work per watt than the price. The limit respects the job's slowdown limit and the
-    floor. The shape is (n, number of prices).
+    The prices are those in `PRICES`. A price is a work rate per watt. Above the returned limit, additional
+    power would yield less work per watt than the price. The limit respects the job's slowdown limit and
+    minimum limit (floor). The shape is (n, number of prices).
 
     Args:
         groups: n groups of devices.
@@ -103,14 +107,17 @@ def limits_at_prices(groups: PowerGroups, limits: GroupLimits) -> Floats:
 def headroom_at_prices(
     groups: PowerGroups, budgets: BudgetColumns, *, limits: GroupLimits | None = None
 ) -> Floats:
-    """Return the power that new jobs may add under each budget at each of `PRICES`.
+    """Return the power that new jobs may add under each budget at each price in `PRICES`.
 
-    The shape is (b, number of prices). The headroom is negative if the power is above the limit.
+    A price is the work that power must yield, per joule. At a higher price, running jobs keep less power.
+    The result has the shape (b, number of prices). It is negative if the remaining power of the running jobs
+    exceeds the limit.
 
     Args:
         groups: groups of devices of running jobs, and of devices without jobs.
         budgets: budgets in force.
-        limits: characteristic limits of the groups; None means that they are computed.
+        limits: characteristic power limits of the groups, such as the lowest permitted limit; None means
+            that they are computed.
     """
     counted_watts = limits_at_prices(groups, limits or group_limits(groups))
     used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the rows and their energy, and print them as a table or as one document."""
+    """Execute `senergy acct`: print jobs with their energy as a table or as one document."""
     if args.usage:
         emit_verbatim(_USAGE.splitlines())
         return EXIT_OK

@@ -1,4 +1,4 @@
-"""`senergy acct --json` and `--yaml`."""
+"""Output of `senergy acct` as one JSON or YAML document (options `--json` and `--yaml`)."""
 
 from __future__ import annotations
 

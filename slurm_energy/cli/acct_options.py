@@ -1,4 +1,7 @@
-"""Options of `senergy acct`: options of sacct from the table `slurm.sacct_options`, and a few more."""
+"""Command-line options of `senergy acct`.
+
+They are the options of sacct, from the table `slurm.sacct_options`, and a few more.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _OF_RECORDS = (
 
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select rows. Options of sacct that are refused are added without help."""
+    """Add the options that select rows of the output.
+
+    Options of sacct that senergy refuses are also added, but do not appear in the help.
+    """
     select = parser.add_argument_group("row selection, as in sacct")
     for option in options_with(ROWS):
         details: dict[str, Any] = {"dest": option.key, "help": _help(option)}
@@ -101,7 +107,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sacct_arguments(args: argparse.Namespace, release: Release) -> list[str]:
-    """Return the options for sacct that select rows, each as one argument.
+    """Return the options for sacct that select jobs and steps and set the units, one argument each.
 
     Raises:
         UsageError: the installed release lacks an option.
@@ -127,7 +133,10 @@ def _with_array_tasks(text: str) -> str:
 
 
 def record_selection(args: argparse.Namespace, why: str) -> argparse.Namespace:
-    """Return the options in the form of `record_query.query`, for rows from energy records.
+    """Return the options of `senergy acct` for a query of energy records.
+
+    The records are queried if Slurm's accounting does not supply the rows. The options have the form of
+    `record_query.query`.
 
     Args:
         args: parsed options.

@@ -53,10 +53,10 @@ def installed_release() -> Release | None:
 def read_rows(
     args: argparse.Namespace, columns: Sequence[Column[AcctRow]], release: Release | None
 ) -> tuple[list[AcctRow], Release | None]:
-    """Return the selected rows with their energy, and the release of the sacct that supplied them.
+    """Return the job rows for `senergy acct` with their energy, and the release of the sacct used.
 
-    The release is None if the rows come from energy records, because Slurm's accounting is not in use or does
-    not answer. If Slurm's accounting does not answer, a note is printed.
+    The release is None if the rows come from energy records. This happens if Slurm's accounting is not in
+    use or does not answer. If it does not answer, a note is printed.
 
     Raises:
         EnergyError: bad options, or the controller does not answer.
@@ -120,9 +120,9 @@ def jobs_of_records(
 def _selected_running(
     records: Sequence[AccountedRecord], parameters: Mapping[str, str]
 ) -> list[AccountedRecord]:
-    """Return the unfinished records that the parameters of a request select.
+    """Return the records of running jobs that the parameters of a request select.
 
-    Their state is set to RUNNING.
+    In the result, the state of these records is RUNNING.
     """
     jobs, users, partitions, nodes = (
         frozenset(filter(None, parameters.get(key, "").split(","))) for key in _RUNNING_KEYS
@@ -195,14 +195,17 @@ def _identity(item: AccountedRecord) -> tuple[str, str, int, int, str | None]:
 def _with_derived_values(
     rows: list[AcctRow], columns: Sequence[Column[AcctRow]], client: ControllerClient
 ) -> list[AcctRow]:
-    """Return the rows with the values derived from energy, such as emissions, that the columns need."""
+    """Return the rows with all values that the columns derive from energy, such as emissions."""
     if acct_row_fields.needs_baseline(columns):
         rows = with_untuned_runs(rows, client)
     return with_footprints(rows, client) if acct_row_fields.needs_footprint(columns) else rows
 
 
 def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with all values that can be derived from energy: emissions, cost, untuned runs."""
+    """Return the rows of `senergy acct` with all further values that the command can show.
+
+    The further values are emissions, cost, and the comparison with untuned runs.
+    """
     return with_footprints(with_untuned_runs(rows, client), client)
 
 
@@ -228,9 +231,10 @@ def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows, each with the statistics of the untuned runs of its program.
+    """Add to each job's row the statistics of earlier runs of the same program without tuning.
 
-    Only rows of completed jobs get these statistics, because other jobs are not comparable.
+    Only rows of completed jobs get these statistics, because other jobs are not comparable. The new rows are
+    returned.
     """
     programs = [program_of(row.usage) if row.state == _COMPLETED else None for row in rows]
     distinct = [program for program in dict.fromkeys(programs) if program is not None]

@@ -40,15 +40,15 @@ UNKNOWN_TODO = "name the program (--energy-model) and the GPUs (--gpus=KIND:N), 
 
 @dataclass(frozen=True, slots=True)
 class BestSettings:
-    """The best known settings of a job.
+    """The best known settings of a job for its next submission.
 
     Attributes:
         objective: quantity that the settings minimise (energy, EDP or ED2P), with the maximum slowdown.
         curve: the response curve from which the settings come.
         point: operating point with the lowest value of the objective; None if no setting is better than the
             untuned job.
-        time_limit_s: time limit within which the job ends in 95 of 100 cases, rounded to a multiple of 60;
-            None if unknown.
+        time_limit_s: time limit within which the job ends in 95 of 100 cases, rounded up to a multiple of
+            60; None if unknown.
     """
 
     objective: Objective
@@ -58,7 +58,7 @@ class BestSettings:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Values of the job flags by flag, `--time` included."""
+        """Options of sbatch that request the best settings, with their values, including `--time`."""
         point = OperatingPoint() if self.point is None else self.point.point
         values = {flag: getattr(point, knob) for knob, (flag, _) in _FLAGS.items()}
         flags = {
@@ -82,7 +82,10 @@ class BestSettings:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines for the terminal."""
+        """Yield the lines that the terminal shows about the best settings.
+
+        They state the expected changes of time, energy and EDP, and the options of sbatch.
+        """
         if self.point is None:
             yield f"{self.objective.name}: no known setting is better than the untuned job"
         else:
@@ -145,7 +148,9 @@ def known_curve(
 def best_settings(
     curve: ResponseCurve, objective: Objective, bounds: BoundsConfig, untuned: Prediction | None
 ) -> BestSettings:
-    """Return the best settings that a job can request by flags within the bounds of the site.
+    """Return the best settings that a job can request with the options of sbatch.
+
+    Settings outside the bounds of the site are not considered.
 
     Args:
         curve: response curve of the job.
@@ -179,7 +184,10 @@ def without_caps(request: PredictionRequest) -> PredictionRequest:
 
 
 def _can_request(point: OperatingPoint, bounds: BoundsConfig) -> bool:
-    """Return whether job flags can set every knob of an operating point."""
+    """Return whether users can request an operating point with flags of a job.
+
+    This requires a flag for every knob (setting) of the point, and a value within the bounds of the site.
+    """
     for knob, value in point.to_json().items():
         if knob not in _FLAGS:
             return False
@@ -197,7 +205,7 @@ def _origin(point: ResponsePoint) -> str:
 
 
 def _learned(args: argparse.Namespace, request: PredictionRequest) -> ResponseCurve | None:
-    """Return the curve that the controller learned from runs of the program.
+    """Return the response curve of a job's program that senergyctld has learned from earlier runs.
 
     Raises:
         UnavailableError: the controller does not answer.

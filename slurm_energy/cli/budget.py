@@ -214,7 +214,7 @@ def _set(args: argparse.Namespace) -> None:
 
 
 def _end(text: str | None) -> float | None:
-    """Return the end of a live limit in Unix seconds.
+    """Return the Unix time at which a limit set by an operator ends; None without an end.
 
     Raises:
         UsageError: the text is not a time, or the time is in the past.

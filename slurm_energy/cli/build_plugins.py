@@ -205,10 +205,10 @@ def _disable(args: argparse.Namespace, slurm: Installation) -> int:
 
 
 def _check(args: argparse.Namespace, slurm: Installation) -> int:
-    """Suspend the plugins that do not fit Slurm. The state of a plugin that was never in use is not printed.
+    """Check the plugins against the installed Slurm, and suspend each plugin that does not fit.
 
-    The check runs before each start of Slurm's daemons. If no plugin was ever enabled, there is no
-    slurm-energy.conf, and nothing is printed.
+    The check runs before each start of Slurm's daemons. It prints the state of each plugin that is or was
+    enabled. If no plugin was ever enabled, there is no slurm-energy.conf, and nothing is printed.
     """
     from slurm_energy.slurm import energy_include
 

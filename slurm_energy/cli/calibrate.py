@@ -172,10 +172,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_values(args: argparse.Namespace) -> None:
-    """Check the values of the options.
+    """Check the values of the options of `senergy calibrate`.
 
     Raises:
-        UsageError: names the option that has an invalid value.
+        UsageError: an option has an invalid value; the message names the option.
     """
     from slurm_energy.oracle.calibration.fitting import METHODS
     from slurm_energy.oracle.hardware import PRECISIONS
@@ -196,10 +196,10 @@ def _check_values(args: argparse.Namespace) -> None:
 
 
 def _check_search_options(args: argparse.Namespace, method: str) -> None:
-    """Refuse options of the parameter search if `method` runs no search.
+    """Refuse command-line options of the parameter search if `method` runs no search.
 
     Raises:
-        UsageError: names the option.
+        UsageError: such an option was given. The error names the option.
     """
     if method == "search":
         return
@@ -214,10 +214,13 @@ def _check_search_options(args: argparse.Namespace, method: str) -> None:
 
 
 def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
-    """Return the knowledge about GPUs of the kind `hardware` that calibrations of other kinds provide.
+    """Return what calibrations of other kinds of GPU tell about GPUs of the kind `hardware`.
+
+    The result is the starting point (prior) of the calibration.
 
     Raises:
-        UsageError: a --prior file is for the same kind of GPU, or contains no information on other kinds.
+        UsageError: a --prior file is for the same kind of GPU, or contains no information that can be
+            transferred to other kinds.
     """
     from slurm_energy.oracle.calibration_files import load_calibration, shipped_prior
     from slurm_energy.oracle.transfer.prior import combined

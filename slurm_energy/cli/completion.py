@@ -1,7 +1,8 @@
 """Generator of shell completion: `python -m slurm_energy.cli.completion bash|zsh|fish`.
 
-shtab writes the commands and options from the parsers. The values come from `completion_values`. The scripts
-start no Python. Words that a daemon supplies are printed by a command that is stopped after a second.
+The library shtab generates the commands and options from the parsers. The values come from
+`completion_values`. The generated scripts start no Python. Some words come from a daemon; they are printed
+by a command that is stopped after a second.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def script(shell: str) -> str:
 
 
 def _list_options(root: CommandParser) -> Iterator[str]:
-    """Yield `COMMAND OPTION` for each option that takes a list."""
+    """Yield `COMMAND OPTION` for each option of `senergy` that takes a list, for shell completion."""
     for name, parser in root._subparsers._group_actions[0].choices.items():  # type: ignore[union-attr]
         for action in parser._actions:
             source = source_of(name, action)
@@ -150,7 +151,10 @@ def _list_options(root: CommandParser) -> Iterator[str]:
 
 
 def _corrected_zsh(text: str) -> str:
-    """Return a corrected zsh script of shtab, in which repeated arguments and `--option=value` complete."""
+    """Return a zsh completion script of the library shtab with two corrections.
+
+    In the corrected script, repeated arguments and `--option=value` complete.
+    """
     lines = []
     for line in text.splitlines():
         line = re.sub(r'^(\s+)"\(\*\)::?', r'\1"*:', line)

@@ -22,13 +22,13 @@ _TIMES: Final = ("today", "now-1hour", "now-1day", "now-7days", "now-30days", "n
 
 @dataclass(frozen=True)
 class ValueSource:
-    """Words that an option or argument accepts.
+    """Words that shell completion offers for the value of an option or argument.
 
     Attributes:
         name: name of the shell function, unique among sources.
         words: words that are always offered.
-        command: shell command that prints further words, one per line; ends within a second. A shell expands
-            no character of the words.
+        command: shell command that prints further words, one per line; ends within a second. The shell does
+            not expand any character of these words.
         is_list: whether the value is a list of words separated by commas.
     """
 

@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """Print the effective configuration of the file or of a node.
+    """Print the effective configuration and the origin of each value.
 
-    The origin of each value is printed, too.
+    The configuration is that of the file. If the user names a node, it is that of the node.
     """
     from slurm_energy.config import schema_document
     from slurm_energy.config.loader import load_source
@@ -131,7 +131,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _idle_watts(args: argparse.Namespace) -> dict[tuple[str, str, str], float]:
-    """Return the idle power of each budget. The keys are the name and the scope of the budget.
+    """Return the idle power of each budget by name and scope of the budget.
 
     The result is empty if senergyctld does not answer soon, or knows no budgets yet.
     """

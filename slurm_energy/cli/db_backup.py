@@ -1,4 +1,4 @@
-"""`senergy db backup` and `senergy db restore`."""
+"""Commands `senergy db backup` and `senergy db restore`."""
 
 from __future__ import annotations
 

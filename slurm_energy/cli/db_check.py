@@ -1,4 +1,4 @@
-"""`senergy db check` and `senergy db upgrade`."""
+"""The commands `senergy db check` and `senergy db upgrade`, which check and upgrade the database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def _figures(database: Database) -> dict[str, Any]:
 
 
 def _require_tables(name: str, version: int) -> int:
-    """Return the schema version, or raise an error if the database is empty."""
+    """Return the schema version of a database.
+
+    An error is raised if the database has no tables.
+    """
     if version == 0:
         todo = "restore a backup if it had contents; otherwise senergyctld creates its tables"
         raise UnavailableError(f"database {name}", "has no tables", todo)

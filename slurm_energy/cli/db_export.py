@@ -36,7 +36,7 @@ _SUFFIXES: Final = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export one table and return the exit code."""
+    """Execute `senergy db export`: export one table. Return the exit code."""
     table = EXPORTS[args.table]
     if args.columns:
         emit(f"{column.name:<24} {column.kind}" for column in table.columns)

@@ -16,7 +16,10 @@ from slurm_energy.reports.time_spec import format_time, parse_time
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete or count old rows and return the exit code."""
+    """Delete old rows of the database and return the exit code.
+
+    With `--dry-run`, the command only counts the rows.
+    """
     now = datetime.now()
     before = parse_time(args.before, now, "--before")
     if before > now.timestamp():

@@ -12,7 +12,10 @@ from slurm_energy.errors import EXIT_OK
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write a new file with the readable rows. Print how many rows are missing. Return the exit code."""
+    """Run `senergy db recover`: write a new database file with the readable rows of a damaged file.
+
+    Print how many rows are missing. Return the exit code.
+    """
     with ProgressLine("recovering", "rows") as line:
         result = recovery.recover(args.damaged, args.new, line.report)
     if args.json:

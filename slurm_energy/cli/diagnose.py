@@ -1,4 +1,7 @@
-"""`senergy diagnose`: where a job lost time and energy, as text, JSON or an HTML page."""
+"""Command `senergy diagnose`: where a job lost time and energy.
+
+The output is text, JSON or an HTML page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`senergy diagnose --apply` and its counterparts: adjustments of the next run of a program."""
+"""Options of `senergy diagnose` about adjustments, such as `--apply`.
+
+An adjustment is a value that the diagnosis advises for the next run of a program.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def is_requested(args: argparse.Namespace) -> bool:
 
 
 def _actions(args: argparse.Namespace) -> list[str]:
-    """Return the names of the requested actions."""
+    """Return the names of the adjustment actions that the user has requested on the command line."""
     requested = {
         "apply": args.apply,
         "undo": args.undo,
@@ -97,7 +100,10 @@ def _permit(client: ControllerClient, args: argparse.Namespace) -> int:
 
 
 def _apply(client: ControllerClient, args: argparse.Namespace) -> int:
-    """Start a trial. Without permission for any adjustment, show the adjustments that could be applied."""
+    """Execute `senergy diagnose --apply`: start a trial of adjustments.
+
+    If the user has not permitted any adjustment, show which adjustments could be applied.
+    """
     from slurm_energy.reports.diagnosis.adjustment_text import proposal_lines
 
     if args.permit is None:
@@ -155,7 +161,11 @@ def _list(client: ControllerClient, args: argparse.Namespace) -> int:
 
 
 def _submit(client: ControllerClient, args: argparse.Namespace) -> int:
-    """Submit a batch script with the options of the adjustments in force, and report the job."""
+    """Submit a batch script with sbatch options that carry the adjustments of its program.
+
+    An adjustment is a value that the diagnosis advises. The new job is reported to senergyctld, so that it
+    can be compared with earlier runs.
+    """
     from slurm_energy.slurm.sbatch import run_sbatch
 
     answer = client.get(_path(), {"job": args.job})
@@ -179,7 +189,10 @@ def _submission_values(trial: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _options(values: dict[str, int]) -> list[str]:
-    """Return sbatch options for the given values of adjustments, after a check of each value."""
+    """Return the sbatch options that apply adjustments to a job.
+
+    Each new value is checked first. An adjustment is a value that the diagnosis advises to change.
+    """
     from slurm_energy.adjustment import Adjustment
 
     items = (Adjustment.from_json({"kind": kind, "new": new}) for kind, new in sorted(values.items()))

@@ -1,4 +1,7 @@
-"""`senergy diagnose --patterns`: the most wasteful patterns in the jobs of a time window."""
+"""Command `senergy diagnose --patterns`: what wastes the most energy in a time window.
+
+The command sums the findings about the jobs of the window.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _MAX_JOBS: Final = 1000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `--patterns`."""
+    """Add the options for `senergy diagnose --patterns`, which summarizes the findings of many jobs."""
     patterns = parser.add_argument_group("patterns")
     patterns.add_argument(
         "--patterns", action="store_true", help="findings of many jobs, summed by kind, instead of one job"
@@ -76,7 +79,10 @@ def run(args: argparse.Namespace) -> int:
 def _diagnosed(
     client: ControllerClient, usages: Sequence[JobUsage], config: Config
 ) -> Iterator[tuple[JobUsage, Sequence[JobFinding]]]:
-    """Yield jobs with their findings. A job is left out if its record was deleted meanwhile."""
+    """Diagnose jobs, and yield each job with its findings (causes of lost time or energy).
+
+    A job is left out if its record was deleted in the meantime.
+    """
     from slurm_energy.diagnosis.diagnose import find_causes
     from slurm_energy.reports.diagnosis.input import job_observation
 
@@ -90,7 +96,7 @@ def _diagnosed(
 
 
 def _parameters(args: argparse.Namespace, now: datetime) -> dict[str, Any]:
-    """Return the parameters of the request for the records of the window."""
+    """Return the query parameters of the request for the energy records of the requested time window."""
     from slurm_energy.reports.time_spec import parse_time
 
     start = parse_time(args.starttime or "now-30days", now, "--starttime")

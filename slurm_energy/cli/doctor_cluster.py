@@ -60,7 +60,9 @@ def _read(client: ControllerClient, url: str, only: Collection[str]) -> ClusterF
 
 
 def _wait(client: ControllerClient, url: str, only: Collection[str], wait_s: float | None) -> ClusterFindings:
-    """Return the findings as soon as all expected agents have reported, or after `wait_s` seconds.
+    """Wait until all expected agents have reported, and return the findings about the cluster.
+
+    After `wait_s` seconds, the findings are returned in any case.
 
     Raises:
         UnavailableError: the controller did not answer within `wait_s` seconds.
@@ -85,7 +87,10 @@ def _wait(client: ControllerClient, url: str, only: Collection[str], wait_s: flo
 
 
 def _is_complete(findings: ClusterFindings) -> bool:
-    """Return whether Slurm answers and all nodes that Slurm expects to be up have a reporting agent."""
+    """Return whether the inspection of the cluster is complete.
+
+    It is complete if Slurm answers, and if the agents of all nodes that should be up have reported.
+    """
     return not findings.slurm_error and not findings.awaited
 
 

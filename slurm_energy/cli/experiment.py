@@ -136,7 +136,7 @@ def _earlier_runs(
 def _filter_jobs(
     jobs: Iterable[WholeJob], start: float | None, end: float | None, tags: str | None
 ) -> list[WholeJob]:
-    """Return the jobs that ended in the window and have one of the tags."""
+    """Return the jobs that ended between `start` and `end` and have one of the tags."""
     patterns = tags.split(",") if tags else None
 
     def is_selected(job: WholeJob) -> bool:

@@ -1,4 +1,7 @@
-"""`senergy grid`: carbon intensity and price of electricity over time, their sources, and yearly factors."""
+"""Command `senergy grid`: carbon intensity and price of electricity over time.
+
+The command also shows the sources of the values and the yearly factors of countries.
+"""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _deferred(args: argparse.Namespace, job_id: str) -> bool:
 
 
 def _budget_clause(args: argparse.Namespace, job_id: str) -> str:
-    """Return the decision of the power budgets about a job, as text for the end of a sentence.
+    """Return what the power budgets decided about a job, as text for the end of a sentence.
 
     The text is empty if no decision concerns the job.
     """

@@ -56,7 +56,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _without_color(arguments: list[str]) -> list[str]:
-    """Apply the option --color that stands before the command, and return the remaining arguments."""
+    """Apply the option --color, which is the first argument, and return the other arguments."""
     _, equals, when = arguments[0].partition("=")
     rest = arguments[1:] if equals else arguments[2:]
     when = when if equals else "".join(arguments[1:2])

@@ -142,7 +142,10 @@ def _positionals(parser: argparse.ArgumentParser) -> str:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the options by group; the first two groups of argparse need no heading."""
+    """Yield the part of a manual page that describes the options of a command.
+
+    Each group of options has a heading, except the two default groups of argparse.
+    """
     for group in parser._action_groups:
         actions = [
             a

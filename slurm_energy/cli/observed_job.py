@@ -90,9 +90,9 @@ def _is_earlier(run: JobUsage, last: JobUsage) -> bool:
 
 
 def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
-    """Return the data so far of a running job.
+    """Return the energy data of a running job so far.
 
-    The result is None if the job is not running, or the id is not a plain number.
+    The result is None if the job is not running, or if the id is not a plain number.
     """
     from slurm_energy.protocol.live_reports import RUNNING_PATH
     from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
@@ -155,7 +155,7 @@ def _ask_for_observation(args: argparse.Namespace, job_id: int) -> dict[str, Any
 
 
 def _absence(answer: dict[str, Any]) -> str:
-    """Return why senergyd's answer contains no observation, as the end of a note."""
+    """Return why senergyd knows no observation of a job, as text for the end of a note."""
     if answer.get("ok"):
         return "; jobs with --energy-signals have some after the first interval"
     if answer.get("code") in (None, EXIT_NOT_FOUND):

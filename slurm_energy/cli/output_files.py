@@ -1,4 +1,4 @@
-"""Output files named by options. Each failure to write them is a one-line error."""
+"""Writing of output files that users name by options. A failure to write is a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`senergy predict`: predicted time, power and energy of a training job for each alternative."""
+"""`senergy predict`: predicted time, power and energy of a training job.
+
+The command predicts each alternative, for example each kind and number of GPUs.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict the alternatives of a training job, or a batch script, and print the result."""
+    """Predict a training job in each alternative, or a batch script, and print the result."""
     if args.job:
         return predict_job.run(args)
     if args.best is not None or args.slowdown is not None:
@@ -133,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:
-    """Return the site's calibrations. As a side effect, register the site's hardware files."""
+    """Return the site's own calibrations of the predictor, and register the site's hardware files."""
     from slurm_energy.oracle.site_files import use_site
 
     settings = connection.configuration(args).oracle

@@ -77,11 +77,11 @@ def _best(
     prediction: Prediction,
     notes: list[str],
 ) -> BestSettings | None:
-    """Return the best known settings for --best.
+    """Return the best known settings of the job if --best was given.
 
-    None if --best was not given, or no response curve of the job is known.
-
-    A warning about a GPU cap that is predicted to be harmful is added to `notes` in any case.
+    The result is None without --best, or if no response curve of the job is known. If the curve shows that
+    the requested GPU cap is harmful, a warning is added to `notes`, also without
+    --best.
     """
     if objective is None and request.gpu_cap_watts is None:
         return None
@@ -237,9 +237,9 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
 
 
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
-    """Return a list with the oracle of training jobs.
+    """Return a list with the predictor (oracle) for jobs that train a model.
 
-    If this oracle cannot predict the job, the list is empty and the reason is added to `notes`.
+    If it cannot predict the job, the list is empty and the reason is added to `notes`.
     """
     if not request.gpu_kind:
         notes.append("the model was not used: no kind of GPU is named (--gpus=a100:4)")
@@ -265,9 +265,9 @@ def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str
 
 
 class _Controller:
-    """Prediction source that requests predictions from the controller's history of measured runs.
+    """Prediction source that asks the controller, which predicts from its history of measured runs.
 
-    If the controller does not answer, the other sources are used and a note is printed.
+    If the controller does not answer, a note is printed and the other prediction sources are used.
     """
 
     def __init__(self, args: argparse.Namespace, notes: list[str], total_timeout_s: float | None) -> None:

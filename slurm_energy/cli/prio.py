@@ -1,4 +1,7 @@
-"""`senergy prio`: order of the queue and terms of each score; options have the meaning of sprio's."""
+"""Command `senergy prio`: order of the queue, and the terms from which each score is computed.
+
+The options have the same meaning as those of Slurm's sprio.
+"""
 
 from __future__ import annotations
 
@@ -166,9 +169,10 @@ def _require(job_id: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str
 
 
 def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows of a job id: array `12` matches the row `12_[*]` and tasks such as `12_3`.
+    """Return the pending jobs that match a job id, from a list of the queue.
 
-    `12_4` matches `12_[*]` if task 12_4 has no row of its own.
+    The array id `12` matches the entry `12_[*]` and tasks such as `12_3`. The task id `12_4` matches
+    `12_[*]` if the task has no entry of its own.
     """
     ids = job_ids(job_id)
     arrays = {f"{base}_[*]" for base, task, _ in (item.partition("_") for item in ids) if task}
@@ -178,7 +182,10 @@ def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _base(job: Mapping[str, Any]) -> str:
-    """Return the id of the array or heterogeneous job to which a job belongs, else its own id."""
+    """Return the id of the array or heterogeneous job to which a job belongs.
+
+    For any other job, return its own id.
+    """
     return str(job.get("display_id")).split("_")[0].split("+")[0]
 
 

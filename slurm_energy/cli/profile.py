@@ -66,7 +66,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a command, or collect the measurements of sections, and print the result."""
+    """Execute `senergy profile` and print the result.
+
+    The command either measures another command, or collects the measurements that programs have made of
+    their own sections.
+    """
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.gather is not None:
         if argv:
@@ -135,7 +139,10 @@ def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
             child.send_signal(number)
 
     def ignore(number: int, _: FrameType | None) -> None:
-        """Do nothing, because the terminal sends the signal to both processes."""
+        """Ignore a signal in this process.
+
+        The terminal sends the signal to the started program as well.
+        """
 
     handlers = dict.fromkeys(_FORWARDED_SIGNALS, forward) | {signal.SIGINT: ignore}
     handled = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]

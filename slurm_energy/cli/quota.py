@@ -90,7 +90,7 @@ def _configure_set(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request to the controller and print the response."""
+    """Run the action of `senergy quota` that the user requested, and return the exit code."""
     actions = {"show": _show, "set": _set, "remove": _remove, "changes": _changes}
     actions[args.action](args)
     return EXIT_OK

@@ -1,6 +1,6 @@
-"""Selection of energy records by options, and the parameters of the request for these records.
+"""Options that select energy records, as in sacct.
 
-The options that select have the same names as the options of sacct.
+The module also translates the options into the parameters of the request for the records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
 
 
 def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
-    """Translate the options into parameters of the request `GET /v1/records`.
+    """Translate the options of a command into parameters of the request `GET /v1/records`.
 
     Args:
         args: parsed options.

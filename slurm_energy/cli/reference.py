@@ -58,9 +58,9 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def is_listed(action: argparse.Action) -> bool:
-    """Return whether the reference lists an option or argument in a row.
+    """Return whether the reference page of a command has a row for an option or argument.
 
-    Options that all commands have (--help and --color) are not listed.
+    Options that all commands have (--help and --color) get no row.
     """
     return not {"--help", "--color"} & set(action.option_strings) and action.help != argparse.SUPPRESS
 
@@ -94,7 +94,7 @@ def _cell(text: str) -> str:
 
 
 def _sacct_options() -> list[str]:
-    """Return a table of all options of sacct and their treatment by `senergy acct`."""
+    """Return a table of all options of sacct and of what `senergy acct` does with each of them."""
     said = {"rows": "passed on to sacct", "output": "same meaning", "refused": "refused"}
     rows = []
     for option in SACCT_OPTIONS:
@@ -111,7 +111,7 @@ def _release(release: tuple[int, int]) -> str:
 
 
 def _fields() -> list[str]:
-    """Return the tables of the fields: fields of this product, and fields of sacct."""
+    """Return two Markdown tables: the energy fields of `senergy acct`, and the fields of sacct."""
     ours = {field.name: field for field in catalogue(NEWEST) if not field.slurm}
     rows = [f"| {field.name} | {field.width} | {_cell(field.doc)} |" for field in ours.values()]
     theirs = [

@@ -176,9 +176,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_pages(args: argparse.Namespace) -> int:
-    """Write the report as HTML pages.
+    """Execute `senergy report --html`: write the report as HTML pages.
 
-    All positional words of the command line are conditions. No word is the name of a report.
+    All positional words of the command line are conditions of the report. None of them is the name of a
+    report, as it would be without --html.
     """
     from slurm_energy.cli import report_pages
     from slurm_energy.reports.utilization.grammar import parse_report
@@ -230,10 +231,10 @@ def _print(
 
 
 def _check(request: ReportRequest, tres: Sequence[Tres]) -> None:
-    """Refuse quantities that a report cannot show.
+    """Refuse a combination of report and quantity that `senergy report` cannot show.
 
     Raises:
-        UsageError: names the reason.
+        UsageError: the report cannot show the quantity; the message gives the reason.
     """
     from slurm_energy.reports.utilization.grammar import ReportKind
 

@@ -40,7 +40,10 @@ def check_words(words: Sequence[str]) -> None:
 def write_pages(
     args: argparse.Namespace, asked: UsageRequest, accounts: Sequence[str], users: Sequence[str]
 ) -> int:
-    """Write one page if exactly one account or user is named. Otherwise write a web site.
+    """Write the energy report as HTML.
+
+    If exactly one account or user is named, the report is one page. Without a name, it is a web site with
+    several pages.
 
     Args:
         args: options of the command.

@@ -21,7 +21,7 @@ _FLAGS = {"-t": "units", "-T": "tres", "-s": "sort", "-M": "clusters", "-a": "al
 
 
 def run(args: argparse.Namespace, request: ReportRequest, start: float, end: float) -> int:
-    """Request the savings from the controller and print them.
+    """Run the report `DeferralSavings`: request savings by deferral from the controller, print them.
 
     Args:
         args: options of the command.

@@ -23,7 +23,7 @@ _EXAMPLE_COLUMNS: Final = 70
 
 
 def escape(text: str) -> str:
-    """Return a text of one line in which nothing is a request or an escape sequence."""
+    """Return a line of text in which groff finds no request (command) and no escape sequence."""
     characters = (_SPECIAL.get(c, c if c.isascii() else f"\\[u{ord(c):04X}]") for c in text)
     escaped = "".join(characters)
     return rf"\&{escaped}" if escaped.startswith(".") else escaped
@@ -40,12 +40,12 @@ def italic(text: str) -> str:
 
 
 def title(name: str, section: int, date: str, release: str, manual: str) -> str:
-    """Return the line that begins a page."""
+    """Return the first line of a manual page, which contains its title."""
     return f'.TH {escape(name.upper())} {section} {date} "{escape(release)}" "{escape(manual)}"'
 
 
 def section(name: str) -> str:
-    """Return the heading of a section."""
+    """Return the heading of a section in the source of a manual page."""
     return f'.SH "{escape(name.upper())}"'
 
 
@@ -75,7 +75,10 @@ def example(row: HelpRow) -> Iterator[str]:
 
 
 def without_empty_breaks(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines without breaks next to a heading, about which mandoc warns."""
+    """Yield the lines of a manual page without line breaks before and after headings.
+
+    mandoc would warn about such breaks, because they have no effect.
+    """
     pending = ""
     after_heading = False
     for line in lines:
@@ -98,7 +101,10 @@ def verbatim(lines: Iterable[str]) -> Iterator[str]:
 
 
 def body(text: str) -> tuple[list[str], list[str]]:
-    """Return the lines for the text and the examples that follow the options of a help page."""
+    """Return two parts of a manual page: the lines of its description, and those of its examples.
+
+    The parts come from the text that follows the options of a help page.
+    """
     described: list[str] = []
     examples: list[str] = []
     for group in blocks(text):

@@ -11,7 +11,9 @@ from slurm_energy.setup.removal import FileReversal
 
 
 class TerminalDialogue:
-    """Prints lines and diffs, and asks questions unless all were answered in advance.
+    """Interface of `senergy setup` to the administrator at a terminal.
+
+    It prints lines and diffs. It asks questions unless the answers were given in advance.
 
     Args:
         agree: answer every question with yes.
@@ -34,7 +36,7 @@ class TerminalDialogue:
             emit_verbatim(change.diff())
 
     def show_reversal(self, reversal: FileReversal) -> None:
-        """Print the diff of the reversal of a change."""
+        """Print what undoing a change will do to a file: the diff, or that the file is removed."""
         if self._quiet:
             return
         if reversal.data is None:

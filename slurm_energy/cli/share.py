@@ -1,4 +1,7 @@
-"""`senergy share`: energy used and shares of accounts and users; options have the meaning of sshare's."""
+"""The command `senergy share`, which prints used energy and shares of accounts and users.
+
+Its options have the same meaning as the options of sshare.
+"""
 
 from __future__ import annotations
 
@@ -99,14 +102,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Split a comma-separated list. Return None if the option was not given."""
+    """Split a comma-separated list of names. Return None if the option was not given."""
     return [name for name in (text or "").split(",") if name] or None
 
 
 def _refuse_unknown(
     rows_of_answer: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]
 ) -> None:
-    """Refuse accounts that have no row. Refuse users who have no row and do not exist on this host.
+    """Check that the requested accounts and users exist.
+
+    An account without a row in the answer is refused. A user without a row is refused only if the user also
+    does not exist on this host.
 
     Raises:
         NotFoundError: names the account or user.

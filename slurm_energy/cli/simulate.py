@@ -141,9 +141,10 @@ def _simulate(args: argparse.Namespace) -> None:
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run the simulations of one array task, which are every Nth simulation of all variants.
+    """Run the simulations of one task of a job array.
 
-    Results go to the output folder.
+    The task runs every N-th simulation of all variants, where N is the number of tasks. The results go to
+    the output folder.
     """
     from slurm_energy.simulator.campaigns import campaign
     from slurm_energy.simulator.workloads import job_array
@@ -279,7 +280,10 @@ def _run(variants: list[Scenario], args: argparse.Namespace) -> list[list[RunRes
 
 
 def _oracle(scenario: Scenario) -> Predict | None:
-    """Return the function that predicts the jobs of a scenario; None if the scenario names no models."""
+    """Return the function that predicts the time and power of a scenario's training jobs.
+
+    The result is None if the scenario names no models.
+    """
     if not scenario.models:
         return None
     from slurm_energy.simulator.model_predictions import predict

@@ -1,4 +1,7 @@
-"""Output files of `senergy simulate`: results, plots and the HTML page. Their paths go to standard error."""
+"""Writing of the output files of `senergy simulate`: results, plots and the HTML page.
+
+The paths of the written files are printed on standard error.
+"""
 
 from __future__ import annotations
 

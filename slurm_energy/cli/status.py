@@ -31,7 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Query both daemons and print their states. The exit code is not 0 if the controller does not answer."""
+    """Execute `senergy status`: query both daemons and print their states.
+
+    The exit code is not 0 if the controller does not answer.
+    """
     from slurm_energy.reports.status_text import agent_lines, controller_lines
 
     config = connection.configuration(args).for_this_node()

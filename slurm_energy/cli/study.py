@@ -78,7 +78,11 @@ def configure(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run an action."""
+    """Run the action of `senergy study` that the arguments name, and return the exit code.
+
+    Raises:
+        UnavailableError: a Python package that the action needs is not installed.
+    """
     try:
         return int(ACTIONS[args.action][0].run(args))
     except ModuleNotFoundError as error:

@@ -1,4 +1,7 @@
-"""`senergy study baseline`: KPIs of the present state, and whether the data suffice."""
+"""The command `senergy study baseline`, which measures the present state of the cluster.
+
+It prints the KPIs of the state, and whether the data suffice to detect the wanted changes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the baseline and print it."""
+    """Run the study step `baseline`: measure the period before the deployment and print it."""
     from slurm_energy.study.baseline import run_baseline
     from slurm_energy.study.directory import StudyDirectory
 
@@ -63,7 +66,10 @@ def _lines(result: dict[str, Any], title: str, confidence: float) -> list[str]:
 
 
 def _pattern(result: dict[str, Any]) -> list[str]:
-    """Return the weekly pattern of the KPI of the main target."""
+    """Return two lines of text with the mean of a KPI on each day of the week.
+
+    The KPI is that of the main target of the study.
+    """
     name = result["power"][0]["kpi"]
     if name not in result["kpis"]:
         return []

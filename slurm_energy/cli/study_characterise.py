@@ -1,4 +1,7 @@
-"""`senergy study characterise`: classes of jobs, their response curves, and measurements that are missing."""
+"""The command `senergy study characterise`.
+
+It shows the classes of jobs, the response curves of the classes, and the missing measurements.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,11 @@ def configure(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Classify the jobs of the baseline, measure with --run, and print classes, curves and plan."""
+    """Run `senergy study characterise`, which shows how the programs of a site respond to settings.
+
+    The command classifies the jobs of the baseline. With --run, it also measures programs. It prints the
+    classes, the response curves, and the plan of measurements.
+    """
     from slurm_energy.study.characterisation.planned_sweeps import stored_sweeps
     from slurm_energy.study.directory import StudyDirectory
 
@@ -94,7 +101,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> tuple[SweepPoint, ...]:
-    """Check the options, and return the settings to measure; empty if nothing is measured."""
+    """Check the options of the command, and return the combinations of settings to measure.
+
+    The result is empty if the command measures nothing.
+    """
     if not 1 <= args.classes <= 50:
         raise UsageError("--classes", "must be from 1 to 50")
     if args.budget is not None and not args.budget >= 0:
@@ -121,7 +131,10 @@ def _check(args: argparse.Namespace) -> tuple[SweepPoint, ...]:
 def _characterise(
     args: argparse.Namespace, study: StudyDirectory, sweeps: Mapping[str, Path], settings: int
 ) -> dict[str, Any]:
-    """Run the study step with all response curves known now, and return its result."""
+    """Run the study's step `characterise` with all known response curves, and return its result.
+
+    The step divides the jobs into classes and assigns response curves to the classes.
+    """
     from slurm_energy.study.characterisation.characterise import SETTINGS, run_characterise
     from slurm_energy.study.characterisation.curve_sources import read_curves, read_sweep_curve
     from slurm_energy.study.characterisation.planned_sweeps import stored_sweeps

@@ -1,4 +1,7 @@
-"""`senergy study choose`: simulate alternatives on the digital twin, and recommend one."""
+"""The command `senergy study choose`, which recommends one of several plans for saving energy.
+
+It simulates each plan (alternative) with the digital twin, the calibrated simulator of the site.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,14 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
 
 
 def _table(alternatives: list[dict[str, Any]], kpis: list[str]) -> list[str]:
-    """Return a table of the alternatives, with their change of the energy and of the objective's KPIs."""
+    """Return the lines of a table of the study alternatives.
+
+    The table shows how each alternative changes the energy and the KPIs of the study's objective.
+
+    Args:
+        alternatives: results of the alternatives.
+        kpis: KPIs of the objective.
+    """
     names = [name for name in dict.fromkeys([*kpis, "energy_kwh"]) if name in alternatives[0]["kpis"]]
     width = max(len("Alternative"), *(len(one["name"]) for one in alternatives))
     widths = [max(16, len(name)) for name in names]
@@ -123,9 +133,9 @@ def _change(kpi: dict[str, float] | None) -> str:
 
 
 def _cost_table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table that compares today with the alternative.
+    """Return the lines of a table that compares the present operation with a simulated alternative.
 
-    Each line shows energy, wait and completion time of one of the `rows`.
+    Each line shows the energy, wait and completion time of one element of `rows`.
     """
     width = max(len(title), *(len(row["name"]) for row in rows), len("(unknown)"))
     lines = [f"{title:<{width}} {'Jobs':>8} {'kWh today':>10} {'Change':>8} {'Wait':>10} {'Completion':>10}"]

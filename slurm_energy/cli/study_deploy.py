@@ -65,7 +65,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Begin a stage, set an arm, or undo the deployment."""
+    """Run `senergy study deploy`: begin a stage, apply the arm for a given time, or undo the stages.
+
+    An arm is either the alternative or the site's own configuration.
+    """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment
 
@@ -81,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options that have no effect together."""
+    """Refuse combinations of options in which an option has no effect."""
     stage_options = {
         "--config": args.config,
         "--alternative": args.alternative,
@@ -113,7 +116,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _draws(args: argparse.Namespace) -> bool:
-    """Return whether the stage assigns the arms of the study at random."""
+    """Return whether the stage draws at random which jobs are treated and which are control jobs."""
     return args.design in ("switchback", "users") or (args.design == "partition" and not args.partition)
 
 
@@ -137,7 +140,10 @@ def _begin(args: argparse.Namespace, study: StudyDirectory, deployment: Deployme
 
 
 def _show(step: ConfigurationStep, remarks: list[str], request: StageRequest) -> None:
-    """Print the change that puts a stage in force."""
+    """Print the change of the configuration that starts a stage of the deployment.
+
+    A stage states for how many of the jobs a deployment takes effect.
+    """
     emit(remarks)
     if step.diff() and request.design == "switchback":
         emit(["change on treated days:"])

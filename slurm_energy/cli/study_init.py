@@ -1,4 +1,4 @@
-"""`senergy study init`: a new study."""
+"""The command `senergy study init`, which creates a new study."""
 
 from __future__ import annotations
 

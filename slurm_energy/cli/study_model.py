@@ -1,4 +1,7 @@
-"""`senergy study model`: the digital twin of the cluster, and its error in replaying a held-out week."""
+"""The command `senergy study model`, which calibrates the simulator (digital twin) for a cluster.
+
+It also computes the error with which the simulator replays a week that was not used for the calibration.
+"""
 
 from __future__ import annotations
 

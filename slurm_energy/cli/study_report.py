@@ -20,7 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write report.html, report.ipynb and report.json, and print the conclusion."""
+    """Execute `senergy study report`.
+
+    The command writes report.html, report.ipynb and report.json, and prints the conclusion.
+    """
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.report.report_document import report_document
     from slurm_energy.study.report.report_notebook import study_notebook

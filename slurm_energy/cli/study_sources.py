@@ -51,13 +51,13 @@ def add_options(parser: argparse.ArgumentParser, start: str = "now-35days") -> N
 
 
 def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = None) -> StudySources:
-    """Return the sources of data that the options name.
+    """Return the sources of jobs and energy for an energy study, as the options name them.
 
     Args:
         args: parsed options.
         timezone: time zone of times that files state without a zone.
-        deployed_s: start of the deployment in Unix seconds. The data begin a week before the deployment. With
-            None, the data begin 35 days ago.
+        deployed_s: start of the deployment in Unix seconds. The data begin a week before the deployment.
+            With None, the data begin 35 days ago.
 
     Raises:
         UsageError: an option is malformed, --column or --energy is given without --jobs, or a time is given

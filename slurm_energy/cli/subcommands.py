@@ -79,7 +79,10 @@ def module_of(name: str) -> Any:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the subcommands of other packages by name. No package can replace a subcommand of this one."""
+    """Return the subcommands that other installed packages add, by name.
+
+    A subcommand of slurm-energy itself cannot be replaced.
+    """
     from importlib.metadata import entry_points  # slow to import, and most commands do not need it
 
     return {

@@ -107,7 +107,7 @@ def configure(parser: CommandParser) -> None:
 
 
 def add_knobs(group: argparse._ArgumentGroup) -> None:
-    """Add an option for each knob that a sweep can vary."""
+    """Add one command-line option for each setting that a sweep can vary, such as a power limit."""
     group.add_argument("--gpu-cap", metavar="WATTS,...", help="power limits of each GPU")
     group.add_argument("--cap", metavar="WATTS,...", help="power caps of the node")
     group.add_argument("--cpu-freq", metavar="MHZ,...", help="upper bounds of the CPU frequency")
@@ -117,7 +117,7 @@ def add_knobs(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run or continue a sweep and print its result."""
+    """Run or continue a sweep (runs of one job at several settings), and print its result."""
     from slurm_energy.cli import sweep_output
     from slurm_energy.sweep import state as states
     from slurm_energy.sweep.submission import Submitter, read_given_options
@@ -200,7 +200,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def read_knobs(args: argparse.Namespace) -> list[Factor]:
-    """Return the factors of the options that `add_knobs` adds, in their order."""
+    """Return the swept quantities (factors) from the options that `add_knobs` adds, in their order."""
     from slurm_energy.tuning.sweep.factors import KNOBS, parse_factor
 
     given = {name: getattr(args, name.replace("-", "_")) for name in KNOBS}

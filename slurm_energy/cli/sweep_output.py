@@ -1,4 +1,7 @@
-"""Output of `senergy sweep`: progress bar, commands of a dry run, table, JSON, CSV and plots."""
+"""Output of `senergy sweep`.
+
+The output is a progress bar, the commands of a dry run, a table, JSON, CSV, or plots.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,13 @@ _BAR_WIDTH: Final = 24
 
 
 class ProgressBar:
-    """Progress of a sweep on standard error: a bar on a terminal, elsewhere a line at intervals.
+    """Progress of a sweep (runs of one job at several settings) on standard error.
+
+    On a terminal, the progress is shown as a bar. Otherwise a line is printed at intervals.
 
     Args:
         state: state of the sweep.
-        limits: maximum numbers of repetitions and of jobs at a time.
+        limits: maximum number of repetitions, and maximum number of jobs at the same time.
     """
 
     def __init__(self, state: SweepState, limits: SweepLimits) -> None:
@@ -110,7 +115,7 @@ def check_plots() -> None:
 
 
 def _preset_json(design: SweepDesign) -> dict[str, Any]:
-    """Return the JSON keys about the preset. Empty without a preset."""
+    """Return the JSON keys that describe the preset of a sweep; empty if the sweep uses no preset."""
     if design.preset is None or design.configurations is None:
         return {}
     return {"preset": design.preset.name, "refused": dict(design.configurations.refused)}
@@ -122,7 +127,7 @@ def _note_refused(design: SweepDesign) -> None:
 
 
 def print_result(result: SweepResult, design: SweepDesign, args: argparse.Namespace) -> None:
-    """Print the result in the requested form and write the plots."""
+    """Print the result of a sweep as a table, CSV or JSON, and write the plots."""
     from slurm_energy.reports import sweep_table
 
     if args.json:

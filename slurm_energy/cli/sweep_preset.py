@@ -20,11 +20,13 @@ _OWN_OPTIONS = ("batch-size", "threads", "precision")
 
 @dataclass(frozen=True, slots=True)
 class SweepDesign:
-    """Factors and configurations that a sweep varies.
+    """Factors and configurations that a parameter sweep varies.
+
+    A preset is a set of configurations for a kind of program.
 
     Attributes:
-        factors: variables, sbatch options and knobs whose values are combined with each other and with the
-            configurations.
+        factors: variables, sbatch options and hardware settings (knobs). Their values are combined with each
+            other and with the configurations.
         preset: the preset that the user named; None without a preset.
         configurations: the configurations of the preset; None means no preset.
     """
@@ -101,7 +103,7 @@ def sweep_design(args: argparse.Namespace, content: bytes, factors: Sequence[Fac
 
 
 def refused_lines(refused: Mapping[str, int]) -> list[str]:
-    """Return one line per reason why combinations of a preset were left out."""
+    """Return one line of text for each reason why combinations of a sweep's preset are left out."""
     return [f"{number} combinations are left out: {reason}" for reason, number in refused.items()]
 
 

@@ -1,4 +1,7 @@
-"""Values of a batch template from a saved sweep: threads, processes, batch size and knobs."""
+"""Values of a batch template from a saved sweep of the same program.
+
+The values are those of the best point of the sweep: threads, processes, batch size, and hardware settings.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ _KEY_OF_PROGRAM = "script"
 
 @dataclass(frozen=True, slots=True)
 class SavedSweep:
-    """A saved sweep of a program.
+    """A saved sweep of a program whose reference point has been measured.
 
     Attributes:
         path: state file of the sweep.
         state: state of the sweep.
-        result: result of the sweep so far. The reference point has been measured.
+        result: result of the sweep so far.
     """
 
     path: Path
@@ -156,7 +159,10 @@ def _other_settings(result: SweepResult, best: PointResult, filled: Collection[s
 
 
 def _source(sweep: SavedSweep, objective: Objective, best: PointResult, values: dict[str, str]) -> str:
-    """Return a sentence that names the measurements from which the values come."""
+    """Return a sentence that names the sweep from which the values of a batch script come.
+
+    The sentence also states how much time and energy the values change.
+    """
     reference, summary = sweep.result.reference.summary, best.summary
     assert reference is not None
     assert summary is not None

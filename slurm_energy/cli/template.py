@@ -1,4 +1,4 @@
-"""`senergy template`: list, show and render batch scripts and site files."""
+"""Command `senergy template`: list, show and render templates of batch scripts and site files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action that the user named (e.g. `list`) and return the exit code."""
+    """Execute an action of `senergy template` (e.g. `list`) and return the exit code."""
     from slurm_energy.cli.best_template_values import best_values
     from slurm_energy.templates import find, render
 

@@ -27,7 +27,12 @@ Span = tuple[int, int]
 
 
 def fit_lines(lines: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield lines laid out for a number of columns."""
+    """Fit lines of text and tables into the width of a terminal, and yield the new lines.
+
+    Args:
+        lines: lines of the output.
+        columns: width of the terminal in characters.
+    """
     block: list[str] = []
     for line in [*lines, ""]:
         if line.strip() and not _BORDER.fullmatch(line):
@@ -39,7 +44,7 @@ def fit_lines(lines: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def fitted(lines: Sequence[str], columns: int) -> list[str]:
-    """Return lines laid out for a number of columns."""
+    """Return lines wrapped and aligned for a terminal with the given number of columns."""
     return list(fit_lines(lines, columns))[:-1]  # without the empty line that ends the last block
 
 
@@ -66,7 +71,10 @@ def _fit_block(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _wrapped(line: str, columns: int) -> Iterator[str]:
-    """Yield the lines of one row. The text of its last column continues in further lines."""
+    """Yield the lines of one table row that is too wide for the terminal.
+
+    The text of its last column continues in further lines.
+    """
     if display_width(line) <= columns:
         yield line
         return
@@ -81,10 +89,10 @@ def _spans(rule: str) -> list[Span]:
 
 
 def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield the lines of a block without a rule, fitted to `columns`.
+    """Yield the lines of a block of text without a rule (line of dashes), fitted to `columns`.
 
-    A line with several wide gaps and the following lines with such gaps form a table. The other
-    lines are wrapped.
+    A line with several wide gaps and the following lines with such gaps form a table. The other lines are
+    wrapped.
     """
     gaps = [len(_GAP.findall(line.strip())) for line in block]
     begin = next((index for index, count in enumerate(gaps) if count >= _MIN_HEADER_GAPS), len(block))
@@ -101,9 +109,9 @@ def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _common_spans(block: Sequence[str]) -> list[Span]:
-    """Return the columns of a table that has no line of dashes below its header.
+    """Return the columns of a text table that has no line of dashes below its header.
 
-    Columns are separated by positions that are blank in all lines.
+    A position that is blank in all lines separates two columns.
     """
     width = max(map(len, block))
     filled = [any(line[at : at + 1].strip() for line in block) for at in range(width)]
@@ -112,7 +120,7 @@ def _common_spans(block: Sequence[str]) -> list[Span]:
 
 
 def _table(block: Sequence[str], spans: Sequence[Span], columns: int) -> Iterator[str]:
-    """Yield a table of header, rule and rows."""
+    """Lay out a table for the width of the terminal; yield its lines (header, dashed rule, rows)."""
     lines = [line for line in block if not _RULE.fullmatch(line)]
     rows = [_cells(line, spans) for line in lines]
     if any(row is None for row in rows):
@@ -149,7 +157,10 @@ def _is_right_justified(cells: Sequence[str], span: Span) -> bool:
 
 
 def _groups(widths: Sequence[int], columns: int) -> list[list[int]]:
-    """Return the indices of the columns of each group. Each group begins with the first column."""
+    """Divide the columns of a wide table into groups that fit the width of the terminal.
+
+    Return the indices of the columns of each group. Every group begins with the first column of the table.
+    """
     groups = [[0]]
     used = widths[0]
     for index in range(1, len(widths)):
@@ -162,7 +173,10 @@ def _groups(widths: Sequence[int], columns: int) -> list[list[int]]:
 
 
 def _cells(line: str, spans: Sequence[Span]) -> list[str] | None:
-    """Return the texts of a row by column; None if a text is wider than its column."""
+    """Split a line of a text table into the texts of its columns.
+
+    Return None if a text is wider than its column.
+    """
     positions: list[str] = []
     for character in line:
         width = display_width(character)

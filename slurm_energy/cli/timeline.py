@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Collect the sources of the timeline and write it."""
+    """Run `senergy timeline`: collect the data of one job and write its timeline."""
     ids = job_ids(args.job, "JOBID")
     if len(ids) != 1 or "." in ids[0]:
         raise UsageError(f"JOBID: '{args.job[:40]}' is not one job", todo="write 12, 12_3 or 14+0")

@@ -1,4 +1,4 @@
-"""Files that `senergy timeline` writes, and its report about them."""
+"""Writing of the files of `senergy timeline`, and the message about the written files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TraceFile:
         self._temporary.replace(self.path)
 
     def discard(self) -> None:
-        """Remove the file if it is not complete."""
+        """Close the trace file, and remove it if it is not complete."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -126,9 +126,9 @@ def write_timeline(
 
 
 def _summary(builder: TimelineBuilder, sources: CollectedSources) -> str:
-    """Return the numbers of processes, events and findings.
+    """Return how many processes, events and findings the timeline contains, as text.
 
-    The trace and the page contain the same numbers.
+    The numbers are the same for the trace file and for the page.
     """
     events = sum(report.tally.shown for report in builder.reports)
     counts = {"process": builder.process_count, "event": events, "finding": len(sources.findings)}
@@ -166,7 +166,7 @@ def _note_faults(reports: Sequence[InputReport]) -> None:
 
 
 def fault_texts(report: InputReport) -> Iterator[str]:
-    """Yield the faults of an input as lines for readers."""
+    """Yield lines of text that describe the faults of an input file of a timeline."""
     if report.fault:
         yield f"{report.path}: {report.fault}; {_counted(report.tally.shown, 'event')} before it shown"
     for reason, count in report.tally.refused.items():
@@ -194,7 +194,7 @@ def _document(
     trace_path: Path | None,
     reports: Sequence[InputReport],
 ) -> dict[str, Any]:
-    """Return a JSON document about the written files."""
+    """Return the JSON document that `senergy timeline` prints about the files that it has written."""
     return {
         "job": job_id,
         "trace": None if trace_path is None else str(trace_path),

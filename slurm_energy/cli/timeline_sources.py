@@ -62,12 +62,12 @@ class CollectedSources:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """Whether the timeline has no data to show."""
         return not (self.processes or self.profiles or any(node.series or node.ranks for node in self.nodes))
 
 
 def collect(args: argparse.Namespace, job_id: str, paths: Iterable[Path]) -> CollectedSources:
-    """Return the sources of a timeline.
+    """Collect everything from which the timeline of a job is built, and return it.
 
     Raises:
         EnergyError: senergyctld does not answer, or a named file cannot be read.
@@ -160,9 +160,10 @@ def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
 
 
 def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
-    """Return the start and end of the job in Unix seconds; without a record, the start and end of its events.
+    """Return the start and end of the job on its timeline, in Unix seconds.
 
-    The start is None if no source states Unix times. The end is then the length of the longest trace.
+    If the job has no record, the start and end of its events are used. If no source states Unix times, the
+    start is None and the end is the length of the longest profiler trace.
     """
     if usage := sources.usage:
         return usage.start, max(usage.end, _observed_end_s(sources)) if sources.is_running else usage.end
@@ -196,7 +197,10 @@ def _observed_end_s(sources: CollectedSources) -> float:
 
 
 def note_skipped(sources: CollectedSources, limit: int) -> None:
-    """Print a note for each unreadable file up to a limit, and one note about the files of other jobs."""
+    """Print a note for each of the first `limit` files that could not be used.
+
+    One more note tells how many further files, and how many files of other jobs, are left out.
+    """
     for source in sources.skipped[:limit]:
         note(f"{source.path}: left out: {source.reason}")
     if len(sources.skipped) > limit:
@@ -211,7 +215,10 @@ def note_skipped(sources: CollectedSources, limit: int) -> None:
 
 
 def job_facts(sources: CollectedSources) -> dict[str, Any]:
-    """Return the facts about the job that the written trace file contains."""
+    """Return the data about the job that is written into the timeline file.
+
+    The data are the start, the number of nodes, and the energy.
+    """
     usage = sources.usage
     return {
         "start_unix_s": sources.start_s,

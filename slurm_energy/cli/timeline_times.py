@@ -1,4 +1,4 @@
-"""Times and ranks that select a part of a timeline."""
+"""Options of `senergy timeline` that select a part of the timeline by time or by ranks."""
 
 from __future__ import annotations
 

@@ -94,7 +94,11 @@ def _add_point_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request to the controller and print the response, or characterise a node."""
+    """Execute the chosen action of `senergy tune`.
+
+    The action `characterise` measures a node. All other actions send a request to the controller and print
+    the response.
+    """
     if args.action == "characterise":
         return tune_characterise.run(args)
     client = connection.connect(args)
@@ -162,7 +166,7 @@ def _program(args: argparse.Namespace) -> str | None:
 
 
 def _point(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the operating point that the options describe, as JSON.
+    """Return the operating point that the options of `senergy tune pin` describe, as JSON.
 
     Raises:
         UsageError: no value is given, a value is malformed, or a value is given with --untuned.

@@ -87,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
 def _plan(
     args: argparse.Namespace, folder: Path, request: NodeRequest, size: tuple[int, int]
 ) -> dict[str, Any]:
-    """Return the plan that is stored in the folder.
+    """Return the plan of a characterisation (measurement of a node) that is stored in a folder.
 
-    If there is none, describe the node and store a new plan.
+    If the folder has no plan, a new plan is made from a description of the node, and stored.
     """
     from slurm_energy.sweep import characterisation
     from slurm_energy.sweep.reference_kernels import CLASSES
@@ -123,7 +123,7 @@ def _plan(
 
 
 def _refuse_shared(folder: Path) -> None:
-    """Refuse a folder in which another user can replace the caller's batch scripts.
+    """Raise an error if another user can replace the caller's batch scripts in a folder.
 
     Raises:
         EnergyError: the folder is a link, belongs to another user, or others may write to it.
@@ -135,7 +135,9 @@ def _refuse_shared(folder: Path) -> None:
 
 
 def _stored_plan(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan of an interrupted characterisation.
+    """Return the stored plan of a characterisation that was interrupted, so that it can continue.
+
+    A characterisation measures how a kind of hardware responds to settings.
 
     Raises:
         EnergyError: the file is not a plan.
@@ -203,7 +205,7 @@ def _classes(plan: dict[str, Any]) -> list[ClassSweep]:
 def _run_class(
     item: ClassSweep, folder: Path, options: list[str], args: argparse.Namespace, deadline_s: float
 ) -> SweepResult:
-    """Run the jobs of one class, one after another, and return the result."""
+    """Run the jobs for one class of kernels, one after another, and return the result of the sweep."""
     from slurm_energy.cli.sweep_output import ProgressBar
     from slurm_energy.sweep import state as states
     from slurm_energy.sweep.runner import SweepLimits, SweepRunner

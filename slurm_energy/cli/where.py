@@ -167,9 +167,9 @@ def _print(choice: Mapping[str, Any], notes: Sequence[str], submitted: Submitted
 
 
 def _no_choice(config: Config, wanted: Sequence[str], why: str) -> dict[str, Any]:
-    """Return the answer for the case that senergyctld cannot choose a cluster.
+    """Return the result of `senergy where` if senergyctld cannot choose a cluster.
 
-    The answer contains the order in which to try the clusters, with the local cluster first.
+    The result contains the reason, and the order in which to try the clusters, with the local cluster first.
     """
     home = config.cluster.name
     order = sorted(wanted, key=lambda name: name != home)
@@ -177,7 +177,10 @@ def _no_choice(config: Config, wanted: Sequence[str], why: str) -> dict[str, Any
 
 
 def lines(choice: Mapping[str, Any]) -> list[str]:
-    """Return the lines to print: a table of the clusters, and the choice with its reason."""
+    """Return the lines that `senergy where` prints.
+
+    The lines contain a table of the clusters, the chosen cluster, and the reason for the choice.
+    """
     header = ["", "cluster", "wait", "start", "run", "transfer", "kWh", "cost", "kg CO2e"]
     table = [header]
     now_s = time.time()
@@ -386,7 +389,10 @@ def _submit(
 
 
 def _names_clusters(args: argparse.Namespace, extra: Sequence[str]) -> bool:
-    """Return whether the script, options of sbatch or the environment name the clusters for sbatch."""
+    """Return whether the job names its clusters itself: in the script, in options or the environment.
+
+    The options are those of sbatch.
+    """
     from slurm_energy.slurm.batch_script import effective_options
 
     named = effective_options(args.job[0], _content(Path(args.job[0])), extra)

@@ -82,7 +82,11 @@ def run(args: argparse.Namespace) -> int:
 def _inputs(
     args: argparse.Namespace,
 ) -> tuple[list[Path], WorkloadFormat, list[NodeKind], TraceSection | None]:
-    """Return files, format, cluster and selection that the arguments name."""
+    """Return what the arguments of `senergy workload` select.
+
+    The result has the workload files, their format, the kinds of nodes of the cluster, and the selection of
+    jobs.
+    """
     from slurm_energy.simulator import scenario as scenarios
     from slurm_energy.simulator.campaigns.campaign import format_of
     from slurm_energy.simulator.cluster import NodeKind
@@ -160,7 +164,10 @@ def _cell(value: float, unit: str) -> str:
 
 
 def _problem_lines(table: dict[str, Any]) -> list[str]:
-    """Return a table of rejected and doubtful rows of the files, with remarks on the selection."""
+    """Return lines of text about problems in workload files.
+
+    The lines list rejected and doubtful rows. Remarks on the selection of jobs follow.
+    """
     lines = [
         f"{'rejected' if entry['rejected'] else 'used':<9} {entry['rows']:>7}  "
         f"{entry['file']}:{entry['line']}: {entry['problem']}"

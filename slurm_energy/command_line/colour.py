@@ -1,7 +1,7 @@
-"""Colour of output on terminals: when it is used, and the styles.
+"""Colours of output on terminals: when they are used, and which styles exist.
 
-Colour is off unless the stream is a terminal. NO_COLOR (https://no-color.org) and TERM=dumb switch it off;
---color overrides both.
+Output has no colour unless the stream is a terminal. NO_COLOR (https://no-color.org) and TERM=dumb switch
+colour off. The option --color overrides all of this.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Choice:
 
 
 def choose(when: str) -> None:
-    """Use colour `auto`, `always` or `never` from now on."""
+    """Set when the command uses colour from now on: `auto`, `always` or `never`."""
     _Choice.when = when
 
 
@@ -65,7 +65,7 @@ class ColourAction(argparse.Action):
     """Action of the option --color. The action takes effect at once, also for a later --help."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Use colour according to the option."""
+        """Switch coloured output on or off, as the command line option states."""
         choose(values or ALWAYS)
 
 

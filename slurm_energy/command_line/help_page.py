@@ -1,4 +1,4 @@
-"""Help pages of at most 80 columns."""
+"""Formatting of help pages for the width of the terminal, but for at most 80 columns."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def page_columns() -> int:
 class HelpFormatter(argparse.HelpFormatter):
     """Formatter of `--help` for the width of the terminal, at most 80 columns.
 
-    Descriptions and epilogs keep their paragraphs and rows. Lines do not break at a hyphen, so that the names
-    of options can be copied.
+    The formatter keeps the paragraphs and the table rows in descriptions and epilogs. Lines do not break at
+    a hyphen, so that users can copy the names of options.
     """
 
     def __init__(self, prog: str, **options: Any) -> None:

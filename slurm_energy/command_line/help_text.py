@@ -33,7 +33,7 @@ class HelpRow:
 
 @dataclass(frozen=True)
 class HelpBlock:
-    """A paragraph, the rows below it, or both.
+    """One block of a help text: a paragraph, a list of entries (rows), or a paragraph with a list.
 
     Attributes:
         text: the paragraph. It ends with `:` if it is the title of the rows.
@@ -47,12 +47,12 @@ class HelpBlock:
 
     @property
     def is_examples(self) -> bool:
-        """Whether the rows of the block are example commands."""
+        """Whether the rows of this block of a help page are example commands."""
         return self.text.startswith("examples")
 
 
 def blocks(text: str) -> list[list[HelpBlock]]:
-    """Return the groups of a text that empty lines separate, each as a list of blocks."""
+    """Split a help text into groups at its empty lines, and return each group as a list of blocks."""
     groups: list[list[HelpBlock]] = []
     for part in re.split(r"\n\s*\n", text.strip("\n")):
         if part.strip():
@@ -90,14 +90,17 @@ def _block(lines: list[str]) -> HelpBlock:
 
 
 def render(text: str, width: int) -> str:
-    """Return a text laid out for a width in columns. Lines that fit stay as they are."""
+    """Return a help text wrapped to a width in columns. Lines that already fit are not changed."""
     return "\n\n".join(
         "\n".join(line for block in group for line in render_block(block, width)) for group in blocks(text)
     )
 
 
 def render_block(block: HelpBlock, width: int) -> Iterator[str]:
-    """Yield the lines of one block for a width in columns."""
+    """Yield the output lines of one block of a help text, wrapped to a width in columns.
+
+    A block is a paragraph, the rows below it, or both.
+    """
     if all(len(line) <= width for line in block.lines):
         yield from block.lines
         return
@@ -107,17 +110,21 @@ def render_block(block: HelpBlock, width: int) -> Iterator[str]:
 
 
 def _hanging(text: str) -> str:
-    """Return the indent of the lines of a paragraph after the first: 0, except after a short label."""
+    """Return the indent of all lines of a paragraph except the first.
+
+    If the paragraph begins with a short label, the indent consists of two blanks. Otherwise it is empty.
+    """
     return "  " if _LABEL.match(text) else ""
 
 
 def render_rows(rows: Sequence[HelpRow], width: int, *, commands: bool) -> Iterator[str]:
-    """Yield the lines of rows: terms in one column, explanations in another one.
+    """Format a list of terms and explanations for a help page in two columns; yield the lines.
 
     Args:
         rows: terms with their explanations.
-        width: columns of the terminal.
-        commands: whether the terms are shell commands, of which long ones continue after a backslash.
+        width: width of the terminal in columns.
+        commands: whether the terms are shell commands. Long commands continue on the next line after a
+            backslash.
     """
     short = [len(row.term) for row in rows if row.explanation and len(row.term) <= _MAX_TERM]
     column = min(max(short, default=0), max(8, width - _MIN_EXPLANATION - 4)) + 4

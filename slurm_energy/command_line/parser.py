@@ -77,9 +77,9 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def complete_actions(self) -> None:
-        """Add --color. Add examples to the help of each action.
+        """Add the option --color to this command and its actions. Complete the help of each action.
 
-        The help of an action such as `config check` gets those examples of `config` that use `check`.
+        The help of an action, such as `config check`, gets those examples of `config` that use `check`.
         """
         colour.add_color_option(self)
         for action in self._actions:
@@ -117,7 +117,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(message, todo=suggestion(str(value), choices) or f"see {self.prog} --help")
 
     def _unknown(self, word: str) -> UsageError:
-        """Return the error for an argument that is neither an option nor a positional argument."""
+        """Return the error for a command-line argument that the command does not accept."""
         option = word.partition("=")[0]
         listing = f"see {self.prog} --help"
         if not option.startswith("-"):

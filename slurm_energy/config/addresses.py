@@ -21,9 +21,10 @@ class ControllerUrls(tuple[str, ...]):
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return the host and the port in the text HOST:PORT. Port 0 means any free port.
+    """Return the host and the port in a text of the form HOST:PORT.
 
-    An IPv6 address is written in brackets in the text, and returned without brackets.
+    Port 0 means any free port. An IPv6 address is written in brackets in the text, and returned without
+    brackets.
 
     Raises:
         ValueError: the text has another form.

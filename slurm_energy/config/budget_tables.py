@@ -79,7 +79,10 @@ def _reserves(value: dict[str, float]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
-    """Power budgets: how the limits of `[[budgets]]` are kept. See docs/budgets.md."""
+    """Section `[budget]` of the configuration: how the limits of `[[budgets]]` are kept.
+
+    See docs/budgets.md.
+    """
 
     mode: str = key(
         "off",
@@ -221,12 +224,15 @@ class BudgetTable:
 
     @property
     def scope(self) -> tuple[str, str]:
-        """Key and value of the scope of a valid table, such as ("partition", "gpu") or ("cluster", "")."""
+        """Scope of a valid budget table: key and value, such as ("partition", "gpu") or ("cluster", "")."""
         return next(iter(self.scopes.items()), ("cluster", ""))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Keys that give the limit and are set. A valid table has exactly one of them."""
+        """Names of those keys that determine the budget's limit and are set in the configuration.
+
+        A valid table of a budget sets exactly one of these keys.
+        """
         set_keys = {
             "watts": self.watts is not None,
             "schedule": bool(self.schedule),

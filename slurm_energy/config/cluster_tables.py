@@ -1,4 +1,4 @@
-"""Declaration of the choice among clusters: `[placement]` and `[clusters.NAME]`."""
+"""Configuration sections for the choice among clusters: `[placement]` and `[clusters.NAME]`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def _weights(value: dict[str, float]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    """Advice of `senergy where` among the clusters in `[clusters.NAME]`. See docs/clusters.md."""
+    """Section `[placement]`: how `senergy where` chooses among the clusters in `[clusters.NAME]`.
+
+    See docs/clusters.md.
+    """
 
     policy: str = key(
         "cheapest", "Default of `senergy where --policy`.", one_of(*PLACEMENT_POLICIES), show="cleanest"
@@ -56,7 +59,10 @@ class PlacementConfig:
 
 @dataclass(frozen=True, slots=True)
 class OtherCluster:
-    """A cluster to which jobs can go; the table of this cluster itself gives its network and position."""
+    """A row of the configuration table of clusters to which jobs can be sent.
+
+    A row describes another cluster. The row of this cluster itself only gives its network and position.
+    """
 
     controller_url: ControllerUrls | None = key(
         None,

@@ -39,9 +39,10 @@ def _log_level() -> Any:
 
 
 def _log_levels(part: str) -> Any:
-    """Return the declaration of the configuration key for the log levels of a daemon's parts.
+    """Return the declaration of a configuration key that sets log levels within a daemon.
 
-    `part` is the part that the documentation of the key uses as an example.
+    The key can set another log level for each part (package or module) of the daemon. `part` is the part
+    that the documentation of the key uses as an example.
     """
     return key(
         {},

@@ -96,12 +96,10 @@ class DeferralConfig:
 
     @property
     def hold_s(self) -> float:
-        """Seconds by which each pass of the deferral moves the begin time of a delayed job into the future.
+        """Seconds by which the controller moves the begin time of a delayed job into the future.
 
-        The passes move the begin time repeatedly until the job shall start.
-
-        If senergyctld stops, delayed jobs start after at most this time. With the default slot and interval,
-        this time is 300 s.
+        The controller repeats this in each cycle until the job shall start. If senergyctld stops, delayed
+        jobs therefore start after at most this time. With the default slot and interval, the time is 300 s.
         """
         return max(_HOLD_SLOTS * self.slot_s, _HOLD_CYCLES * self.interval_s)
 

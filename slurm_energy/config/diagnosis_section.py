@@ -208,7 +208,7 @@ def _permissions(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisConfig:
-    """Findings about lost time and energy. See docs/diagnosis.md."""
+    """Section `[diagnosis]`: findings about lost time and energy of jobs. See docs/diagnosis.md."""
 
     thresholds: dict[str, float] = key(
         {},
@@ -263,9 +263,10 @@ class DiagnosisConfig:
 
     @property
     def site_permissions(self) -> AdjustmentPermissions:
-        """Adjustments that the site permits for jobs with policy `auto` whose user permits none.
+        """Adjustments of a program that the site permits by default.
 
-        The limits of the site also apply to these adjustments.
+        They apply to jobs with policy `auto` whose user has not permitted any adjustments. The limits that
+        the site sets for adjusted values also apply here.
         """
         return AdjustmentPermissions.parse(self.auto).within(self.site_limits)
 

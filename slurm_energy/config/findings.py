@@ -64,7 +64,7 @@ class Finding:
         return ": ".join(filter(None, parts)).replace("\n", " ")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as a JSON object, for `--json`."""
+        """Return the finding as a JSON object, for commands with the option `--json`."""
         return {
             "severity": str(self.severity),
             "file": self.file or None,

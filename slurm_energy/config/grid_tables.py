@@ -156,7 +156,10 @@ class CarbonConfig:
 
 @dataclass(frozen=True, slots=True)
 class PriceConfig:
-    """Price of electricity. See docs/carbon-and-price.md."""
+    """Section of the configuration about the price of electricity.
+
+    See docs/carbon-and-price.md.
+    """
 
     provider: str = key(
         "off",

@@ -190,9 +190,11 @@ def table_label(section: str, position: int) -> str:
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:
-    """Map each (section, key), and each table header as (section, ''), to its line number, counted from 1.
+    """Return the line number of each key and of each table header of a TOML text.
 
-    The function `table_label` defines the names of tables in a list of tables.
+    The first line has number 1. The entry of a key is (section, key), and the entry of a table header is
+    (section, ''). If the text has a list of tables, `table_label` gives each of these tables its section
+    name.
     """
     index: dict[tuple[str, str], int] = {}
     section, counts = "", collections.Counter[str]()
@@ -211,15 +213,17 @@ def _line_index(text: str) -> dict[tuple[str, str], int]:
 
 
 class TableReader:
-    """A converter of TOML tables to dataclasses whose fields are declared with `value_checks.key`.
+    """A converter of the tables in a TOML file to dataclasses.
+
+    The fields of the dataclasses are declared with `value_checks.key`.
 
     Args:
         path: path of the file, for error messages; None means that the text is not from a file.
         text: text of the file.
 
     Attributes:
-        newer_release: `cluster.release` of the file if that release is newer than the installed release of
-            slurm-energy; else empty.
+        newer_release: the value of `cluster.release` in the file if this release is newer than the installed
+            release of slurm-energy; otherwise empty.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:

@@ -1,4 +1,7 @@
-"""Tables `[node_types.NAME]`: keys whose values differ between nodes, and the nodes with these values."""
+"""Tables `[node_types.NAME]` of the configuration, for nodes that need special values.
+
+Each table names the nodes, and the keys whose values are different on these nodes.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,10 @@ def _node_list(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """Keys with special values on the nodes of this type, so that every host can have the same file.
+    """Type of nodes: configuration keys that have special values on the nodes of this type.
 
-    The tables `agent`, `node_power`, `bounds` and `metrics` contain keys of the sections of these names. See
+    With node types, every host can have the same configuration file. The tables `agent`, `node_power`,
+    `bounds` and `metrics` contain keys of the configuration sections with these names. See
     docs/node-types.md.
     """
 
@@ -71,9 +75,10 @@ def types_of(node_types: Mapping[str, NodeType], node: str) -> dict[str, NodeTyp
 
 
 def merged_values(types: Mapping[str, NodeType]) -> dict[tuple[str, str], tuple[str, Any]]:
-    """Return the type and the value of each key that at least one of the types sets.
+    """Return the value of each configuration key that a node gets from its node types.
 
-    If several types set a key, the first type takes precedence.
+    The name of the node type is returned with each value. If several types set a key, the first type takes
+    precedence.
     """
     merged: dict[tuple[str, str], tuple[str, Any]] = {}
     for name, node_type in types.items():
@@ -105,7 +110,10 @@ def _split(nodes: str) -> Iterator[str]:
 
 
 def _has_ranges(part: str) -> bool:
-    """Return whether every bracket in a part of a host list contains ascending ranges."""
+    """Return whether the brackets in a part of a host list are valid.
+
+    A bracket such as `[1-4,7]` must contain numbers and ascending ranges.
+    """
     for inner in re.findall(r"\[([^\]]*)\]", part):
         matches = [_RANGE.fullmatch(one) for one in inner.split(",")]
         if not all(match and (match[2] is None or int(match[1]) <= int(match[2])) for match in matches):
@@ -114,7 +122,7 @@ def _has_ranges(part: str) -> bool:
 
 
 def _matches(part: str, node: str) -> bool:
-    """Return whether a part of a node list, such as `gpu[01-16]`, contains a node."""
+    """Return whether one element of a node list, such as `gpu[01-16]`, includes a node."""
     pieces = re.split(r"\[([^\]]*)\]", part)
     pattern = "".join(
         "([0-9]+)" if position % 2 else re.escape(piece) for position, piece in enumerate(pieces)
@@ -127,7 +135,7 @@ def _matches(part: str, node: str) -> bool:
 
 
 def _is_within(number: str, bounds: str) -> bool:
-    """Return whether a number is in a range.
+    """Return whether the number in a node name is in a range such as `01-16`.
 
     If the first number of the range has leading zeros, all numbers of the range have the same number of
     digits.

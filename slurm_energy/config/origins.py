@@ -11,7 +11,7 @@ from slurm_energy.config.node_types import merged_values, types_of
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of a configured value: the file, a node type, or the default.
+    """Place where a configured value comes from: the file, a node type, or the default.
 
     Attributes:
         table: section or table that sets the key, such as `node_types.gpu.agent`; an empty value means that
@@ -30,9 +30,9 @@ class Origin:
         return f"{place} [{self.table}]" if self.table.startswith("node_types.") else place
 
     def to_json(self) -> dict[str, Any]:
-        """Return the origin as a JSON object.
+        """Return the origin of a configuration value as a JSON object.
 
-        A value of null for `table` means that the value is the default.
+        If the value is the default, `table` is null.
         """
         return {"table": self.table or None, "line": self.line}
 

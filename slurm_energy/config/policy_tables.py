@@ -48,9 +48,11 @@ class SitePolicy:
 
 @dataclass(frozen=True, slots=True)
 class EdpEntry:
-    """Settings from which policy `edp` starts on a kind of hardware, optionally for one workload.
+    """Settings with which jobs start under the policy `edp` on a kind of hardware.
 
-    The most specific entry applies. Tuning replaces it by measured values; without tuning it stays in force.
+    An entry may be restricted to one workload. If several entries match a job, the most specific entry
+    applies. If the job is tuned, tuning replaces the settings by measured values. Without tuning, the
+    settings stay in force.
     """
 
     cpu: str = key(

@@ -9,7 +9,10 @@ from slurm_energy.config.value_checks import between, key, time_zone
 
 @dataclass(frozen=True, slots=True)
 class QuotaConfig:
-    """Quotas of energy, cost and carbon, which `senergy quota set` creates. See docs/carbon-and-price.md."""
+    """Section of the configuration about quotas of energy, cost and carbon.
+
+    `senergy quota set` creates quotas. See docs/carbon-and-price.md.
+    """
 
     hold: bool = key(
         True,

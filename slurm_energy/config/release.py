@@ -16,9 +16,9 @@ def check_release(value: str) -> str | None:
 
 
 def newer_release(data: dict[str, Any]) -> str:
-    """Return the `cluster.release` of a parsed file, or an empty text if that release is not newer.
+    """Return the release that a configuration file names, if it is newer than the installed release.
 
-    `cluster.release` is compared with the installed release of slurm-energy.
+    The key is `cluster.release`. If its release is not newer, the result is an empty text.
     """
     cluster = data.get("cluster")
     release = cluster.get("release") if isinstance(cluster, dict) else None

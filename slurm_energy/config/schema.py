@@ -35,7 +35,10 @@ from slurm_energy.config.value_checks import (
 
 @dataclass(frozen=True, slots=True)
 class DefaultsConfig:
-    """Policy of jobs without --energy-policy. The entry of the user takes precedence over the partition's."""
+    """Energy policy of jobs that do not request one with --energy-policy.
+
+    If both the user and the partition have an entry, the entry of the user applies.
+    """
 
     policy: str = key("monitor", "Policy of jobs without an entry below.")
     partition: dict[str, str] = key({}, "Policy by partition.", keyed_words, show={"gpu": "edp"})
@@ -127,7 +130,7 @@ PRIORITY_MODES = ("off", "shadow", "plugin", "portable")
 
 @dataclass(frozen=True, slots=True)
 class PriorityConfig:
-    """Ranking of the queue. See docs/priority.md."""
+    """Section `[priority]`: ranking of the job queue. See docs/priority.md."""
 
     mode: str = key(
         "off",
@@ -266,9 +269,10 @@ class Config:
     path: Path | None = None
 
     def for_node(self, node: str) -> Config:
-        """Return the configuration of a node.
+        """Return the configuration that is in force on a node.
 
-        The values of the node's types replace the values of the file.
+        The configuration file can set values for types of nodes. These values replace the general values if
+        the node belongs to the type.
 
         Args:
             node: Slurm's name of the node.
@@ -285,7 +289,10 @@ class Config:
 
     @property
     def accepted_bounds(self) -> BoundsConfig:
-        """Widest bounds of all nodes. When a job is submitted, flags within these bounds are accepted."""
+        """Widest bounds of all nodes, for the check of flags at submission.
+
+        When a job is submitted, flags within these bounds are accepted, because its nodes are not yet known.
+        """
         widest = self.file_bounds or self.bounds
         for node_type in self.node_types.values():
             for name, (low, high) in node_type.bounds.items():

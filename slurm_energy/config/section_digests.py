@@ -24,7 +24,10 @@ SHARED_SECTIONS: Final = frozenset(_PARTS)
 
 
 def shared_values(config: Config) -> dict[str, Any]:
-    """Return the values of each shared section that differ from the defaults, by section, for JSON."""
+    """Return the configuration values that all hosts share and that differ from the defaults.
+
+    The values are returned by section, for JSON.
+    """
     values = {name: _section_values(config, name) for name in _PARTS}
     plain: dict[str, Any] = json.loads(
         json.dumps({name: one for name, one in values.items() if one}, default=str)

@@ -76,7 +76,10 @@ def parsed_by(parse: Callable[[str], object]) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    """Return a check that accepts the given words."""
+    """Return a function that checks whether a value is one of the given words.
+
+    The function returns an error message if the value is another one.
+    """
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
 
@@ -121,7 +124,10 @@ def user_names(value: list[str]) -> str | None:
 
 
 def keyed_words(value: dict[str, str]) -> str | None:
-    """Check a table whose keys must be names without blanks and commas: return None, or the fault."""
+    """Check that the keys of a table are names without blanks and commas.
+
+    Return None if all keys are valid, otherwise the text of the fault.
+    """
     wrong = [name for name in value if not _USER.fullmatch(name)]
     return "must have names without blanks and commas" if wrong else None
 
@@ -142,12 +148,18 @@ def cluster_name(value: str) -> str | None:
 
 
 def ascending(value: tuple[float, float]) -> str | None:
-    """Check that 0 <= low <= high for `value`, the pair (low, high). Return None, or the fault."""
+    """Check that a pair of numbers (low, high) from the configuration satisfies 0 <= low <= high.
+
+    Return None if it does, else a message that describes the fault.
+    """
     return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
 
 
 def at_least_one_user(value: list[str]) -> str | None:
-    """Check a list of user names or uids; an empty list is a fault. Return None, or the fault."""
+    """Check that a configured list contains only user names or uids, and at least one of them.
+
+    Return None if the list is valid, otherwise a description of the fault.
+    """
     return user_names(value) if value else "must name at least one user"
 
 
@@ -183,7 +195,11 @@ def idle_watts(value: dict[str, float]) -> str | None:
 
 
 def node_parts(value: list[str]) -> str | None:
-    """Check a list of parts of a node. Each part must be in `NODE_PARTS`. Return None, or the fault."""
+    """Check a configured list of parts of a node.
+
+    Each part must be in `NODE_PARTS`. Return None if the list is valid, otherwise a description of the
+    fault.
+    """
     wrong = [part for part in value if part not in NODE_PARTS]
     return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
 
@@ -214,7 +230,10 @@ def product_name(value: str) -> str | None:
 
 
 def sampling_interval(value: str) -> str | None:
-    """Check an interval of samples such as `10s`, or `off`: return None, or the fault."""
+    """Check a sampling interval from the configuration, such as `10s` or `off`.
+
+    Return None if the value is valid, else a message that describes the fault.
+    """
     try:
         parse_sampling_interval(value)
     except UsageError:

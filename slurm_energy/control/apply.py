@@ -1,9 +1,9 @@
-"""Apply the settings of a job: claim them, merge the claims of all jobs, journal, write, verify.
+"""Application of the settings of a job to the hardware.
 
-The function `set_ceilings` of the module `ceilings` bounds the resulting values.
-
-If one setting fails, the other settings are applied nevertheless. The package `policies` decides which
-settings a job requests.
+The steps are: store the values that the job requests (claims), merge the claims of all jobs, write the
+journal, write the hardware, and verify. If one setting fails, the other settings are still applied. The
+function `set_ceilings` of the module `ceilings` sets upper bounds of the resulting values. The package
+`policies` decides which settings a job requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def apply(
     current: Mapping[str, str] | None = None,
     arbiter: Arbiter = _ALL_CLAIMS,
 ) -> list[SettingOutcome]:
-    """Claim settings for a job. Write the values that follow from the claims of all jobs.
+    """Apply the settings that a job requests.
+
+    The requests (claims) of all jobs on the node are merged, and the resulting values are written.
 
     Args:
         devices: devices of the node.
@@ -42,7 +44,8 @@ def apply(
         arbiter: arbitration between the jobs on the node, including the owner.
 
     Returns:
-        One outcome per setting in the given order. Optional settings that the hardware lacks have no outcome.
+        One outcome per setting in the given order. Optional settings that the hardware lacks have no
+        outcome.
     """
     transaction = SettingsTransaction(devices, journal, arbiter, current=dict(current or {}))
     requested = {setting.key: setting for setting in settings}
@@ -80,12 +83,12 @@ def apply(
 
 
 def reconcile(devices: NodeDevices, journal: SettingsJournal, arbiter: Arbiter) -> None:
-    """Write the knobs whose value must change because jobs started or ended. Repeat failed writes.
+    """Write the settings that must change because jobs started or ended. Repeat failed writes.
 
     Args:
         devices: devices of the node.
-        journal: original values and claims.
-        arbiter: arbitration between the jobs on the node.
+        journal: original values of the settings, and the values that the jobs request.
+        arbiter: object that merges the requests of all jobs on the node into one value per setting.
 
     Raises:
         OSError: the journal cannot be written; the hardware was not changed.
@@ -99,11 +102,13 @@ def reconcile(devices: NodeDevices, journal: SettingsJournal, arbiter: Arbiter) 
 
 
 def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> SettingOutcome | None:
-    """Add the value that a job requests for a knob to the knob's journal entry in a transaction.
+    """Add the value that a job requests for a setting to the journal entry of the setting.
+
+    A knob is the file or call through which the setting is written. The transaction writes the entry later.
 
     Returns:
-        None if the value was added, or if the setting is optional and the node lacks the knob.
-        Otherwise the outcome, which is marked as failed.
+        None if the value was added, or if the setting is optional and the node lacks the knob. Otherwise the
+        outcome, which is marked as failed.
     """
     key, value = setting.key, setting.value
     knob = transaction.devices.knobs.get(key)
@@ -142,9 +147,11 @@ def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome
 
 
 def _outcome(transaction: SettingsTransaction, setting: Setting) -> SettingOutcome:
-    """Return the outcome of a job's setting after the writes.
+    """Return the outcome of one setting of a job after the hardware writes.
 
-    If claims of other jobs or a ceiling overruled the setting, the note states the value in force.
+    The value in force may differ from the requested value, because other jobs on the node request another
+    value or because a power budget sets a lower bound (ceiling). The note of the outcome then states the
+    value in force.
     """
     key, knob = setting.key, transaction.devices.knobs[setting.key]
     original, current = transaction.entries[key].original, transaction.current[key]

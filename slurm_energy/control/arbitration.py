@@ -31,18 +31,21 @@ class JobAllocation:
 
 @dataclass(frozen=True, slots=True)
 class KnobDomains:
-    """The logical CPUs that each knob controls.
+    """The logical CPUs that each hardware setting (knob) of a node affects.
 
     Attributes:
         cpus: logical CPUs by domain of the knob (`policy0`, `package-1`). A domain that is not listed
-            controls the whole node.
+            affects the whole node.
     """
 
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
     def from_hardware(cls, hardware: NodeHardware) -> KnobDomains:
-        """Return the domains of a node's knobs. A package whose CPUs are unknown counts as the whole node."""
+        """Return which logical CPUs each hardware setting (knob) of a node affects.
+
+        If the CPUs of a package are unknown, the settings of the package affect the whole node.
+        """
         cpus = {policy.name: frozenset(policy.cpus) for policy in hardware.policies}
         for package in hardware.packages:
             if package.cpus:
@@ -50,7 +53,7 @@ class KnobDomains:
         return cls(cpus)
 
     def affects(self, key: str, allocation: JobAllocation) -> bool:
-        """Return whether a knob controls a part of the node that is allocated to a job.
+        """Return whether a knob (hardware setting) controls a part of the node that a job has.
 
         If the CPUs of the job are unknown, a knob of a package is assumed to control CPUs of the job. A knob
         of a single core is assumed not to control them, because Slurm gives a core to one job only, unless
@@ -71,11 +74,14 @@ class KnobDomains:
 
 @dataclass(frozen=True, slots=True)
 class Arbiter:
-    """Arbitration between the jobs that run on a node.
+    """Merger of the settings that the jobs of a node request (claims) into one value per knob.
+
+    A knob is one setting of one device.
 
     Attributes:
-        allocations: allocation of each running job, by job as `JOBID.RESTART`. If the running jobs are
-            unknown, the value is None. All claims are then in force, and jobs without claims are disregarded.
+        allocations: allocation of each running job, by job as `JOBID.RESTART`. The value is None if the
+            running jobs are unknown. In this case, the claims of all jobs apply, and jobs without claims are
+            disregarded.
         domains: the logical CPUs that each knob controls.
     """
 
@@ -83,14 +89,16 @@ class Arbiter:
     domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether the claims of the job `owner` are in force.
+        """Return whether the settings that a job requests on shared devices (its claims) count now.
 
-        The claims are in force while the job runs.
+        The claims of the job `owner` count while the job runs.
         """
         return self.allocations is None or owner in self.allocations
 
     def merged_value(self, key: str, original: str, claims: Mapping[str, str | None]) -> str | None:
-        """Return the value that results from the claims on a knob; None if no running job requests a value.
+        """Return the value of a knob (a hardware setting) that results from the requests of all jobs.
+
+        Return None if no running job requests a value.
 
         Args:
             key: key of the knob.
@@ -152,14 +160,14 @@ def _unanimous(original: str, requested: Sequence[str]) -> str:
 
 
 def bounded_value(key: str, value: str, ceiling: str) -> str:
-    """Return the value nearest to `value` that a ceiling permits for a knob.
+    """Return the value nearest to `value` that a power budget permits for a knob.
 
-    For a limit and its averaging window, the ceiling is the maximum. For a switch on which a limit depends,
-    the ceiling is the required state of the switch.
+    The budget permits values up to the ceiling. This holds for a power limit and its averaging window. For a
+    switch on which a power limit depends, the ceiling is the required state of the switch.
 
     Args:
         key: key of the knob.
-        value: value that results from the claims of the jobs, or the original.
+        value: value that results from the requests (claims) of the jobs, or the original value.
         ceiling: the ceiling, in the unit of the knob.
     """
     if key.partition("[")[0] in _SWITCHES:

@@ -16,20 +16,21 @@ def set_ceilings(
 ) -> list[RestoreResult]:
     """Set or remove the ceilings of knobs. Write every value that changes as a result.
 
-    The original value is in the journal before the first write. A value that another program has
-    set is overwritten only if it exceeds the ceiling. A knob stays unchanged if it cannot be read
-    or its device is gone.
+    A knob is a hardware setting, such as a power limit. A ceiling is an upper bound that a power budget sets
+    for a knob. The original value is in the journal before the first write. A value that another program has
+    set is overwritten only if it exceeds the ceiling. A knob stays unchanged if it cannot be read or its
+    device is gone.
 
     Args:
         devices: devices of the node.
         journal: original values, claims (values requested by jobs) and ceilings.
-        ceilings: ceiling by key of the knob, in the unit of the knob; None removes the ceiling.
-            Knobs that are not listed keep their ceilings.
+        ceilings: ceiling by key of the knob, in the unit of the knob; None removes the ceiling. Knobs that
+            are not listed keep their ceilings.
         arbiter: arbitration between the jobs on the node.
 
     Returns:
-        Restore results of the knobs that are no longer subject to a claim or a ceiling. The
-        original values of these knobs were restored.
+        Restore results of the knobs that have neither a claim nor a ceiling any more. The original values of
+        these knobs were restored.
 
     Raises:
         OSError: the journal cannot be written; the hardware was not changed.
@@ -46,10 +47,13 @@ def set_ceilings(
 
 
 def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
-    """Change the ceiling of a knob within a transaction. Request the resulting value of the knob.
+    """Change the ceiling that a power budget sets for a knob, and request the knob's resulting value.
+
+    A knob is a hardware setting, such as a power limit. The change is part of a transaction.
 
     Returns:
-        Whether the journal entry is no longer needed, so that the original must be restored.
+        Whether the journal entry of the knob is no longer needed, so that its original value must be
+        restored.
     """
     entry = transaction.entry(key)
     if entry is None and ceiling is None:

@@ -1,7 +1,9 @@
-"""Journal of hardware settings: original, claims of jobs, ceiling and current value of every changed knob.
+"""Journal of the hardware settings that jobs have changed, from which they can be restored.
 
-The journal is on disk before the first write to the hardware, and is replaced atomically. Its file exists
-only while settings are changed. The module stores keys and values and does not access hardware.
+For every changed knob (file or call that sets a value), the journal contains the original value, the values
+that jobs request (claims), the ceiling and the current value. The journal is on disk before the first write
+to the hardware, and is replaced atomically. Its file exists only while settings are changed. The module
+stores keys and values and does not access hardware.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ _MAX_BYTES = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """State of one knob.
+    """State of one hardware setting (knob) in the agent's settings journal.
 
-    The agent changes the knob, or the knob changes as a side effect of another one.
+    An entry exists if the agent changes the knob, or if the knob changes as a side effect of another knob.
 
     Attributes:
         key: key of the knob.
@@ -47,59 +49,72 @@ class JournalEntry:
 
     @property
     def is_unfulfilled(self) -> bool:
-        """Whether claims or the ceiling require a value, but the last write failed and has to be repeated."""
+        """Whether the knob should have a value that could not be written, so that the write is repeated.
+
+        The value is required by the requests of jobs (claims) or by the ceiling of a power budget.
+        """
         is_required = self.ceiling is not None or any(value is not None for value in self.claims.values())
         return self.target is None and is_required
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether neither a job nor a ceiling needs the entry, so that the original must be restored."""
+        """Whether the original value must be restored, because no job and no ceiling needs the entry."""
         return not self.claims and self.ceiling is None
 
     # These methods avoid dataclasses.replace, which is slow: a job on a large node has hundreds of entries,
     # and its prolog waits for them.
 
     def with_claim(self, owner: str, value: str | None) -> JournalEntry:
-        """Return a copy of this entry in which the job `owner` requests `value`.
+        """Return a copy of this journal entry in which the job `owner` requests `value` for the knob.
 
-        A value of None means that another setting of the job may change the knob as a side effect.
+        A knob is a hardware setting. A value of None means that another setting of the job may change the
+        knob as a side effect.
         """
         claims = {**self.claims, owner: value}
         return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
 
     def without_claim(self, owner: str) -> JournalEntry:
-        """Return a copy of this entry without the claim of the job `owner`."""
+        """Return a copy of this journal entry without the value that the job `owner` requested."""
         claims = {other: value for other, value in self.claims.items() if other != owner}
         return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
 
     def without_claims(self) -> JournalEntry:
-        """Return a copy of this entry without any claims."""
+        """Return a copy of this journal entry without any claims.
+
+        A claim is the value that a job requests for the knob of the entry.
+        """
         return JournalEntry(self.key, self.original, {}, self.target, self.written, self.ceiling)
 
     def with_ceiling(self, ceiling: str | None) -> JournalEntry:
-        """Return a copy of this entry with the given ceiling; None removes the ceiling."""
+        """Return a copy of this entry with another ceiling (upper bound that a power budget sets).
+
+        None removes the ceiling.
+        """
         return JournalEntry(self.key, self.original, self.claims, self.target, self.written, ceiling)
 
     def with_target(self, target: str | None) -> JournalEntry:
-        """Return a copy of this entry with the given target, marked as a write in progress."""
+        """Return a copy of this entry with the value `target` to write.
+
+        The copy is marked as a write in progress.
+        """
         return JournalEntry(self.key, self.original, self.claims, target, None, self.ceiling)
 
     def with_written(self, written: str | None) -> JournalEntry:
-        """Return a copy of this entry in which `written` is the value that was read back.
+        """Return a copy of this journal entry with another value of `written`.
 
-        A value of None means that a write is in progress.
+        `written` is the value that was read back after the write. None means that a write is in progress.
         """
         return JournalEntry(self.key, self.original, self.claims, self.target, written, self.ceiling)
 
 
 class SettingsJournal:
-    """The entries of the journal and the file that holds them.
+    """The journal of the original values of settings, and the file that holds it.
 
     The original value in an entry is never replaced while the entry exists.
 
     Attributes:
         path: the file.
-        entries: entries by key of the knob.
+        entries: entries by key of the setting (knob).
         load_error: reason why `load` could not use the file; empty if the file was usable.
         write_error: reason why the file lacks the last changes, see `update_or_defer`; empty if the file is
             up to date.
@@ -184,10 +199,12 @@ class SettingsJournal:
         return new
 
     def entries_of(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[JournalEntry]:
-        """Return entries of the journal.
+        """Return the entries of the journal that match the given conditions.
+
+        Each entry belongs to one hardware setting (knob).
 
         Args:
-            owner: return only entries on which this job has a claim; None for all.
+            owner: return only entries of knobs for which this job requests a value; None for all.
             keys: return only entries of these knobs; None for all.
         """
         selected = None if keys is None else set(keys)
@@ -225,9 +242,9 @@ def _entry(item: dict[str, Any]) -> JournalEntry:
 
 
 def _entry_of_one_owner(item: dict[str, Any]) -> JournalEntry:
-    """Convert an entry of format version 1 to the current format.
+    """Convert a journal entry of format version 1 to the current format.
 
-    In version 1 a knob belonged to one job only.
+    In version 1 a setting (knob) belonged to one job only.
     """
     claims = {item["owner"]: item["asked"]}
     return _entry(

@@ -1,4 +1,7 @@
-"""Keys of knobs, `NAME[DOMAIN]`, in messages. The keys of many similar knobs are joined into one word."""
+"""Shorten the keys of knobs (hardware settings) in messages. A key has the form `NAME[DOMAIN]`.
+
+The keys of many similar knobs are joined into one word, such as `cpufreq.governor[policy0-63]`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,19 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split a key into (name, domain). The domain of a key without brackets is empty."""
+    """Split the key of a knob, `NAME[DOMAIN]`, into (name, domain).
+
+    The domain of a key without brackets is empty.
+    """
     match = _KEY.fullmatch(key)
     return (match["name"], match["domain"]) if match else (key, "")
 
 
 def join_keys(keys: Iterable[str]) -> str:
-    """Join the keys of knobs by name, for example to `cpufreq.governor[policy0-63], cpufreq.boost[all]`."""
+    """Join the keys of settings (knobs) by name into a short text for messages.
+
+    An example is `cpufreq.governor[policy0-63], cpufreq.boost[all]`.
+    """
     domains_by_name: dict[str, list[str]] = {}
     for key in keys:
         name, domain = split_key(key)

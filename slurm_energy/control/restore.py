@@ -1,4 +1,8 @@
-"""Restore the settings of a job: withdraw its claims, write originals or the values that other jobs claim."""
+"""Restoring of hardware settings after a job.
+
+The claims (requests) of the job are withdrawn. Then each setting gets its original value, or the value that
+other jobs on the node request.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,15 @@ _ALL_CLAIMS = Arbiter()
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """Result of restoring one knob that a job had set.
+    """Result of restoring the original value of one knob that a job had set.
+
+    A knob is the file or call that sets a value of a device.
 
     Attributes:
         key: key of the knob.
         done: whether nothing remains to be restored for this job.
-        note: reason why the original value was not restored. If `done` is True, the note states
-            the value that the knob has because other jobs request settings of this knob, or is
-            empty.
+        note: if `done` is False, the reason why the original value was not restored. If `done` is True and
+            other jobs request settings of this knob, the value that the knob now has; otherwise empty.
     """
 
     key: str
@@ -96,13 +101,14 @@ def restore(
 
 
 def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str | None) -> None:
-    """Remove a job's claim on a knob that keeps other claims or a ceiling.
+    """Remove the value that a job requests for a setting, and write the value that then results.
 
-    Request the value that results without the claim.
+    The setting stays in the journal, because other jobs request values for it or a budget limits it
+    (ceiling).
 
     Args:
         transaction: transaction to which the write is added.
-        entry: journal entry of the knob.
+        entry: journal entry of the setting.
         owner: the job; None for all jobs.
     """
     remaining = _without_claim(entry, owner)
@@ -119,7 +125,11 @@ def _without_claim(entry: JournalEntry, owner: str | None) -> JournalEntry:
 
 
 def _shared_result(transaction: SettingsTransaction, key: str) -> RestoreResult:
-    """Return the result for the knob `key`, which has claims of other jobs or a ceiling."""
+    """Return the result of restoring a setting that still may not have its original value.
+
+    The reason is that other jobs request a value for the knob `key`, or that a power budget limits the
+    value.
+    """
     knob, outcome = transaction.devices.knobs.get(key), transaction.outcomes.get(key)
     if knob is None:
         return RestoreResult(key, False, "the device is gone")
@@ -137,14 +147,15 @@ def _update_journal(
     closing: Sequence[JournalEntry],
     results: dict[str, RestoreResult],
 ) -> None:
-    """Update the journal after a restore.
+    """Update the journal of settings after the settings of a job were restored.
 
-    An entry is deleted if its knob is restored or was changed by another program. The other entries get the
-    current values of their knobs.
+    An entry is deleted if its knob (hardware setting) is restored or was changed by another program. The
+    other entries get the current values of their knobs.
 
     Args:
         transaction: the completed transaction.
-        closing: entries whose knobs are restored, because no other job or ceiling needs them.
+        closing: entries of the knobs to restore, because no other job and no ceiling (upper bound by a power
+            budget) needs them.
         results: result by key of the knob.
     """
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}
@@ -162,16 +173,16 @@ def _update_journal(
 
 
 def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
-    """Decide whether the original of a knob has to be written.
+    """Decide whether the original value of a setting (knob) has to be written.
 
     Args:
         knob: the knob; None if the device is gone.
         entry: journal entry of the knob.
 
     Returns:
-        None if the original has to be written, because the knob holds the value that the agent wrote.
-        Otherwise the result of the restore: the knob is restored already, unreadable, gone, or changed by
-        another program.
+        None if the original value has to be written, because the knob still has the value that the
+        agent wrote. Otherwise the result of the restore: the knob is restored already, unreadable,
+        gone, or changed by another program.
     """
     if knob is None:
         return RestoreResult(entry.key, False, "the device is gone")
@@ -192,11 +203,12 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 
 
 def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
-    """Write the originals of knobs in reverse order of their stages.
+    """Write the original values of all knobs back, and return the result of each write.
 
-    Then repeat the writes that failed or were undone.
+    A knob is the file or call that sets a value of a device. The stages of the knobs define the order of
+    writing. The originals are written in reverse order.
 
-    The second pass covers knobs whose write was refused, or was undone by a later write to another knob. For
+    Then a second pass repeats each write that was refused, or that a later write to another knob undid. For
     example, an energy preference cannot be written before the governor is restored.
 
     Returns:

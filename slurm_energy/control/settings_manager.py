@@ -28,13 +28,13 @@ class SettingsManager:
 
     Args:
         devices: devices of the node.
-        journal: original values and claims.
+        journal: original values of the settings, and the values that jobs request (claims).
         allocations: function that returns the allocation of each running job, by job as `JOBID.RESTART`. If
             the argument is None, every job in the journal counts as running.
 
     Attributes:
         journal: settings journal of the node.
-        unrestored: keys of the knobs that could not be restored although their job has ended.
+        unrestored: keys of the settings (knobs) that could not be restored although their job has ended.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class SettingsManager:
     def apply(
         self, owner: str, settings: Sequence[Setting], current: Mapping[str, str] | None = None
     ) -> list[SettingOutcome]:
-        """Apply the settings of a job as far as the claims of the other jobs permit.
+        """Apply the settings of a job as far as they are compatible with the settings of other jobs.
 
-        Call this method for jobs without settings too. If a job without settings shares a knob, another job's
-        setting of that knob may have to be withdrawn.
+        Call this method also for a job without settings. If this job shares a knob (the file or call that
+        writes a setting) with another job, the other job's setting of the knob may have to be withdrawn.
 
         Args:
             owner: job that requests the settings, as `JOBID.RESTART`.
@@ -74,24 +74,26 @@ class SettingsManager:
         return outcomes
 
     def restore(self, owner: str | None, keys: Iterable[str] | None = None) -> list[RestoreResult]:
-        """Restore settings of a job, and log each failure once.
+        """Restore the original values of settings that a job has changed; log each failure once.
 
         Args:
             owner: the job; None for all jobs.
             keys: keys of the knobs to restore; None for all.
 
         Returns:
-            One result per knob that the job had claimed.
+            One result for each knob on which the job had requested a value.
         """
         results = restore(self._devices, self.journal, owner, keys, self._arbiter())
         self._log_restored("settings" if owner is None else f"job {owner}", owner, results)
         return results
 
     def set_ceilings(self, ceilings: Mapping[str, str | None]) -> bool:
-        """Set or lift ceilings, see `control.ceilings`, and log each failure once.
+        """Set or remove upper bounds (ceilings) of hardware settings, see `control.ceilings`.
+
+        A power budget requires these bounds. Each failure is logged once.
 
         Args:
-            ceilings: ceiling by key of the knob; None lifts the ceiling.
+            ceilings: ceiling by key of the setting (knob); None removes the ceiling.
 
         Returns:
             Whether the journal could be written. Otherwise the hardware was not changed.
@@ -99,7 +101,10 @@ class SettingsManager:
         return self._change_ceilings(ceilings) is not None
 
     def lift_ceilings(self) -> list[RestoreResult]:
-        """Lift all ceilings. Return the restore results of the knobs on which no job has a claim."""
+        """Remove all ceilings, the upper bounds that power budgets set for power limits.
+
+        Return the result of the restoration for each knob that no job uses any more.
+        """
         keys = [key for key, entry in self.journal.entries.items() if entry.ceiling is not None]
         results = self._change_ceilings(dict.fromkeys(keys))
         return (
@@ -109,9 +114,10 @@ class SettingsManager:
         )
 
     def _change_ceilings(self, ceilings: Mapping[str, str | None]) -> list[RestoreResult] | None:
-        """Set or remove ceilings of knobs. Return the results of the knobs that were restored.
+        """Set or remove the ceilings (upper limits that a power budget sets) of settings.
 
-        The result is None if the journal cannot be written.
+        Return the results of the settings that were restored. The result is None if the journal cannot be
+        written.
         """
         try:
             results = set_ceilings(self._devices, self.journal, ceilings, self._arbiter())
@@ -123,9 +129,10 @@ class SettingsManager:
         return results
 
     def value_without_ceiling(self, key: str) -> str | None:
-        """Return the value that a knob would have without its ceiling; None if the journal has no entry.
+        """Return the value that a hardware setting (knob) would have without the bound of a power budget.
 
-        The value follows from the claims of the running jobs. Without claims, the value is the original.
+        The value follows from the requests of the running jobs. Without requests, it is the original value.
+        Return None if the journal has no entry for the knob.
         """
         entry = self.journal.entries.get(key)
         if entry is None:
@@ -152,15 +159,15 @@ class SettingsManager:
         return bool(self.journal.entries_of(owner))
 
     def check_restored(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
-        """Check for given settings whether the hardware holds their original values; write nothing.
+        """Check whether the hardware has the original values of changed settings again; write nothing.
 
         Use this method for settings without a journal entry.
 
         Args:
-            outcomes: outcomes of the settings, which contain the original values.
+            outcomes: results of the changes, which contain the original values.
 
         Returns:
-            One result per setting. Settings whose knob or original cannot be read have no result.
+            One result per setting. A setting whose current or original value is unknown has no result.
         """
         results = []
         for outcome in outcomes:

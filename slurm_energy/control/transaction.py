@@ -1,8 +1,8 @@
 """Transaction on the hardware settings of a node.
 
-A transaction computes the writes from the claims of jobs (requested values) and from the
-ceilings of power budgets. It then writes the values and reads them back. The caller writes the
-journal between these steps, as in `apply` and `restore`.
+A transaction computes the values to write from the values that jobs request (claims) and from the upper
+bounds that power budgets set (ceilings). It then writes the values and reads them back. The caller writes
+the journal between these steps, as in `apply` and `restore`.
 """
 
 from __future__ import annotations
@@ -76,16 +76,17 @@ class SettingsTransaction:
     outcomes: dict[str, SettingOutcome] = field(default_factory=dict)
 
     def entry(self, key: str) -> JournalEntry | None:
-        """Return the journal entry of a knob as it will be after the transaction.
+        """Return the journal entry of a setting (knob) as it will be after the transaction.
 
-        Return None if no job has set the knob.
+        Return None if no job has changed the setting.
         """
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
-        """Return the value that follows from the claims on a knob and from its ceiling.
+        """Return the value that a knob should have, computed from the values that jobs request (claims).
 
-        Return None if no running job requests a value and there is no ceiling.
+        The ceiling of the knob bounds this value. Return None if no running job requests a value and there
+        is no ceiling.
         """
         value = self.arbiter.merged_value(entry.key, entry.original, entry.claims)
         if entry.ceiling is None:
@@ -93,7 +94,10 @@ class SettingsTransaction:
         return bounded_value(entry.key, entry.original if value is None else value, entry.ceiling)
 
     def exceeds_ceiling(self, entry: JournalEntry) -> bool:
-        """Return whether the hardware holds a value that the ceiling of the knob forbids."""
+        """Return whether the present value of a knob is above its ceiling.
+
+        The ceiling is the upper bound that a power budget sets.
+        """
         if entry.ceiling is None or (current := self.read(entry.key)) is None:
             return False
         knob = self.devices.knobs[entry.key]
@@ -120,9 +124,11 @@ class SettingsTransaction:
         return entry.key in self.changed_externally
 
     def request(self, entry: JournalEntry, value: str) -> None:
-        """Schedule a write unless the knob is gone, unreadable, being restored or changed by another program.
+        """Schedule a write to a hardware setting (knob).
 
-        A value that another program has set is overwritten if it exceeds the ceiling.
+        Nothing is written if the knob is gone, unreadable, being restored, or changed by another program.
+        However, a value that another program has set is overwritten if it exceeds the ceiling, which is the
+        bound that a power budget sets.
 
         Args:
             entry: journal entry of the knob.
@@ -136,7 +142,11 @@ class SettingsTransaction:
             self.entries[key] = entry.with_target(value)
 
     def request_merged_claims(self) -> None:
-        """Schedule a write of every knob whose merged value differs from the last written value."""
+        """Schedule a write of every knob whose value must change because of the jobs' requests.
+
+        A knob is a hardware setting, such as a power limit. The requests (claims) of all jobs are merged
+        into one value per knob. The knob is written if the merged value differs from the last written value.
+        """
         for entry in list(self.journal.entries.values()):
             if entry.key not in self.entries:
                 target = self.merged_value(entry)
@@ -144,10 +154,11 @@ class SettingsTransaction:
                     self.request(entry, target)
 
     def request_dependents(self, keys: Iterable[str]) -> None:
-        """Schedule a rewrite of every knob that a write to `keys` may alter as a side effect.
+        """Schedule a rewrite of every knob that a write to `keys` may change as a side effect.
 
-        A dependent knob for which no job requests a value is not rewritten. Its journal entry is only
-        marked, so that the knob's new value is not mistaken for a change by another program.
+        A knob is a hardware setting, such as a power limit. A dependent knob for which no job requests a
+        value is not rewritten. Its journal entry then only notes that its value may change. Otherwise the
+        new value would be mistaken for a change by another program.
         """
         for key in keys:
             for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):

@@ -180,7 +180,11 @@ class ActiveController:
         )
 
     def _build_reporting(self) -> None:
-        """Build the parts that report energy: comments in Slurm, sums, live reports, findings of jobs."""
+        """Create the parts of senergyctld that report energy.
+
+        The parts write comments in Slurm, compute sums, receive live reports, and store the findings of
+        running jobs.
+        """
         store, failures = self._store, self._failures
         self._comments = AdminCommentWriter(
             *(lambda: self._config.controller.admin_comment, store, self._sacctmgr),

@@ -31,14 +31,14 @@ _QUEUE_METRICS: Final = (
 
 
 class ClusterMetrics:
-    """Metrics of the controller.
+    """Metrics of senergyctld for Prometheus.
 
     Args:
         store: the database.
-        status: returns the entries of the status page by part.
-        budgets: returns the states of all power budgets.
-        lease: returns the metrics of the lease of the active controller.
-        findings: returns the metrics of the findings of running jobs.
+        status: function that returns the status of senergyctld, by part of the program.
+        budgets: function that returns the states of all power budgets.
+        lease: function that returns the metrics of the lease of the active controller.
+        findings: function that returns the metrics of the findings of running jobs.
     """
 
     def __init__(

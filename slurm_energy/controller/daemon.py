@@ -20,7 +20,7 @@ from slurm_energy.controller.standby.lease import ControllerLease
 
 
 def check(config: Config) -> None:
-    """Check everything that `serve` needs. Change nothing.
+    """Check everything that senergyctld (`serve`) needs to start. Change nothing.
 
     Raises:
         ConfigError, UnavailableError: an error that would prevent `serve` from starting.

@@ -168,7 +168,7 @@ class LiveReports:
         }
 
     def refusals(self) -> dict[str, str]:
-        """Return, by node, the reason why reports of the node were refused recently."""
+        """Return the reason why live reports of a node were refused recently, by node."""
         return self._refusals.recent()
 
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
@@ -232,7 +232,7 @@ class LiveReports:
         }
 
     def age_s(self, state: NodeState) -> float:
-        """Return the seconds since a report arrived."""
+        """Return how many seconds ago a live report of a node arrived."""
         return max(0.0, self._clock() - state.received_s)
 
     def _put(

@@ -67,16 +67,17 @@ class PolicyPublication:
 
 
 def policies_answer(config: Config, *, with_node_power: bool = True) -> dict[str, Any]:
-    """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
+    """Return the response to `GET /v1/policies`: every energy policy with its settings.
 
-    Each policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A policy of the site also
-    has `settings`, which contains the policy's keys in the configuration file. `shared` contains the values
-    that must be the same on all hosts; `senergy setup` writes the configuration of a node from these values.
+    Each policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A policy that the site
+    has defined also has `settings`: the keys of this policy in the configuration file. `shared` contains the
+    values that must be the same on all hosts; `senergy setup` writes the configuration of a node from these
+    values.
 
     Args:
         config: the configuration.
-        with_node_power: include section `node_power` of the node types. This section may contain the address
-            and the user name for a baseboard management controller.
+        with_node_power: whether to include section `node_power` of the node types. This section may contain
+            the address and the user name for a baseboard management controller.
     """
     policies, shared = [], shared_values(config)
     for policy in catalogue(config).values():

@@ -54,12 +54,12 @@ class ArrivalHistory:
 
 
 class ArrivalDemand(NamedTuple):
-    """Expected number of units that future arrivals will hold.
+    """Expected number of units (GPUs or CPUs) that jobs submitted in the future will occupy.
 
     Attributes:
-        mean, deviation: mean and standard deviation of the number of units at the end of each time slot, each
-            of shape (kinds, slots). Both are 0 if fewer than 10 arrivals are known.
-        hold_s: mean time for which a job holds a unit, shape (kinds,). NaN if fewer than 10 arrivals are
+        mean, deviation: mean and standard deviation of the number of units at the end of each time slot,
+            each of shape (kinds, slots). Both are 0 if fewer than 10 arrivals are known.
+        hold_s: mean time for which a job occupies a unit, shape (kinds,). NaN if fewer than 10 arrivals are
             known.
     """
 

@@ -1,4 +1,4 @@
-"""Assignment of all jobs to slots together, so that the total score is minimum.
+"""Assignment of all deferrable jobs to time slots together, so that the total score is minimum.
 
 The assignment uses integer programming or a heuristic.
 """
@@ -25,10 +25,11 @@ _GOOD_ENOUGH: Final = 1e-4
 def assign(
     queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, options: DeferralOptions
 ) -> Ints:
-    """Return the slot of each deferrable job at the minimum total score; `NONE` if a job has no room.
+    """Return the start slots of all deferrable jobs with the minimum total score.
 
-    The penalty of a job without room exceeds any difference of scores. The result of the heuristic is used if
-    scipy is not installed, the problem is too large, or the solver finds nothing better in time.
+    A job without room gets `NONE`; its penalty exceeds any difference of scores. An integer-programming
+    solver searches the minimum. The result of a heuristic is used instead if scipy is not installed, the
+    problem is too large, or the solver finds nothing better in time.
     """
     rough = heuristic(queue, table, score, fit)
     least = float(np.sum(np.min(score, axis=1, initial=np.inf)))
@@ -41,24 +42,27 @@ def assign(
 
 
 def total_score(score: Floats, slots: Ints) -> float:
-    """Return the sum of the scores of placed jobs and the penalties of all other jobs."""
+    """Return the total score of an assignment of jobs to time slots. A low total score is good.
+
+    It is the sum of the scores of the jobs with a slot and of a penalty for each job without a slot.
+    """
     placed = slots != NONE
     return float(np.sum(score[placed, slots[placed]]) + penalty(score) * np.sum(~placed))
 
 
 def penalty(score: Floats) -> float:
-    """Return the penalty of an assignment in which a job gets no slot.
+    """Return the penalty for a job that gets no start slot.
 
-    The penalty exceeds every difference between total scores.
+    The penalty is so high that no difference between the scores of other jobs can outweigh it.
     """
     finite = np.where(np.isfinite(score), np.abs(score), 0.0)
     return 2.0 * float(np.sum(np.max(finite, axis=1, initial=0.0))) + 1e-9
 
 
 def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
-    """Return the mask of the jobs for which an earlier plan reserved room, shape (d,).
+    """Return the mask of the jobs whose start was already planned in an earlier plan, shape (d,).
 
-    These jobs must keep this room.
+    The earlier plan reserved resources for these jobs, which they must keep.
     """
     if queue.planned_s is None:
         return np.zeros(len(table.rows), np.bool_)
@@ -67,9 +71,11 @@ def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
 
 
 def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit) -> Ints:
-    """Place jobs by descending regret, then move single jobs as long as the total score falls.
+    """Choose a start slot for each deferrable job so that the total score is low.
 
-    The regret of a job is the difference between its mean and its minimum score, per unit and second.
+    The jobs are placed one after another, the job with the highest regret first. The regret of a job is the
+    difference between its mean and its minimum score, per unit (GPU, core or node) and second. Then single
+    jobs are moved to other slots as long as the total score falls.
     """
     finite = np.where(np.isfinite(score), score, np.nan)
     work = queue.units[table.rows] * queue.time_s[table.rows]
@@ -88,7 +94,10 @@ def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotF
 
 
 def _improved(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, slots: Ints) -> Ints:
-    """Move single jobs to better slots as long as the total score falls, in a few passes."""
+    """Improve a plan of start slots by moving single jobs to better slots, in a few passes.
+
+    A job is moved only if the total score of the plan falls. A lower score is better.
+    """
     time_s = queue.time_s[table.rows]
     resources = [
         (int(queue.hardware[row]), float(queue.units[row]), float(queue.power_watts[row]))
@@ -127,11 +136,14 @@ def _improved(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotF
 def solve(
     queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, limit_s: float
 ) -> Ints | None:
-    """Return the placement of minimum total score by integer programming (HiGHS).
+    """Choose a start slot for each job so that the total score is minimal.
+
+    The method is integer programming (HiGHS).
 
     Returns:
-        The slot of each job. None if scipy is not installed, the problem is too large, no placement was found
-        within `limit_s` seconds, or no placement keeps the room reserved by all earlier plans.
+        The slot of each job. None if scipy is not installed, the problem is too large, or no solution was
+        found within `limit_s` seconds. None also if every solution uses resources that earlier plans have
+        reserved.
     """
     jobs, starts = np.nonzero(np.isfinite(score))
     if not len(jobs) or len(jobs) > _MAX_VARIABLES or limit_s <= 0:

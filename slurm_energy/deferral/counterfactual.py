@@ -14,7 +14,7 @@ from slurm_energy.signals.signal_series import SignalSeries
 
 @dataclass(frozen=True, slots=True)
 class FinishedJobs:
-    """Finished jobs that were deferred; columns have shape (n,).
+    """Table of deferred jobs that have finished; each column has shape (n,).
 
     Attributes:
         eligible_s: time at which the job could have started without deferral.
@@ -50,13 +50,16 @@ class CounterfactualCosts:
 
     @property
     def known(self) -> Bools:
-        """Return the mask of the jobs whose saving is known."""
+        """Return the mask of the jobs whose saving from deferral is known.
+
+        The saving is known if the actual cost and the cost of an immediate start are both known.
+        """
         known: Bools = np.isfinite(self.actual) & np.isfinite(self.at_once)
         return known
 
     @property
     def saving(self) -> float:
-        """Return the total saving of all jobs with known costs; negative if deferral cost more."""
+        """Total saving by deferral of all jobs with known costs; negative if deferral cost more."""
         return float(np.sum((self.at_once - self.actual)[self.known]))
 
     @property
@@ -88,11 +91,11 @@ _WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
 
 
 def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCosts:
-    """Return the hypothetical costs of finished jobs if each job had been started at once.
+    """Return what finished, deferred jobs would have cost if they had not been deferred.
 
-    The hypothetical run has the same duration and mean power as the actual run. The wait for resources, and
-    therefore the start, is uncertain. The expected cost and its standard deviation are computed over the
-    distribution of this wait. The wait is never negative.
+    A job that is not deferred would still have waited for resources. This wait is uncertain, so the start is
+    too. The expected cost and its standard deviation are computed over the distribution of the wait, which
+    is never negative. The job is assumed to run with the same duration and mean power as in the actual run.
 
     Args:
         jobs: finished jobs that were deferred. A job without a known wait is assumed to start at once.

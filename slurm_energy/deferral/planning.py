@@ -1,4 +1,7 @@
-"""Choice of the best start of each job among time slots with limited resources."""
+"""Choice of the time at which each deferrable job should start.
+
+The candidates are time slots with limited resources. The start with the lowest expected cost is chosen.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class StartTable:
 
 
 def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions) -> StartTable:
-    """Return the costs of all deferrable jobs of a queue at each candidate start."""
+    """Return the cost of each deferrable job of a queue for each possible start time."""
     rows = np.flatnonzero(queue.deferrable)
     latest = np.maximum(queue.now_s, queue.latest_start_s - start_margins_s(queue, options))[rows]
     starts = candidate_starts(queue.now_s, float(np.max(latest, initial=queue.now_s)), options.slot_s)
@@ -76,9 +79,9 @@ def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions
 def _offer_suspension(
     queue: DeferralQueue, table: StartTable, curve: CostCurve, options: DeferralOptions
 ) -> None:
-    """Enter into `table` the best start and the cost of each checkpointable job.
+    """Enter the best start and the cost of jobs that can write checkpoints into `table`.
 
-    The best start and its cost assume that the job may be suspended later.
+    Both are computed for the case that the job may be suspended later.
     """
     jobs = np.flatnonzero(queue.checkpointable[table.rows])
     if not len(jobs):
@@ -100,10 +103,11 @@ def _offer_suspension(
 
 
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
-    """Place jobs one after another, each in its best slot that has room.
+    """Choose a start slot for each deferrable job, one job after another.
 
-    If an earlier plan contains a job, the slot in this plan stays reserved until the job is placed. No job
-    therefore loses its reserved room. The job keeps the slot if no other slot is better.
+    Each job gets its best slot that has room. If an earlier plan contains a job, its slot in this plan stays
+    reserved until the job is placed. No job therefore loses its reserved room. The job keeps the slot if no
+    other slot is better.
 
     Args:
         queue: the jobs.
@@ -148,10 +152,10 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
 def _reserve_planned(
     queue: DeferralQueue, table: StartTable, fit: SlotFit, order: Ints
 ) -> dict[int, tuple[int, int]]:
-    """Reserve the resources of earlier plans that still fit.
+    """Reserve the resources of earlier plans of deferred jobs that still fit.
 
-    The room for future arrivals was checked when the earlier plans were made, and is not checked again. If it
-    were checked again, all held jobs would be released together when the forecast of arrivals rises.
+    When the earlier plans were made, resources were left free for future arrivals. This is not checked
+    again. If it were, all held jobs would be released together when the forecast of arrivals rises.
 
     Returns:
         By job, the first reserved slot and the slot after the last reserved slot.
@@ -175,9 +179,9 @@ def _reserve_planned(
 
 
 def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bools:
-    """Return the mask of the jobs that should start at once, because no later start saves enough.
+    """Return a mask of the deferrable jobs that should start at once, shape (d,).
 
-    The mask has the shape (d,).
+    A job should start at once if no later start saves enough.
     """
     now = score[:, :1]
     better = np.sum(score < now, axis=1)
@@ -190,12 +194,13 @@ def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bool
 
 
 def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: SignalName) -> DeferralPlan:
-    """Return the plan of the policies `cheapest` and `cleanest`.
+    """Return the plan of the deferral policies `cheapest` and `cleanest`.
 
-    A job starts at once if the cost of starting now is among the lowest costs of all starts within the job's
-    slack. The option `best_share` is the fraction of the starts whose costs count as lowest. A job also
-    starts at once if no later start saves more than `min_saving`. Otherwise the job starts at the best slot
-    that has room. Jobs choose their slots in the order of their latest starts.
+    The plan is made by these rules. A job starts at once if starting now is one of the cheapest starts
+    within its permitted delay (slack). The option `best_share` states which fraction of the starts counts as
+    cheapest. A job also starts at once if no later start saves more than `min_saving`. Any other job starts
+    at the best time slot that has free resources. Jobs choose their slots in the order of their latest
+    starts.
 
     Args:
         queue: the pending jobs.
@@ -216,14 +221,14 @@ def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: Signal
 
 
 def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: SignalName) -> DeferralPlan:
-    """Return the plan in which the deferrable jobs start in the given slots.
+    """Return the plan in which the deferrable jobs start in the given time slots.
 
     Args:
         queue: the pending jobs.
         table: the deferrable jobs and the candidate starts.
-        slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room. Such a job may
-            start at once.
-        signal: the signal that was minimised.
+        slots: slot of each deferrable job, shape (d,). `NONE` means that no slot has enough free resources
+            for the job. Such a job may start at once.
+        signal: the signal that was minimised, for example the price.
     """
     plan = immediate_plan(queue, DeferralReason.URGENT, signal)
     chosen = np.maximum(slots, 0)

@@ -62,7 +62,7 @@ _policies: dict[str, DeferralPolicy] = {}
 
 
 def register(name: str) -> Callable[[Plan], Plan]:
-    """Return a decorator that registers a planning function as a deferral policy.
+    """Return a decorator that registers a planning function under a name as a deferral policy.
 
     Raises:
         UsageError: another function is already registered under this name.

@@ -14,7 +14,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Resumptions:
-    """Running jobs that are to be suspended; shape (n,).
+    """Planned resumptions of running jobs that are to be suspended; columns have shape (n,).
 
     The jobs are in the order in which they get resources when they resume.
 
@@ -22,8 +22,8 @@ class Resumptions:
         end_s: predicted end of the run if the job is not suspended.
         resume_s: planned time of the resumption.
         time_s: predicted run time from the resumption on, including the restart.
-        power_watts, units, hardware: predicted mean power, number of units, and kind of hardware, as in
-            `DeferralQueue`.
+        power_watts, units, hardware: predicted mean power, number of units (GPUs or CPUs), and kind of
+            hardware, as in `DeferralQueue`.
     """
 
     end_s: Floats
@@ -35,11 +35,11 @@ class Resumptions:
 
 
 def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s: float) -> Bools:
-    """Return the mask of the jobs that have free resources when they resume, shape (n,).
+    """Return the jobs for which resources will be free when they resume, as a mask of shape (n,).
 
-    The suspended jobs release their resources now. These resources are then taken in this order: by pending
-    jobs that are not deferrable, by deferrable jobs at their planned starts, and by the resumed jobs. Resumed
-    jobs must leave room for jobs that have not arrived yet.
+    The jobs are suspended now and release their resources. The resources are then taken in this order: by
+    pending jobs that are not deferrable, by deferrable jobs at their planned starts, and by the resumed
+    jobs. Resumed jobs must leave room for jobs that have not arrived yet.
 
     Args:
         queue: the pending jobs, and the resources that running jobs leave free.
@@ -73,7 +73,10 @@ def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s
 
 
 def _span(starts_s: Floats, start_s: float, time_s: float) -> tuple[int, int]:
-    """Return the first slot of a job that starts at `start_s`, and the slot after its last slot."""
+    """Return the time slots that a job occupies: its first slot, and the slot after its last slot.
+
+    The job starts at `start_s`.
+    """
     first = max(0, int(np.searchsorted(starts_s, start_s, side="right")) - 1)
     after = int(np.searchsorted(starts_s, start_s + time_s, side="left"))
     return first, max(after, first + 1)

@@ -13,9 +13,10 @@ _SLACK = 1e-6
 
 
 class SlotFit:
-    """Free resources of each time slot. Jobs that are placed take resources from the slots.
+    """Table of the resources that are free in each time slot.
 
-    Slot i covers the time from start i to start i + 1. The last slot describes all later times.
+    Jobs whose start is planned take resources from the slots. Slot i covers the time from start i to start i
+    + 1. The last slot describes all later times.
 
     Args:
         starts_s: starts of the slots, ascending, shape (s,).
@@ -38,7 +39,10 @@ class SlotFit:
 
     @property
     def free_for_deferred(self) -> Floats:
-        """Return the free resources minus the reserve for future arrivals, shape (resources, s)."""
+        """Free resources of each time slot that deferred jobs may use, shape (resources, s).
+
+        A reserve for jobs that arrive later is subtracted.
+        """
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
@@ -50,7 +54,10 @@ class SlotFit:
         return rows, np.maximum(after, rows + 1)
 
     def fits_all(self, rows: Ints, time_s: Floats, kinds: Ints, units: Floats, watts: Floats) -> bool:
-        """Return whether all jobs fit together if they start in the slots `rows`. No resource is taken."""
+        """Return whether all given jobs fit together if they start in the time slots `rows`.
+
+        The jobs take no resources from the slots.
+        """
         used = np.zeros((self.free.shape[0], self.free.shape[1] + 1))
         first, after = self.spans(rows, time_s)
         np.add.at(used, (kinds, first), units)
@@ -63,10 +70,10 @@ class SlotFit:
     def fits(
         self, row: int, after: int, kind: int, units: float, watts: float, *, urgent: bool = False
     ) -> bool:
-        """Return whether a job fits in the slots from `row` up to, not including, `after`.
+        """Return whether a job fits in the time slots from `row` up to, not including, `after`.
 
-        A job that is urgent, or that starts now (in slot 0), need not leave room for jobs that have not
-        arrived yet.
+        Some units are reserved for jobs that have not arrived yet. An urgent job, or a job that starts now
+        (in slot 0), may use these units as well.
         """
         left = self.free[kind, row:after]
         if row and not urgent:
@@ -84,14 +91,18 @@ class SlotFit:
     def possible(
         self, afters: Ints, kind: int, units: float, watts: float, *, urgent: bool = False
     ) -> np.ndarray:
-        """Return for each start whether a job fits up to the slot `afters[start]`, shape (starts,).
+        """Return for each possible start whether the free resources suffice for a job.
+
+        The job needs the resources from its start up to the slot `afters[start]`. The result has the shape
+        (starts,).
 
         Args:
             afters: for each start, the slot after the job's last slot.
             kind: index of the job's kind of hardware.
             units: number of units (GPUs, nodes or cores) that the job needs.
             watts: power that the job needs.
-            urgent: whether the job need not leave room for jobs that have not arrived yet.
+            urgent: whether the job may use the resources that are kept free for jobs that have not arrived
+                yet.
         """
         left = self.free[kind] if urgent else self.free_for_deferred[kind]
         full = left + _SLACK < units
@@ -110,7 +121,16 @@ def by_slot(
     starts_s: Floats,
     extreme: Callable[[Floats, Floats], Floats] = np.minimum,
 ) -> Floats:
-    """Return the extreme (minimum by default) of each resource in each planned slot, shape (resources, s)."""
+    """Return the extreme of each resource in each slot of a plan, shape (resources, s).
+
+    The extreme is the minimum by default. A slot of the plan may cover several steps of `tables`.
+
+    Args:
+        tables: value of each resource in each step of `capacity`.
+        capacity: start and length of the steps.
+        starts_s: start of each of the s slots.
+        extreme: function that returns the elementwise extreme of two arrays.
+    """
     steps = tables.shape[1]
     first = np.floor((starts_s - capacity.start_s) / capacity.step_s + 1e-9).astype(np.int64)
     after = np.ceil((np.append(starts_s[1:], np.inf) - capacity.start_s) / capacity.step_s - 1e-9)
@@ -123,7 +143,10 @@ def by_slot(
 
 
 def reserve_urgent(queue: DeferralQueue, starts_s: Floats, fit: SlotFit) -> None:
-    """Take the resources of the jobs that are not deferrable, each in the first slot that has room."""
+    """Reserve the resources of the jobs that may not be deferred, before other jobs are placed.
+
+    Each of these jobs gets the first time slot that has room for it.
+    """
     if not fit.limited:
         return
     urgent = np.flatnonzero(~queue.deferrable)

@@ -1,8 +1,8 @@
-"""Margin between the planned and the latest start, in which a job may wait for resources.
+"""Safety margin between the planned start and the latest permitted start of a deferred job.
 
-Held jobs reserve no resources. At its planned start, a job may therefore lack units if the demand of other
-jobs is high. The margin of a job is the time in which a full cluster releases these units. The margin grows
-with the size of the job and with the load.
+Held jobs reserve no resources. If the demand of other jobs is high, the units that a job needs may not be
+free at its planned start. The margin is the time in which a full cluster releases these units. It grows with
+the size of the job and with the load.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ _MARGIN_SHARE: Final = 0.75
 
 
 def start_margins_s(queue: DeferralQueue, options: DeferralOptions) -> Floats:
-    """Return the margin of each job in seconds, shape (n,).
+    """Return the margin before each job's latest start, in seconds, shape (n,).
 
-    The margin of a job with u units is `release_s * max(0, u - (total - high_reserve))`, and at most twice
-    `options.start_margin_s`. Here, `total` is the highest number of free units over time. The number
-    `high_reserve` is the highest need of jobs that have not arrived yet. The time `release_s` is the mean
-    time until a full cluster releases one unit. If the capacity or the arrivals are unknown, the margin is
-    `options.start_margin_s`. In both cases the margin is at most three quarters of the slack.
+    A deferred job is started earlier than its latest start by this margin. The margin allows for waiting
+    until enough units are free. A unit is a GPU, a core or a node. The margin of a job with u units is
+    `release_s * max(0, u - (total - high_reserve))`, and at most twice `options.start_margin_s`. The terms
+    are:
+
+    - `total`: the highest number of free units over time;
+    - `high_reserve`: the highest need of jobs that have not arrived yet;
+    - `release_s`: the mean time until a full cluster releases one unit.
+
+    If the capacity or the arrivals are unknown, the margin is `options.start_margin_s`. In every case the
+    margin is at most three quarters of the slack, which is the time by which the start may be deferred.
 
     Args:
         queue: the pending jobs.

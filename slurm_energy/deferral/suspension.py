@@ -63,9 +63,9 @@ class SuspensionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SlotChoice:
-    """Minimum cost, per watt of the job's power, of completing the remaining work in time.
+    """Table of the minimum cost of completing a job in time, for each time slot and remaining work.
 
-    The cost depends on the slot and on the remaining slots of work.
+    Costs are per watt of the job's power. Remaining work is counted in slots.
 
     Attributes:
         running: minimum cost if the job was running just before the slot, shape (h + 1, r + 1) for h slots
@@ -80,7 +80,10 @@ class SlotChoice:
 
 
 def slot_choice(slot_cost: Floats, work: int, restart_slots: float) -> SlotChoice:
-    """Return the minimum costs for all slots and amounts of work up to `work` slots.
+    """Return the minimum costs to finish a job that may be suspended while power is expensive.
+
+    The costs are computed for every starting slot (interval of time) and for every number of slots of
+    remaining work, from 0 to `work`.
 
     Args:
         slot_cost: cost of drawing one watt during each slot up to the latest end, shape (h,).
@@ -164,16 +167,15 @@ def planned_starts(
 
 
 def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
-    """Yield, in groups, the jobs that have a choice of slots.
+    """Yield groups of jobs for which a choice of time slots for the remaining work is possible.
 
-    A job has a choice if it may still be suspended, and if its remaining work takes fewer slots than remain
-    until its latest end.
-
-    The jobs of a group have the same number of slots until the latest end, and the same restart time.
+    Two conditions must hold for a job. It may still be suspended. Its remaining work takes fewer slots than
+    there are until its latest end. The jobs of a group have the same number of slots until the latest end,
+    and the same restart time.
 
     Returns:
-        For each group: rows of the jobs, number of slots, slots of remaining work of each job, and duration
-        of a restart.
+        For each group: rows of the jobs, number of slots, slots of remaining work of each job, and
+        duration of a restart.
     """
     slot_s = options.slot_s
     work = np.ceil(jobs.left_s / slot_s - 1e-9).astype(np.int64)
@@ -190,7 +192,10 @@ def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tupl
 
 
 def _slot_costs(curve: CostCurve, now_s: float, slots: int, options: DeferralOptions) -> Floats:
-    """Return the cost of one watt in each slot from now on, with the penalty for uncertainty."""
+    """Return the cost of one watt in each time slot from now on.
+
+    A penalty for the uncertainty of the forecast is added to the cost.
+    """
     starts = now_s + options.slot_s * np.arange(slots)
     ends = starts + options.slot_s
     return curve.cost(starts, ends) + options.uncertainty_weight * curve.spread(starts, ends)

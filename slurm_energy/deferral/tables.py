@@ -1,4 +1,7 @@
-"""Input and result of deferral policies, as columns. Plain data."""
+"""Input and result of deferral policies, which decide when pending jobs should start.
+
+The data are plain columns with one entry per job.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ class DeferralQueue:
 
     @property
     def deferrable(self) -> Bools:
-        """Return the mask of the jobs that may start later than now."""
+        """Return a mask of the jobs that may be deferred, because their latest start is after now."""
         later: Bools = self.latest_start_s > self.now_s  # False for NaN
         return later
 
@@ -200,7 +203,7 @@ class DeferralPlan:
 
     @property
     def deferred(self) -> Bools:
-        """Return the mask of the jobs that wait for a later slot."""
+        """Mask of the jobs whose start the plan has moved to a later time slot."""
         deferred: Bools = self.reason == int(DeferralReason.DEFERRED)
         return deferred
 
@@ -208,12 +211,14 @@ class DeferralPlan:
 def deferral_queue(
     queue: Queue, choice: ArrayLike | None = None, capacity: Capacity | None = None
 ) -> DeferralQueue:
-    """Return the pending jobs of a queue, each in one shape, as input of deferral policies.
+    """Return the pending jobs of a queue as input of deferral policies.
+
+    A job may have several alternatives (ways to run it). One of them is selected for each job.
 
     Args:
         queue: the pending jobs with their alternatives and signals.
-        choice: row in `queue.alternatives` of each job's shape, as in `Ranking.choice`. A negative value or
-            None selects the job's first alternative.
+        choice: row in `queue.alternatives` of each job's selected alternative, as in `Ranking.choice`. A
+            negative value or None selects the job's first alternative.
         capacity: free resources; None means unlimited.
     """
     first = queue.alternatives.first[:-1]

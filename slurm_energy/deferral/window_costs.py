@@ -64,18 +64,17 @@ class CostCurve:
 
 
 def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve | None:
-    """Return the cost of energy over time that a signal yields.
+    """Return the cost of energy over time according to a price or carbon signal.
 
-    The cost includes the PUE if the outside temperature is known.
-
-    For a step with an unknown signal value, the mean and the standard deviation of the known steps are used.
+    If the outside temperature is known, the cost includes the PUE. A time step with an unknown signal value
+    gets the mean and the standard deviation of the known time steps.
 
     Args:
         signals: signals of the cluster.
         signal: price or carbon intensity.
 
     Returns:
-        The curve; None if the signal is unknown.
+        The cost over time; None if the signal is unknown.
     """
     column = None if signals is None else signals.forecast(signal)
     if signals is None or column is None or not column.known:
@@ -90,7 +89,10 @@ def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve |
 
 
 def candidate_starts(now_s: float, latest_s: float, slot_s: float) -> Floats:
-    """Return the candidate starts: now, and the multiples of the slot length up to the latest start."""
+    """Return the possible start times of deferrable jobs.
+
+    These are the current time, and the multiples of the slot length up to the latest start of all jobs.
+    """
     first = math.floor(now_s / slot_s) + 1
     last = math.floor(min(latest_s, (first + _MAX_SLOTS - 1) * slot_s) / slot_s)
     return np.concatenate([[now_s], np.arange(first, last + 1) * slot_s])

@@ -166,14 +166,14 @@ def _with_cpus(package: CpuPackage, cpu_topology: CpuTopology) -> CpuPackage:
 
 
 def with_current_limits(hardware: NodeHardware, values: Mapping[str, str]) -> NodeHardware:
-    """Return a copy of `hardware` with the current limits.
+    """Return a copy of `hardware` with the limits that are in force now.
 
-    The current limits replace the limits that held at the time of discovery.
+    They replace the limits that were in force when the hardware was discovered.
 
     Args:
         hardware: description of the node.
-        values: current values by key of the knob, as `NodeDevices.read` returns them. Limits that are missing
-            here keep their value; a missing `cpufreq.boost[all]` counts as switched off.
+        values: current values by key of the setting, as `NodeDevices.read` returns them. Limits that are
+            missing here keep their value; a missing `cpufreq.boost[all]` counts as switched off.
     """
     return dataclasses.replace(
         hardware,

@@ -22,19 +22,20 @@ class DeviceError(UnavailableError):
 
 
 class DeviceGoneError(DeviceError):
-    """Error: the device is absent.
+    """The device does not exist any more.
 
-    A device that appears later at the same path or index may be a different device, or count from zero.
+    A device that appears later at the same path or index may be a different device. Its counters may also
+    start from zero.
     """
 
 
 class WriteStage(IntEnum):
-    """Position of a knob in the order of writes.
+    """Position of a knob (a hardware setting) in the order of writes.
 
     The knob with the lowest value is written first and restored last.
 
-    GPU persistence mode is written first, because an NVIDIA driver without it may unload and lose the limits.
-    A power profile of a GPU is written before the limit and the clock, because it may change both.
+    GPU persistence mode is written first, because an NVIDIA driver without it may unload and lose the
+    limits. A power profile of a GPU is written before the limit and the clock, because it may change both.
     Boost is written before the frequency range, because writing boost may overwrite the range. A RAPL limit
     is enabled last, because it has no effect until it is enabled.
     """
@@ -116,7 +117,9 @@ def is_readable(counter: EnergyCounter) -> bool:
 
 
 class Knob(ABC):
-    """One value of the hardware that can be read and written. Values are text in the unit of the knob.
+    """One setting of the hardware that can be read and written.
+
+    Values are text in the unit of the knob.
 
     Attributes:
         name: quantity that the knob sets, for example `cpufreq.governor`.
@@ -142,7 +145,7 @@ class Knob(ABC):
 
     @abstractmethod
     def read(self) -> str:
-        """Return the current value as text in the unit of the knob.
+        """Return the current value of the setting as text, in the setting's own unit.
 
         Raises:
             DeviceError: the value cannot be read.
@@ -157,7 +160,9 @@ class Knob(ABC):
         """
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Return the keys of the other knobs that a write may change as a side effect.
+        """Return the keys of the other knobs that may change when this knob is written.
+
+        A knob is the file or call through which a setting is read and written.
 
         Args:
             current: value of this knob before the write.
@@ -190,7 +195,7 @@ class Knob(ABC):
         return self.is_equivalent(requested, actual)
 
     def format_value(self, value: str) -> str:
-        """Return `value` with its unit, as messages show it."""
+        """Return `value` with its unit, for messages to users."""
         return value
 
 
@@ -217,10 +222,10 @@ class ThrottleSensor(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Activity of a component since the previous reading.
+    """Activity of a component, such as a GPU, since the previous reading.
 
     Attributes:
-        utilisation: share of time in which the component was busy, 0 to 1; None if unknown.
+        utilisation: fraction of time in which the component was busy, 0 to 1; None if unknown.
         work: work per second by kind of work (`compute`, `memory`); empty if unknown. The unit is arbitrary,
             but does not depend on the clock. One step of a program is therefore the same amount of work at
             any clock.

@@ -28,7 +28,7 @@ class KeptFile:
         self._pause = 0
 
     def read(self) -> bytes | None:
-        """Return the content; None if the file is absent or cannot be read."""
+        """Return the content of the file; None if the file is absent or cannot be read."""
         if self._pause > 0:
             self._pause -= 1
             return None

@@ -68,7 +68,7 @@ class PolledPowerSensor(PowerSensor):
         self._thread: threading.Thread | None = None
 
     def read(self) -> PowerReading:
-        """Return the newest reading.
+        """Return the newest reading of the power; the sensor is measured by a separate thread.
 
         Raises:
             DeviceError: no measurement has completed yet, or the last one failed.
@@ -82,9 +82,9 @@ class PolledPowerSensor(PowerSensor):
         return newest
 
     def readings(self) -> Sequence[PowerReading]:
-        """Return the readings since the last call, the newest last.
+        """Return the measurements of the sensor since the last call, the newest last.
 
-        If there is no new reading, return the newest earlier one again.
+        If there is no new measurement, the newest earlier measurement is returned again.
 
         Raises:
             DeviceError: no measurement has completed yet, or the last one failed.

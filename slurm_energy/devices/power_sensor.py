@@ -26,11 +26,11 @@ def boottime_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class PowerReading:
-    """A power and the time of its measurement.
+    """A power, and the time at which it was measured.
 
     Attributes:
-        time_s: seconds since boot, see `boottime_s`.
-        watts: power at that time, or a mean that the sensor reported at that time.
+        time_s: time of the measurement in seconds since boot, see `boottime_s`.
+        watts: power at this time, or a mean that the sensor reported at this time.
     """
 
     time_s: float
@@ -58,16 +58,16 @@ class PowerSensor(ABC):
 
     @abstractmethod
     def read(self) -> PowerReading:
-        """Return the newest reading without waiting for a new one.
+        """Return the newest reading of the sensor without waiting for another one.
 
         Raises:
             DeviceError: there is no reading.
         """
 
     def readings(self) -> Sequence[PowerReading]:
-        """Return the readings since the last call, the newest last.
+        """Return the readings of the power sensor since the last call, the newest last.
 
-        If there is no new reading, return the newest earlier one again.
+        If there is no new reading, the newest earlier reading is returned again.
 
         Raises:
             DeviceError: there is no reading.
@@ -116,7 +116,7 @@ class PowerIntegrator:
         return None
 
     def energy_uj(self, now_s: float) -> int:
-        """Return the energy since the first reading in microjoules.
+        """Return the energy since the first reading of a power sensor in microjoules.
 
         Args:
             now_s: end of the interval, in seconds since boot. The power is assumed constant from the newest
@@ -188,9 +188,9 @@ class IntegratedPowerCounter(EnergyCounter):
         return self._integral.energy_uj(now_s)
 
     def dump(self) -> dict[str, float] | None:
-        """Return the state of the integrator.
+        """Return the state of the integrator for a checkpoint; None before the first reading.
 
-        Return None before the first reading. The state must be stored, because the hardware keeps no count.
+        The state must be stored, because the hardware keeps no count of energy.
         """
         return self._integral.dump()
 

@@ -1,6 +1,7 @@
-"""Requested values of knobs, and functions that build them for each kind of hardware.
+"""Values that an energy policy requests for hardware settings (knobs) of a node.
 
-Frequencies are in kHz and clocks in MHz, as the drivers report them; powers are in watts.
+The module also has functions that build the values for each kind of hardware. Frequencies are in kHz and
+clocks in MHz, as the drivers report them; powers are in watts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A requested value of a knob.
+    """A value that is requested for a knob (setting of the hardware).
 
     Attributes:
         key: key of the knob, `NAME[DOMAIN]`.

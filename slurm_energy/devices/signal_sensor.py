@@ -42,10 +42,12 @@ class SignalSensor(ABC):
 
     @abstractmethod
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call. Unknown signals are omitted.
+        """Return the values of the signals for the time since the previous call.
+
+        Signals whose value is unknown are left out.
 
         Args:
-            now_s: present time in seconds, from a monotonic clock.
+            now_s: current time in seconds, from a monotonic clock.
         """
 
     def forget(self) -> None:

@@ -17,7 +17,10 @@ from slurm_energy.quantities import shown
 
 
 class NodePart(StrEnum):
-    """Part of a node whose energy a source may include; `rest` is everything except CPU, memory and GPUs."""
+    """Part of a node whose energy an energy source may include.
+
+    `rest` is everything except CPU, memory and GPUs.
+    """
 
     CPU = "cpu"
     DRAM = "dram"
@@ -111,13 +114,15 @@ class SourceCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceSelection:
-    """The result of `select_sources`: the counters whose energy is recorded.
+    """The counters whose energy is recorded on a node: the result of `select_sources`.
 
     Attributes:
-        components: keys of the counters of cpu, dram and GPUs; no counter includes the energy of another one.
+        components: keys of the counters of cpu, dram and GPUs; no counter includes the energy of another
+            one.
         node: keys of the counters that measure the node. The node's energy is the sum of these counters plus
             the energy of `added_parts`.
-        added_parts: parts that the counters in `node` do not include and that are added from `components`.
+        added_parts: parts that the counters in `node` do not include. Their energy is added from the
+            counters in `components`.
         missing_parts: parts of the node that no counter measures. The energy of the node does not include
             these parts.
         excluded: reasons why counters are not recorded, by the counter's key.
@@ -176,11 +181,15 @@ def select_sources(
 def _components(
     counters: list[SourceCounter], excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Select counters of components by priority. Skip sources whose parts are counted already.
+    """Select the counters of components (CPU, memory, GPUs) whose energy is recorded.
+
+    The best source of each component is taken. A source is skipped if it measures a part of the node that is
+    already counted.
 
     Args:
         counters: all counters of the node.
-        excluded: maps the key of each counter that is not selected to the reason. This function adds entries.
+        excluded: maps the key of each counter that is not selected to the reason. This function adds
+            entries.
 
     Returns:
         (keys of the selected counters, parts of the node that they measure).
@@ -204,15 +213,18 @@ def _components(
 def _node(
     counters: list[SourceCounter], configured: str | None, excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Select the best source of the node's power, or the one that the administrator configured.
+    """Select the counters that measure the power of the whole node.
+
+    The counters come from the best available source, or from the source that the administrator configured.
 
     Args:
         counters: all counters of the node.
         configured: name of the configured source; None for the best available one.
-        excluded: maps the key of each counter that is not selected to the reason. This function adds entries.
+        excluded: maps the key of each counter that is not selected to the reason. This function adds
+            entries.
 
     Returns:
-        (keys of the selected counters, parts of the node that they include).
+        (keys of the selected counters, parts of the node whose power these counters include).
     """
     chosen: list[str] = []
     parts: frozenset[NodePart] = frozenset()
@@ -241,7 +253,7 @@ def _component_type(counter: SourceCounter) -> str:
 
 
 def priority_tables() -> str:
-    """Return the source priority as Markdown tables, for the documentation."""
+    """Return the priority of the sources of energy as Markdown tables, for the documentation."""
     lines = []
     for title, sources in (("component", COMPONENT_SOURCES), ("node", NODE_SOURCES)):
         lines += [f"| {title} | source | includes | remark |", "|---|---|---|---|"]

@@ -193,10 +193,11 @@ def _modelled_dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
 def node_energy_uj(
     selection: SourceSelection, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
 ) -> int | None:
-    """Return the energy of the node in an interval.
+    """Return the energy of the whole node in an interval.
 
     Args:
-        selection: counters that are recorded for the node, and the parts to be added to them.
+        selection: counters that are recorded for the node, and the parts of the node whose energy must be
+            added.
         energy_uj: microjoules of the interval by key of the counter.
         components: counters of components.
 

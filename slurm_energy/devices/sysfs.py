@@ -53,7 +53,9 @@ def read_number(path: Path) -> int | None:
 
 
 def write_text(path: Path, value: str) -> None:
-    """Write a value with a single write(2), as sysfs requires. An absent file is not created.
+    """Write a value to a sysfs file with a single write(2), as sysfs requires.
+
+    An absent file is not created.
 
     Raises:
         DeviceError: the driver refused the value. The error contains the driver's reason.
@@ -76,9 +78,9 @@ def error_reason(error: OSError) -> str:
 
 
 def read_error(path: Path, error: OSError) -> DeviceError:
-    """Return the exception for a failed read of a file.
+    """Return the exception that describes a failed read of a device's file.
 
-    The exception is DeviceGoneError if the device of the file is gone, else DeviceError with the reason of
+    It is a DeviceGoneError if the device no longer exists. Otherwise it is a DeviceError with the reason of
     `error`.
     """
     kind = DeviceGoneError if error.errno in _GONE else DeviceError

@@ -1,4 +1,7 @@
-"""Order of findings, and the relation between causes and the findings that the causes explain."""
+"""Order of the findings of a job by importance.
+
+The module also determines which finding is a cause and which other findings it explains.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +98,10 @@ def _parent(findings: Sequence[JobFinding], index: int) -> int | None:
 
 
 def _root(parents: Sequence[int | None], index: int) -> int:
-    """Return the index of the cause of a finding, found along the chain of explanations.
+    """Return the index of the finding that is the original cause of a finding.
 
-    `CONSEQUENCES` has no cycles.
+    A finding may be explained by another one, which may be explained by a third one. The function follows
+    these explanations to the end. They form no cycle (`CONSEQUENCES`).
     """
     while (parent := parents[index]) is not None:
         index = parent

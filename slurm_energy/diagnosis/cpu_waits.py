@@ -1,6 +1,6 @@
-"""Time in which a job waits for CPUs.
+"""Computation of how long a job waits for CPUs.
 
-The causes are its own tasks, or other work on its nodes.
+The causes are the job's own tasks, or other work on its nodes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def served_share(view: JobView) -> float:
 
     A task is ready if it runs or waits for a CPU.
 
-    Without other work on the node, the time that one process of the job waits for another process would
-    shrink to about this fraction.
+    The result estimates the effect of other work on the node. Processes of the job wait for each other.
+    Without the other work, their waiting times would shrink to about this fraction.
     """
     waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
     return busy / (busy + waiting) if waiting is not None and busy else 1.0
@@ -69,9 +69,9 @@ def is_crowded(view: JobView) -> bool:
 def contended_s(view: JobView) -> float | None:
     """Return how many seconds other work on the nodes delayed a job without GPUs; None if unknown.
 
-    While at least one task of the job is ready to run, the job makes progress in proportion to the fraction
-    of the ready tasks that have a CPU. Waits that arise because the job has more tasks than CPUs do not
-    count. The job waits for its slowest node.
+    The other work takes CPUs that the job needs. While at least one task of the job is ready to run, the
+    progress of the job is proportional to the fraction of its ready tasks that have a CPU. Waits that arise
+    because the job has more tasks than CPUs do not count. The job waits for its slowest node.
     """
     if view.gpus or not view.observation.nodes:
         return None
@@ -97,9 +97,9 @@ def _contended_share(view: JobView, node: NodeObservation) -> float | None:
 
 
 def _mean_in(view: JobView, node: NodeObservation, signal: str, window: tuple[float, float]) -> float | None:
-    """Return the mean of a job's signal on a node.
+    """Return the mean of a job's signal on a node over a time window.
 
-    The mean is over all intervals that overlap a time window.
+    All intervals of the series that overlap the window are used.
     """
     series = view.node_series(node, signal)
     if series is None:

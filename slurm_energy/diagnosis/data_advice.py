@@ -1,4 +1,8 @@
-"""Advice about the data pipeline: loader processes, CPUs for loaders, a staged data set, pinned memory."""
+"""Advice for training programs that wait for data.
+
+The advice concerns the number of loader processes, the CPUs for them, a copy of the data set on fast
+storage, and pinned memory.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,11 @@ _VERIFY_RUN = "duration and energy of the next run: senergy job OLD NEW --html F
 
 
 def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to use as many loader workers as are needed to keep up with the rest of the step.
+    """Yield the advice to use more processes that load data (loader workers).
 
-    Without GPUs, workers can use all CPUs, because the computation uses no CPU while it waits for data.
-    Workers that mostly wait for something other than CPUs, such as network storage, need no additional CPUs.
+    The advised number is sufficient to keep up with the rest of the step. Without GPUs, workers can use all
+    CPUs, because the computation uses no CPU while it waits for data. If workers mostly wait for something
+    other than CPUs, such as network storage, they need no additional CPUs.
     """
     if not view.ranks:
         yield from _workers_for_serial_loader(view, finding)
@@ -124,10 +129,9 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
 
 
 def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
-    """Return the mean wait for data and the mean time of a step.
+    """Return the mean wait for data and the mean step time in seconds, without starts of the loader.
 
-    Both means exclude the starts of the loader. The wait also excludes the time to receive batches that are
-    ready.
+    The wait also excludes the time to receive batches that are ready.
     """
     timed = [_data_and_step_s(rank) for rank in view.ranks]
     data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))

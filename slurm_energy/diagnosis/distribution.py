@@ -1,4 +1,4 @@
-"""Distributions of step times and signal values: mean, percentiles, variation."""
+"""Summary of step times and signal values by mean, percentiles and variation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_energy.diagnosis.steps import PhaseStatistics
 
 
 class Stability(StrEnum):
-    """Classes of distributions by their coefficient of variation, from stable to strongly varying values."""
+    """Class of a distribution: how strongly the values vary, by their coefficient of variation."""
 
     STABLE = "stable"
     VARIABLE = "variable"
@@ -43,7 +43,10 @@ class ValueDistribution:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def stability(self, config: DiagnosisConfig) -> Stability | None:
-        """Return the stability class of the distribution; None if the variation is unknown."""
+        """Return how strongly the values vary: stable, variable or unstable.
+
+        The result is None if the variation is unknown.
+        """
         if self.variation is None:
             return None
         if 100 * self.variation < config.value("stable_variation"):
@@ -64,7 +67,10 @@ def distribution_of(values: Iterable[float]) -> ValueDistribution | None:
 
 
 def phase_distribution(phase: PhaseStatistics) -> ValueDistribution | None:
-    """Return the distribution of a phase's durations in seconds; None if the phase has no durations."""
+    """Return the distribution of the durations of one phase of the job's steps, in seconds.
+
+    The result is None if the phase has no durations.
+    """
     mean, deviation = phase.mean_s, phase.deviation_s
     percentiles = [phase.percentile_s(percent) for percent in (50, 90, 99)]
     if mean is None or deviation is None:

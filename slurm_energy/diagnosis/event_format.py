@@ -101,7 +101,7 @@ RawEvent = tuple[int, int, float, int, int, int, int]
 
 
 class Event(NamedTuple):
-    """One record, with the fields of `RECORD`.
+    """One record of an event file, with the fields of `RECORD`.
 
     Attributes:
         start_ns: start in ns of CLOCK_MONOTONIC.
@@ -110,7 +110,8 @@ class Event(NamedTuple):
             value.
         phase: index of the phase's name in the header's `names`.
         thread: number of the thread; `GPU_THREAD` for events timed by the GPU.
-        lap: number of times that the writer had started at the first slot of the file.
+        lap: number of passes of the writer through the file, counted from 1. When the file is full, the
+            writer starts again at the first slot.
         kind: `INTERVAL`, `MARK` or `COUNTER`.
     """
 
@@ -204,9 +205,14 @@ def decode_header(data: bytes) -> EventFileHeader:
 
 
 def lap_of(number: int, capacity: int) -> int:
-    """Return the lap that record `number` contains: how often the writer has begun at the first slot.
+    """Return the lap in which a record was written to the ring buffer.
 
-    The lap counts from 1 to 65535 and then starts at 1 again.
+    The lap counts how often the writer had begun at the first slot. It counts from 1 to 65535 and then
+    starts at 1 again.
+
+    Args:
+        number: number of the record.
+        capacity: number of slots.
     """
     return number // capacity % 0xFFFF + 1
 
@@ -214,10 +220,11 @@ def lap_of(number: int, capacity: int) -> int:
 def encode_records(
     events: Sequence[tuple[int, int, float, int, int, int]], first: int, capacity: int
 ) -> bytes:
-    """Return the bytes of consecutive records.
+    """Encode events as consecutive binary records of an event file.
 
     Args:
-        events: for each event, start and duration in ns, value, index of the phase name, thread and kind.
+        events: for each event: start in ns, duration in ns, value, index of the phase name, number of the
+            thread, and number of the kind of event.
         first: number of the first record.
         capacity: maximum number of records in the file.
     """
@@ -230,7 +237,11 @@ def encode_records(
 
 
 def slot_ranges(first: int, count: int, capacity: int) -> list[tuple[int, int]]:
-    """Return the slots of `count` records from record `first`, as ranges (first slot, number of slots)."""
+    """Return where `count` records of an event file are stored, starting with record `first`.
+
+    The file is a ring buffer of `capacity` slots. The result is a list of ranges (first slot, number of
+    slots).
+    """
     ranges = []
     while count > 0:
         slot = first % capacity
@@ -270,8 +281,8 @@ def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
 def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawEvent]]:
     """Yield lists of limited length with the records of an event file, oldest first.
 
-    Left out are records that do not belong to their slot, records of an unknown kind, and records with an
-    impossible value. The file may grow while it is read.
+    Three kinds of records are left out: records that are stored in the wrong place of the file, records of
+    an unknown kind, and records with an impossible value. The file may grow while it is read.
 
     Args:
         stream: the event file, opened for reading.
@@ -300,9 +311,10 @@ def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawE
 
 
 def _last_record(stream: BinaryIO, header: EventFileHeader) -> int:
-    """Return the number of complete records in the file.
+    """Return how many complete records were written to an event file.
 
-    If the writer was killed, the header states a smaller number.
+    The header states this number, but the number is too small if the process that wrote the file was killed.
+    The function therefore looks for complete records beyond the stated number.
     """
     size = stream.seek(0, 2)
     slots = min(header.capacity, max(0, size - HEADER_BYTES) // RECORD_BYTES)

@@ -47,10 +47,9 @@ class JobFinding:
         time_share: fraction of the job's time that is affected or lost, 0 to 1; None if unknown.
         seconds_lost: wall-clock seconds lost; None if unknown.
         joules_lost: energy lost; None if unknown.
-        confidence: 0 to 1.
+        confidence: confidence in the finding, 0 to 1.
         where: nodes, GPUs or ranks concerned; empty for the whole job.
-        consequences: kinds of the findings that this finding explains and that are therefore not listed
-            separately.
+        consequences: kinds of other findings that result from this cause. They are not listed separately.
     """
 
     kind: FindingKind

@@ -1,4 +1,7 @@
-"""Advice against a finding, and figures of a job that several modules of advice use."""
+"""A piece of advice against a finding, and functions that compute the figures in the advice.
+
+Several modules of advice use these functions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
 
 @dataclass(frozen=True, slots=True)
 class FindingAdvice:
-    """A change that removes the cause of a finding.
+    """Advice: a change of a job that removes the cause of a finding.
 
     Attributes:
         kind: kind of the finding.
@@ -37,7 +40,7 @@ class FindingAdvice:
 
     @property
     def change_set(self) -> ChangeSet:
-        """The changes as typed values, with their expected gain."""
+        """The changes that the advice proposes, as typed values with their expected gain."""
         return ChangeSet(self.kind.value, self.changes, self.seconds_gain, self.joules_gain, self.source)
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +50,14 @@ class FindingAdvice:
 
 
 def joules_of_part(finding: JobFinding, seconds: float) -> float | None:
-    """Return the energy of `seconds` out of the time that a finding lost; None if unknown."""
+    """Return the energy that is lost in a part of the time that a finding lost.
+
+    The energy is proportional to the time. Return None if it is unknown.
+
+    Args:
+        finding: the finding, with the lost time and energy.
+        seconds: the part of the lost time.
+    """
     if finding.joules_lost is None or not finding.seconds_lost:
         return None
     return finding.joules_lost * min(1.0, seconds / finding.seconds_lost)

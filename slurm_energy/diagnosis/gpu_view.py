@@ -41,7 +41,7 @@ class GpuView:
 
     @property
     def active_s(self) -> float:
-        """Seconds between the first and the last activity."""
+        """Seconds between the first and the last time at which the GPU was busy."""
         busy = self.series.get("gpu_busy_percent")
         return (
             0.0
@@ -50,7 +50,10 @@ class GpuView:
         )
 
     def values(self, signal: str) -> list[float]:
-        """Return the known values of a signal between the first and the last activity."""
+        """Return the known values of a signal of the GPU while the GPU is in use.
+
+        These are the values between its first and its last activity.
+        """
         series, busy = self.series.get(signal), self.series.get("gpu_busy_percent")
         if series is None:
             return []

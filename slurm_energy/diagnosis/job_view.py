@@ -23,11 +23,11 @@ from slurm_energy.diagnosis.waiting_power import waiting_power
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """Step times of one process.
+    """Times of the training steps of one process (rank).
 
     Attributes:
-        steps: steps as reported.
-        times: times by category.
+        steps: steps as the process reported them.
+        times: times by category, such as computation or communication.
     """
 
     steps: RankSteps
@@ -35,21 +35,22 @@ class RankView:
 
     @property
     def name(self) -> str:
-        """Rank, or node and process id if there is no rank, for readers."""
+        """Name of the process for readers: its rank, or node and process id if it has no rank."""
         steps = self.steps
         return f"rank {steps.rank}" if steps.rank is not None else f"{steps.node} pid {steps.pid}"
 
     @property
     def step_count(self) -> int:
-        """Number of iterations."""
+        """Number of training steps (iterations) that the rank has recorded."""
         phase = self.steps.phases.get("step")
         return phase.count if phase else 0
 
 
 class JobView:
-    """Facts of a job for the rules. None as the value of a property or method means unknown.
+    """Observed facts of a job in the form that the diagnosis rules need.
 
-    Values that include the use by other jobs count as unknown.
+    A property or method returns None if its value is unknown. Values that include the use by other jobs
+    count as unknown.
 
     Args:
         observation: observations of the job.
@@ -94,12 +95,12 @@ class JobView:
         return self.gpu_mean("gpu_busy_percent")
 
     def gpu_mean(self, signal: str) -> float | None:
-        """Return the mean of a signal over the active GPUs; None if unknown."""
+        """Return the mean of a signal over the GPUs that were busy in the job; None if unknown."""
         return mean_of([mean for gpu in self.busy_gpus if (mean := gpu.mean(signal)) is not None])
 
     @cached_property
     def ranks(self) -> tuple[RankView, ...]:
-        """Processes that report iterations."""
+        """Processes of the job that report steps, each with its step times."""
         views = [RankView(rank, phase_times(rank, self.elapsed_s)) for rank in self.observation.ranks]
         return tuple(view for view in views if view.times.step_s > 0)
 
@@ -120,9 +121,10 @@ class JobView:
 
     @cached_property
     def programs_in_turn(self) -> float:
-        """Mean number of programs that follow each other, such as the runs of a parameter search; at least 1.
+        """Number of the job's programs divided by the number of programs that ran at the same time.
 
-        Only programs that report iterations count.
+        The value is above 1 if programs follow each other, such as the runs of a parameter search. It is at
+        least 1. Only programs that report iterations count.
         """
         return len(self.ranks) / max(1, self.concurrent_ranks) if self.ranks else 1.0
 
@@ -138,8 +140,8 @@ class JobView:
     def category_seconds(self, category: str) -> float | None:
         """Return the seconds of the job that a category takes; None if no rank reports the category.
 
-        The seconds are the mean of the ranks that run at the same time, and the sum over programs that follow
-        each other.
+        For ranks that run at the same time, the seconds are the mean of the ranks. For programs that follow
+        each other, the seconds are added up.
         """
         mean = mean_of(
             [rank.times.seconds[category] for rank in self.ranks if category in rank.times.seconds]
@@ -147,7 +149,7 @@ class JobView:
         return scaled(mean, self.programs_in_turn)
 
     def mean_phase_s(self, phase: str) -> float | None:
-        """Return the mean duration of a phase over all ranks in seconds.
+        """Return the mean duration of a phase (named part of a step) over all ranks, in seconds.
 
         Return None if no rank reports the phase.
         """
@@ -156,9 +158,10 @@ class JobView:
         return math.fsum(one.sum_s for one in known) / count if count else None
 
     def hint(self, name: str) -> float | None:
-        """Return the maximum over the ranks of a numeric setting in `RankSteps.hints`.
+        """Return the value of a numeric hint, which the ranks of the job report.
 
-        Return None if no rank reports the setting.
+        If several ranks report the hint in `RankSteps.hints`, the maximum is returned. If no rank reports
+        it, the result is None.
         """
         values = [rank.steps.hints.get(name) for rank in self.ranks]
         numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
@@ -173,9 +176,9 @@ class JobView:
         return mean_of([mean for mean in means if mean is not None])
 
     def median(self, signal: str) -> float | None:
-        """Return the mean of the medians of a signal over all nodes and parts.
+        """Return the median of a signal, averaged over the nodes and over the parts of a node.
 
-        Each median covers the time in which the job was active.
+        The median of each part covers the time in which the job was active.
         """
         medians = (median(self._active(series)) for series in self.observation.series(signal))
         return mean_of([value for value in medians if value is not None])
@@ -209,14 +212,18 @@ class JobView:
 
     @property
     def active_s(self) -> float:
-        """Seconds of the active window; the duration of the job if there is no active window."""
+        """Seconds from the first to the last activity of the job's hardware (active window).
+
+        If there is no active window, the value is the duration of the job.
+        """
         window = self.active_window
         return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s
 
     def node_series(self, node: NodeObservation, signal: str) -> ObservedSeries | None:
-        """Return the series of a signal of a node. The signal describes the node or job, not a GPU or CPU.
+        """Return the recorded values of a signal that describes a whole node or the job on it.
 
-        Return None if the series has no known value.
+        Signals of a single GPU or CPU are not considered. The result is None if the signal is absent or has
+        no known value.
         """
         found = (s for s in node.series if s.name == signal and not s.part and s.known())
         return next(found, None)
@@ -235,7 +242,7 @@ class JobView:
 
     @cached_property
     def waiting_watts(self) -> float | None:
-        """Power of the job while it waits, see `waiting_power`."""
+        """Power in watts of the job while it waits for data or other processes, see `waiting_power`."""
         return waiting_power(self.observation, self.mean_watts)
 
     def gpu_joules(self, gpu: GpuView) -> float | None:

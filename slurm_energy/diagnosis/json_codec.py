@@ -1,9 +1,7 @@
-"""JSON form of node observations and steps.
+"""Conversion of node observations and steps from and to JSON.
 
-The input is validated as hostile, because it comes from users' processes.
-
-The size of every text, list and column is limited, and unknown keys are ignored. docs/reference/protocol.md
-specifies the form.
+The input comes from users' processes and may be malicious. Therefore the size of every text, list and column
+is limited, and unknown keys are ignored. docs/reference/protocol.md specifies the form.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ def node_to_json(observation: NodeObservation) -> dict[str, Any]:
 
 
 def node_from_json(data: Any) -> NodeObservation:
-    """Build a node observation from a JSON object.
+    """Build the observed data of one node (signals and reported steps) from a JSON object.
 
     Raises:
         UsageError: a value is missing, malformed or exceeds a limit.

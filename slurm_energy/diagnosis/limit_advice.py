@@ -85,7 +85,10 @@ def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _PowerModel) -> AdvisedChange:
-    """Return a change of the power limit if the power limit was lowered, else a change of the clock limit."""
+    """Return the change of a GPU limit that the advice suggests.
+
+    If the power limit of the GPUs was lowered, the power limit changes, otherwise the clock limit.
+    """
     limits = [view.context.limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     highest = [view.context.max_limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     if all(a and b and a < 0.97 * b for a, b in zip(limits, highest, strict=True)):

@@ -1,4 +1,7 @@
-"""Findings of a running job in compact form for live reports: on one node, and merged over all nodes."""
+"""Findings of a running job in the compact form of live reports.
+
+Each node of the job reports findings. They are merged into findings of the whole job.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ class LiveFinding:
 
 
 def live_findings(findings: Sequence[JobFinding]) -> tuple[LiveFinding, ...]:
-    """Return the first `MAX_FINDINGS` findings of a job, reduced to the figures of a live report."""
+    """Return the findings of a job in the short form that live reports contain.
+
+    At most the first `MAX_FINDINGS` findings are returned.
+    """
     return tuple(
         LiveFinding(
             finding.kind,
@@ -74,10 +80,10 @@ def parse_live_findings(data: Any) -> tuple[LiveFinding, ...]:
 
 
 def merged(nodes: Iterable[Sequence[LiveFinding]]) -> tuple[LiveFinding, ...]:
-    """Merge the findings of a job on its nodes into findings of the job, the most expensive first.
+    """Merge the findings that the nodes of a job report into findings of the whole job.
 
-    Energy is summed. All other figures are those of the node on which the largest fraction of the time is
-    affected.
+    The most expensive finding comes first. Energy is summed over the nodes. All other figures are those of
+    the node on which the largest fraction of the time is affected.
     """
     by_kind: dict[FindingKind, list[LiveFinding]] = {}
     for findings in nodes:

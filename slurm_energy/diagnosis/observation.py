@@ -102,7 +102,10 @@ class JobObservation:
     nodes: tuple[NodeObservation, ...] = ()
 
     def series(self, name: str) -> Iterator[ObservedSeries]:
-        """Yield those series of a signal that have at least one known value, of all nodes and parts."""
+        """Yield the recorded series of a signal from all nodes of the job.
+
+        A series without any known value is omitted. A node can have several series of the same signal.
+        """
         for node in self.nodes:
             for series in node.series:
                 if series.name == name and any(value == value for value in series.values):

@@ -1,4 +1,8 @@
-"""Advice about several ranks: fewer exchanges of gradients, and work in proportion to each rank's speed."""
+"""Advice for programs with several ranks (processes) that train together.
+
+The first advice is to exchange gradients less often. The second advice is to divide the work in proportion
+to the speed of each rank.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,10 @@ _ACCUMULATION_FACTOR = 2
 
 
 def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to double the steps per exchange of gradients, which halves the time of exchanges."""
+    """Yield the advice to exchange gradients half as often.
+
+    The program then computes twice as many steps per exchange, which halves the time of exchanges.
+    """
     if finding.seconds_lost is None:
         return
     old = view.hint("accumulation")

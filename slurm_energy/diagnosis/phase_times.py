@@ -1,4 +1,7 @@
-"""Times of one process by phase: compute, data, copies, communication, checkpoints, evaluation, idle."""
+"""Division of the time of one process among categories.
+
+The categories are compute, data, copies, communication, checkpoints, evaluation and idle.
+"""
 
 from __future__ import annotations
 

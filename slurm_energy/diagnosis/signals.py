@@ -43,12 +43,12 @@ class SignalScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A measured quantity.
+    """A quantity of a job that is sampled over time, such as memory in use.
 
     Attributes:
         name: name with unit.
         unit: unit of the values.
-        scope: object that one series describes.
+        scope: kind of object that each series describes.
         description: meaning and usual source.
     """
 

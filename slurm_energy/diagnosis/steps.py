@@ -67,7 +67,7 @@ class PhaseStatistics:
 
     @classmethod
     def of(cls, durations_s: Iterable[float]) -> PhaseStatistics:
-        """Return the statistics of durations in seconds."""
+        """Return the statistics of a phase, given its durations in seconds."""
         durations = list(durations_s)
         histogram: dict[int, int] = {}
         for duration in durations:
@@ -178,16 +178,17 @@ class RankSteps:
         phases: statistics by phase, see `STANDARD_PHASES`.
         samples: number of samples that this process processed; None if unknown.
         outlier_count: number of all outliers. `outliers` may contain fewer.
-        outlier_excess_s: seconds by which all outliers exceeded the expected durations.
+        outlier_excess_s: seconds by which all outliers together exceeded the expected durations.
         outliers: the largest outliers, in order of time.
         intervals: steps over time; None if unknown.
-        hints: values that callbacks reported, by name: batch_size, num_workers, pin_memory,
-            persistent_workers, world_size, backend, dataset_samples, compute_threads (of the process, for
-            computation on CPUs), process_cpu_s (CPU time of the process without its loader workers),
-            loader_starts and loader_start_s (epochs, and the wait for their first batches in seconds, with
-            loader workers), ready_batch_s (mean time in seconds to receive a batch that had arrived before
-            the program requested it), marks_checkpoints (whether a framework reports every checkpoint that it
-            writes).
+        hints: values that callbacks reported, by name. The settings of the program are: batch_size,
+            num_workers, pin_memory, persistent_workers, world_size, backend, dataset_samples and
+            compute_threads (threads of the process for computation on CPUs). Measured are: process_cpu_s
+            (CPU time of the process without its loader workers), loader_starts (number of epochs that began
+            with loader workers), loader_start_s (total wait for the first batches of these epochs, in
+            seconds) and ready_batch_s (mean time in seconds to receive a batch that had arrived before the
+            program requested it). marks_checkpoints states whether a framework reports every checkpoint that
+            it writes.
     """
 
     node: str

@@ -8,11 +8,13 @@ from slurm_energy.diagnosis.distribution import median
 
 
 def stragglers(durations_s: Sequence[float], ratio: float) -> list[int]:
-    """Return the indices of the tasks whose duration exceeds `ratio` times the median.
+    """Return the indices of unusually slow tasks (stragglers).
+
+    A task is a straggler if its duration exceeds `ratio` times the median.
 
     Args:
-        durations_s: duration of each task; if the tasks differ in their amount of work, duration per unit of
-            work.
+        durations_s: duration of each task. If the tasks differ in their amount of work, it is the duration
+            per unit of work.
         ratio: threshold relative to the median, above 1. Ravikumar and Sriraman use 1.3.
     """
     middle = median(durations_s)

@@ -1,4 +1,7 @@
-"""Power of a job while the job waits. The energy of lost time is computed from this power."""
+"""Power of a job during the time in which it waits for data or other processes.
+
+The energy of lost time is computed from this power.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ _WAITING_PERCENTILE: Final = 10.0
 def waiting_power(observation: JobObservation, mean_watts: float | None) -> float | None:
     """Return the power of a job while it waits, in watts; None if unknown.
 
-    The result is the minimum of three figures, of which unknown ones do not count: the 10th percentile of the
-    job's power trace, the job's mean power with the GPUs at idle power, and the job's mean power. The trace
-    alone is not sufficient, because it shows no low power if steps wait for less than a sampling interval.
+    The result is the minimum of the known values among these three:
+
+    - the 10th percentile of the job's power trace,
+    - the mean power that the job would have if its GPUs drew idle power,
+    - the mean power of the job.
+
+    The trace alone is not sufficient. It shows no low power if steps wait for less than a sampling interval.
 
     Args:
         observation: observations of the job.
@@ -29,7 +36,10 @@ def waiting_power(observation: JobObservation, mean_watts: float | None) -> floa
 
 
 def _idle_gpu_watts(observation: JobObservation, mean_watts: float | None) -> float | None:
-    """Return the mean power that the job would have with its GPUs at idle power; None if unknown."""
+    """Return the power in watts that the job would have on average if its GPUs were idle.
+
+    The result is None if it is unknown.
+    """
     context, above = observation.context, 0.0
     parts = [(node, f"gpu[{gpu}]") for node, gpus in context.gpus.items() for gpu in gpus]
     if mean_watts is None or not parts or context.elapsed_s <= 0:

@@ -1,4 +1,4 @@
-"""`senergy doctor`: inspect a host, diagnose the findings, report the results.
+"""Code of `senergy doctor`: inspect a host, diagnose what was found, and report the results.
 
 The command changes nothing on the host.
 """

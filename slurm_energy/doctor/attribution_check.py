@@ -1,4 +1,7 @@
-"""Check of `senergy doctor`: whether memory energy is divided by traffic among jobs that share a node."""
+"""Check of `senergy doctor` of how memory energy is divided among jobs that share a node.
+
+The check states whether the energy is divided by the memory traffic of the jobs.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ _MOUNT = 'agent.resctrl = "mount" and restart senergyd;   or: mount -t resctrl r
 
 
 def attribution_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the division of memory energy among jobs.
+    """Check whether the node can divide the energy of memory among jobs by their memory traffic.
 
-    The result is empty if the node measures no energy that resctrl helps to divide.
+    The kernel's file system resctrl counts this traffic. The result is empty if the node measures no energy
+    that resctrl helps to divide.
     """
     support = findings.resctrl
     measured = {counter.component for counter in findings.counters if not counter.error}

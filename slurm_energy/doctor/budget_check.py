@@ -11,7 +11,10 @@ _NAME = "power budget"
 
 
 def budget_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the node under power budgets; empty if the configuration has no power budgets."""
+    """Return a list with the result of the check whether the node can keep power budgets.
+
+    The list is empty if the configuration has no power budgets.
+    """
     if findings.budget_mode == "off":
         return []
     mode = f"mode {findings.budget_mode}"

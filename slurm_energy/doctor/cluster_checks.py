@@ -1,8 +1,6 @@
 """Checks of all nodes for `senergy doctor --cluster`.
 
-All functions are pure.
-
-Nodes with equal results share one line of the report.
+All functions are pure. If several nodes have the same result, they share one line of the report.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class GroupCheck:
 
 
 def cluster_checks(findings: ClusterFindings) -> list[GroupCheck]:
-    """Return the results of all checks, in the order of the report."""
+    """Return the results of all checks of `senergy doctor --cluster`, in the order of the report."""
     checks = [_controller(findings), _slurmctld(findings)]
     for name, check in NODE_CHECKS.items():
         results = ((node.name, check(findings, node)) for node in findings.nodes)
@@ -78,7 +76,10 @@ def _slurmctld(findings: ClusterFindings) -> GroupCheck:
 
 
 def _grouped(name: str, results: Iterable[tuple[str, NodeResult]]) -> list[GroupCheck]:
-    """Return one check per distinct result, faults first."""
+    """Return one check per distinct result of the nodes, sorted with the faults first.
+
+    Nodes with the same result are combined in one check.
+    """
     groups: dict[tuple[CheckState, str, str, str], list[tuple[str, float | None]]] = {}
     for node, result in results:
         key = (result.state, result.finding, result.cost, result.fix)

@@ -92,7 +92,9 @@ class ClusterFindings:
 def read_response(
     answer: Mapping[str, Any], url: str, client_version: str, only: Collection[str] = ()
 ) -> ClusterFindings:
-    """Return the findings in the response to `GET /v1/nodes`. Unknown keys are ignored.
+    """Return the findings about the nodes in a response to `GET /v1/nodes`.
+
+    Unknown keys are ignored.
 
     Args:
         answer: response of senergyctld as parsed JSON.

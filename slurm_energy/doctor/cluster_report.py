@@ -83,7 +83,11 @@ def _folded(nodes: tuple[str, ...]) -> str:
 
 
 def _where(check: GroupCheck) -> str:
-    """Return text for the nodes of a check: a short host list, or its beginning and the number of nodes."""
+    """Return the text that names the nodes of a check, to be printed before the finding.
+
+    The text contains the host list, or the beginning of a long host list, and the number of nodes. It is
+    empty if the check is about the whole cluster.
+    """
     if not check.nodes:
         return ""
     folded = _folded(check.nodes)

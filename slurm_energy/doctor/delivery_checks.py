@@ -15,12 +15,14 @@ _FULL_SPOOL = 0.8
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with its noun in singular or plural, such as `1 record` or `2 records`."""
+    """Return a number with its noun as text, such as `1 record` or `2 records`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def spool_check(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Return the check of the records that wait on a node for delivery, and of the space for them.
+    """Check the spool of a node, which holds records until they are delivered.
+
+    Return the result of the check. It covers the waiting records and the space for them.
 
     Args:
         findings: findings on the host.
@@ -37,7 +39,10 @@ def spool_check(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResul
 
 
 def undelivered_checks(answer: Mapping[str, Any]) -> list[CheckResult]:
-    """Return checks of the records that the controller deferred or rejected; an empty list if there are none.
+    """Return check results about the records that the controller has not accepted.
+
+    A deferred record is sent again later; a rejected record is not. The list is empty if there are no such
+    records.
 
     Args:
         answer: the agent's response to `status`.

@@ -57,7 +57,10 @@ def is_healthy(checks: Iterable[CheckResult]) -> bool:
 
 
 def _role(findings: HostFindings) -> CheckResult:
-    """Return a check that names the role of this host in Slurm. The role decides which other checks apply."""
+    """Return the check result that names the role of this host in Slurm.
+
+    The role decides which other checks apply.
+    """
     slurm = findings.slurm
     if slurm.is_compute_node is None:
         return CheckResult(
@@ -72,13 +75,16 @@ def _role(findings: HostFindings) -> CheckResult:
 def _is_measured(findings: HostFindings) -> bool:
     """Return whether this host is or may be a compute node, or runs an agent.
 
-    `diagnose` checks the devices only of such a host.
+    `diagnose` checks the devices for measuring energy only on such a host.
     """
     return findings.slurm.is_compute_node is not False or not isinstance(findings.agent, str)
 
 
 def _energy(findings: HostFindings) -> list[CheckResult]:
-    """Return one check per component. The check states whether the energy is known, and from which source."""
+    """Return one check for each component of the node, such as the CPU or a GPU.
+
+    The check states whether the energy of the component is known, and from which source.
+    """
     names = dict.fromkeys(["cpu", "dram", *(f"gpu[{gpu.index}]" for gpu in findings.hardware.gpus)])
     names |= dict.fromkeys(counter.component for counter in findings.counters)
     names["node"] = None
@@ -244,9 +250,9 @@ def _sampling(findings: HostFindings) -> CheckResult:
 
 
 def _config(findings: HostFindings) -> list[CheckResult]:
-    """Return one check per error and warning in the configuration.
+    """Return the results of the check of the configuration.
 
-    If there are no errors and warnings, return a single check with state ok.
+    There is one result for each error and each warning. If there are none, a single result has the state ok.
     """
     fix = "senergy config check"
     if findings.config_error:
@@ -265,9 +271,9 @@ def _config(findings: HostFindings) -> list[CheckResult]:
 
 
 def _meter(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the section `node_power` of the configuration.
+    """Check the section `node_power` of the configuration, which states how the node's power is read.
 
-    Return an empty list if the section is valid.
+    Return one degraded check result if the section is invalid; an empty list if it is valid.
     """
     if not findings.meter_error:
         return []

@@ -12,9 +12,10 @@ _NAME = "takeover"
 
 
 def failover_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the controllers on their hosts.
+    """Check that a passive controller is ready to take over from the active one.
 
-    The result is empty if there is only one controller, or if no controller answers.
+    The function returns one result of `senergy doctor`. It returns none if there is only one controller, if
+    no controller answers, or if this host does not run slurmctld.
     """
     if not findings.slurm.is_controller:
         return []

@@ -91,7 +91,9 @@ class FileUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A file named in Slurm's configuration that Slurm cannot use, or that other users could change.
+    """A faulty file that Slurm's configuration names.
+
+    Slurm cannot use the file, or other users could change it.
 
     Attributes:
         path: path of the file.
@@ -178,7 +180,9 @@ class SlurmFileFindings:
 
 @dataclass(frozen=True, slots=True)
 class HostFindings:
-    """All findings on a host. Fields for errors contain text; an empty text means that there is no error.
+    """Everything that was found on a host by its inspection.
+
+    Fields for errors contain text; an empty text means that there is no error.
 
     Attributes:
         node: name of the node.
@@ -190,15 +194,17 @@ class HostFindings:
         virtual: whether the host is a virtual machine.
         is_agent_enabled: whether systemd starts senergyd at boot.
         agent: the agent's response to `status`, or text that says why there is no response.
-        controller: the controller's response to `GET /v1/status`, or text that says why there is no response.
+        controller: the controller's response to `GET /v1/status`, or text that says why there is no
+            response.
         config_error: why the configuration cannot be read at all.
         config_findings: errors and warnings in the configuration, as `senergy config check` prints them.
         meter_error: error in the section `node_power` of the configuration.
-        sampling_interval_s: seconds between samples while jobs run, as configured or as the counters require.
+        sampling_interval_s: seconds between samples while jobs run, as configured or as the counters
+            require.
         tuning: tuning modes of the configuration.
         budget_mode: mode of power budgets in the configuration.
         resctrl: whether the node can monitor the memory traffic of jobs.
-        resctrl_mode: `agent.resctrl` in the configuration.
+        resctrl_mode: value of `agent.resctrl` in the configuration.
         has_numpy: whether numpy is installed. The search for operating points needs numpy.
         spool_limit_mb: maximum size of the agent's spool in megabytes.
         clock_offset_s: this host's clock minus the controller's clock; None if unknown.

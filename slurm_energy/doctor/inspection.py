@@ -54,7 +54,7 @@ def inspect(
     root: Path = Path("/"),
     slurm_conf: Path | None = None,
 ) -> HostFindings:
-    """Return the findings on this host.
+    """Inspect this host for `senergy doctor` and return what was found.
 
     Args:
         config_argument: value of --config; None means the default path. A faulty file is reported as a
@@ -114,7 +114,9 @@ def inspect(
 
 
 def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFinding]:
-    """Return one finding per hardware interface that slurm-energy supports, present or not.
+    """Return one finding for each hardware interface that slurm-energy supports.
+
+    Interfaces that this node lacks are included.
 
     Args:
         root: directory that contains sys, proc, dev and etc.
@@ -208,7 +210,11 @@ def _counters(devices: NodeDevices) -> list[CounterFinding]:
 
 
 class _Reading(NamedTuple):
-    """Reading of a counter, made at a time between `time_s - uncertainty_s` and `time_s + uncertainty_s`."""
+    """Reading of an energy counter.
+
+    The exact time of the reading is unknown: it lies between `time_s - uncertainty_s` and `time_s +
+    uncertainty_s`.
+    """
 
     time_s: float
     value_uj: int
@@ -282,7 +288,8 @@ def _writable(knob: Knob) -> bool:
 def _is_virtual(root: Path) -> bool:
     """Return whether the host is a virtual machine.
 
-    On x86, the processor of a virtual machine reports a hypervisor; other architectures count as physical.
+    On x86, the flags of a virtual machine's processor contain `hypervisor`. On other architectures the
+    result is False.
     """
     for line in (read_optional(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
@@ -318,10 +325,10 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
 
 
 def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
-    """Return the site's options for node power, and the error in the section that contains them.
+    """Return the site's options for measuring node power, and the error in their section.
 
     The options are None if there is an error, or if the process is not root, because only root may use the
-    BMC.
+    BMC. The error is empty if there is none.
     """
     if os.geteuid() != 0:
         return None, ""

@@ -18,12 +18,12 @@ class HardwareInterface:
 
     Attributes:
         name: name in reports.
-        paths: glob patterns relative to the root directory. A match shows that Linux exposes the
-            interface.
+        paths: glob patterns relative to the root directory. A match shows that Linux exposes the interface.
         chips: names of hwmon chips; the presence of any of these chips also shows that Linux exposes the
             interface.
         sources: values of `source` of the interface's energy counters.
-        knobs: first words of the names of the interface's knobs, for example `cpufreq`.
+        knobs: first words of the names of the settings (knobs) that the interface offers, for example
+            `cpufreq`.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""A job of a few seconds that tests the whole path of a measurement.
+"""A job of a few seconds that tests the whole path of an energy measurement.
 
-The path consists of flag, hook, agent, record and controller.
+The path consists of an energy flag of the job, the hook, the agent, the energy record and the controller.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Records = Callable[[int], Sequence[Mapping[str, Any]]]
 
 
 def run_measured_job(nodes: Iterable[NodeFindings], records: Records) -> GroupCheck:
-    """Run a job on one idle node as the calling user.
+    """Check a cluster with a real job: run a job on one idle node as the calling user.
 
-    Return whether the job's record arrived and contains energy.
+    Return whether the energy record of the job arrived and contains energy.
 
     Args:
         nodes: nodes from which one idle node is chosen.

@@ -1,4 +1,7 @@
-"""Report of `senergy doctor`: for a terminal, as JSON, and as single lines for monitoring."""
+"""Output of the results of `senergy doctor`.
+
+The formats are text for a terminal, JSON, and single lines for monitoring.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def faults(checks: Iterable[CheckResult]) -> list[str]:
 
 
 def _is_silent(check: CheckResult) -> bool:
-    """Return whether a check gets no line, because it concerns an interface that this node lacks."""
+    """Return whether the report omits a check, because the node lacks the interface that it checks."""
     absent = check.state is CheckState.ABSENT and check.name.startswith("interface ")
     return absent and check.finding == NOT_HERE
 

@@ -1,6 +1,6 @@
-"""Checks of those parts of slurm.conf, plugstack.conf and job_submit.lua that concern slurm-energy.
+"""Checks of Slurm's files slurm.conf, plugstack.conf and job_submit.lua.
 
-All functions are pure.
+Only the lines that concern slurm-energy are checked. All functions are pure.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _program(key: str, program: str) -> CheckResult:
 
 
 def _matters(fault: FileFault, slurm: SlurmFileFindings) -> bool:
-    """Return whether this host, according to its role in Slurm, uses the faulty file."""
+    """Return whether a faulty file matters on this host, according to the host's role in Slurm."""
     if fault.use in _ON_NODES:
         return slurm.is_compute_node is not False
     return slurm.is_controller if fault.use in _ON_CONTROLLER else True

@@ -44,9 +44,9 @@ def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnerg
 
 
 def energy_checks(energy: SlurmEnergyFindings) -> Iterator[CheckResult]:
-    """Yield the results of the checks of the settings that concern energy.
+    """Yield the results of the checks of those settings of Slurm that put energy into its accounting.
 
-    Faults of the plugin's file are checked elsewhere.
+    Another function checks the file of the energy plugin.
     """
     name = "Slurm energy"
     if not energy.ours:

@@ -1,4 +1,7 @@
-"""Inspection of Slurm's configuration files on this host. No command is run and no daemon is contacted."""
+"""Reading of Slurm's configuration files on this host for `senergy doctor`.
+
+No command is run and no daemon is contacted.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,9 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
 
 
 def _policy_file(arguments: Iterable[str]) -> tuple[str, str]:
-    """Return the policy file that energy.so uses or expects, and the reason if energy.so uses no policy file.
+    """Return the path of the policy file that Slurm's plugin energy.so uses or expects on this host.
+
+    The second value is the reason why energy.so uses no policy file; empty if it uses one.
 
     Args:
         arguments: arguments of energy.so in plugstack.conf.

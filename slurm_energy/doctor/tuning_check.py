@@ -15,9 +15,9 @@ def has_numpy() -> bool:
 
 
 def tuning_check(findings: HostFindings) -> CheckResult:
-    """Return a check that names the tuning modes.
+    """Return the result of the check of tuning on this node.
 
-    The check also states whether the agent can search for operating points.
+    It names the tuning modes. It also states whether the agent can search for operating points.
     """
     modes = _modes(findings.tuning)
     tuned = {findings.tuning.mode, *findings.tuning.partition.values()} - {"off"}

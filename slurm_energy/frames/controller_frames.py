@@ -143,7 +143,9 @@ def steps(
     duplicates: bool = False,
     controller: ControllerClient | None = None,
 ) -> Any:
-    """Return the Slurm steps of jobs, one row per step. Arguments and errors are the same as of `jobs`.
+    """Return the Slurm steps of jobs as a data frame with one row per step.
+
+    The arguments and errors are the same as those of `jobs`.
 
     Returns:
         Data frame with `STEP_COLUMNS`.

@@ -1,4 +1,7 @@
-"""Energy in a time range by account, user, policy and other dimensions: the figures of `senergy report`."""
+"""Energy in a time range as a data frame, with the figures of `senergy report`.
+
+The energy is summed by account, user, energy policy and other dimensions.
+"""
 
 from __future__ import annotations
 

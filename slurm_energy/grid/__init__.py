@@ -1,1 +1,4 @@
-"""Carbon intensity and price of electricity over time, and the footprint of energy. No files, no network."""
+"""Carbon intensity and price of electricity over time, and the emissions and cost of energy.
+
+The package accesses neither files nor the network.
+"""

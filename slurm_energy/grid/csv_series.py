@@ -27,15 +27,15 @@ class UnitError(UsageError):
 def read_csv(
     lines: Iterable[str], name: str, quantity: GridQuantity, currency: str, max_age_s: float | None = None
 ) -> list[Sample]:
-    """Return the samples of a CSV text.
+    """Return the carbon intensities or prices in a CSV text as samples.
 
     Args:
         lines: lines of the text.
         name: name of the file, for errors.
         quantity: carbon intensity or price.
         currency: currency of a price.
-        max_age_s: maximum seconds for which a value holds; None means twice the median distance of successive
-            times.
+        max_age_s: maximum seconds for which a value is valid; None means twice the median distance of
+            successive times.
 
     Raises:
         UsageError: the header, a time or a value is wrong. The message names file and line.

@@ -52,7 +52,7 @@ class GridFactor:
             raise ValueError("the fallback must be constant")
 
     def at(self, time_s: float) -> float | None:
-        """Return the factor at a time, or None if the factor is unknown at that time."""
+        """Return the carbon intensity or price at a time; None if it is unknown at this time."""
         value = self.series.at(time_s) if self.series else None
         return value if value is not None or self.fallback is None else self.fallback.at(time_s)
 
@@ -62,8 +62,8 @@ class GridFactor:
         Power is assumed to be constant within each time span.
 
         Args:
-            parts: energy by time span. The factor of a span without duration is the factor at its
-                time.
+            parts: energy by time span. For a span without duration, the carbon intensity or price at the
+                time of the span is used.
         """
         total = known = primary = amount = 0.0
         complete = True
@@ -86,11 +86,13 @@ class GridFactor:
         return GridAmount(amount if complete else None, amount, known_share, fallback_share)
 
     def _mean(self, start_s: float, end_s: float) -> tuple[float, float, float]:
-        """Return the mean factor over a time span. Times at which the factor is unknown count as 0.
+        """Return the mean carbon intensity or price over a time span.
+
+        Times at which the value is unknown count as 0.
 
         Returns:
-            The mean, the share of the span in which the series is known, and the share in which the series or
-            the fallback is known.
+            Three values. The first is the mean. The second is the fraction of the span in which the series
+            is known. The third is the fraction in which the series or the fallback is known.
         """
         length_s = end_s - start_s
         if length_s <= 0:
@@ -114,13 +116,14 @@ class GridFactor:
 
     @property
     def sources(self) -> tuple[SeriesSource, ...]:
-        """Origins of the series and of the fallback."""
+        """Names and zones of the providers of the series and of the fallback value."""
         return tuple(part.source for part in (self.series, self.fallback) if part is not None)
 
     def basis(self, amount: GridAmount) -> str:
-        """Return one line that states the basis of an amount.
+        """Return one line that states on which data an amount of emissions or cost is based.
 
-        The line names the origin, the time resolution and the share of the fallback.
+        The line names the source and the time resolution of the data. It also states the share of the amount
+        that comes from the fallback value, and the share that is unknown.
 
         Args:
             amount: result of `amount` of this factor.
@@ -136,7 +139,10 @@ class GridFactor:
         return ", ".join(parts)
 
     def thinned(self, max_samples: int) -> GridFactor:
-        """Return a copy of the factor with at most about `max_samples` samples, each of which is a mean."""
+        """Return a copy of the factor with at most about `max_samples` samples.
+
+        Each new sample is the mean of several old samples.
+        """
         return GridFactor(None if self.series is None else self.series.thinned(max_samples), self.fallback)
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +154,7 @@ class GridFactor:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> GridFactor:
-        """Return the factor of a JSON object made by `to_json`.
+        """Build a factor (carbon intensity or price over time) from JSON that `to_json` made.
 
         Raises:
             ValueError, TypeError, KeyError: the object has another form.
@@ -192,7 +198,10 @@ def _resolution_text(series: GridSeries) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a fraction as a percentage. The text is 0 % or 100 % only if the fraction is exactly 0 or 1."""
+    """Return a fraction as text in percent.
+
+    The text is 0 % or 100 % only if the fraction is exactly 0 or 1.
+    """
     if 0 < share < 0.001:
         return "< 0.1 %"
     if 0.999 < share < 1:

@@ -46,7 +46,8 @@ class EmbodiedCarbon:
         node_kg: kg of CO2 equivalents per node without its GPUs.
         gpu_kg: kg of CO2 equivalents per GPU.
         lifetime_years: years for which the hardware is in use.
-        node_cpus: CPUs of a node as Slurm counts them. None means that each node counts as wholly reserved.
+        node_cpus: CPUs of a node as Slurm counts them. None means that a job on a node is always charged for
+            the whole node.
     """
 
     node_kg: float
@@ -212,7 +213,11 @@ class GridFactors:
         )
 
     def thinned(self, max_samples: int = MAX_SAMPLES) -> GridFactors:
-        """Return a copy of the factors with at most about `max_samples` samples per series, each a mean."""
+        """Return a copy of the factors of emissions and cost with fewer samples.
+
+        Each series has at most about `max_samples` samples. Each of these is the mean of several original
+        samples.
+        """
         carbon = None if self.carbon is None else self.carbon.thinned(max_samples)
         price = None if self.price is None else self.price.thinned(max_samples)
         return replace(self, carbon=carbon, price=price)

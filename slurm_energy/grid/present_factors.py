@@ -15,7 +15,7 @@ _MAX_TEXT = 120
 
 @dataclass(frozen=True, slots=True)
 class PresentFactors:
-    """Factors at one time.
+    """Carbon intensity, price and PUE at one time.
 
     Attributes:
         grams_per_kwh: carbon intensity; None if unknown.
@@ -60,7 +60,7 @@ class PresentFactors:
         return clauses
 
     def to_json(self) -> dict[str, Any]:
-        """Return the factors as a JSON object."""
+        """Return the present carbon intensity, price and PUE as a JSON object."""
         return {
             "grams_per_kwh": self.grams_per_kwh,
             "cost_per_kwh": self.cost_per_kwh,

@@ -33,7 +33,10 @@ class SeriesSource:
 
     @property
     def text(self) -> str:
-        """Provider, zone and detail for people, such as `entsoe DE` or `yearly DE (2023)`."""
+        """Name of the source in messages to users, such as `entsoe DE` or `yearly DE (2023)`.
+
+        The name consists of the provider, the zone and a detail in brackets.
+        """
         name = f"{self.provider} {self.zone}".rstrip()
         return f"{name} ({self.detail})" if self.detail else name
 
@@ -52,14 +55,15 @@ class SeriesIntegral:
 
 
 class GridSeries:
-    """Carbon intensity or price over time. Each sample holds until its end, at most until the next sample.
+    """Carbon intensity or price over time.
 
-    Times without a sample are unknown: the last value does not hold for ever.
+    A sample is valid from its start to its end, but not after the start of the next sample. The value at
+    times without a valid sample is unknown; the last value is not extended.
 
     Args:
         source: origin of the values.
-        samples: samples in any order. If two samples have the same start, the later one in the sequence
-            holds.
+        samples: samples in any order. If two samples have the same start, the later one in the sequence is
+            used.
         resolution_s: time step that the provider states. None means the median distance of successive
             samples.
     """
@@ -86,7 +90,7 @@ class GridSeries:
 
     @classmethod
     def constant(cls, source: SeriesSource, value: float) -> GridSeries:
-        """Return a series with the same value at all times, and without a time resolution."""
+        """Return a series whose value is the same at all times. The series has no time resolution."""
         return cls(source, [(-math.inf, math.inf, value)])
 
     @property
@@ -96,7 +100,7 @@ class GridSeries:
 
     @property
     def values(self) -> Sequence[float]:
-        """The values of the samples."""
+        """The values of the carbon intensity or price, one per sample of the series."""
         return self._values
 
     @property
@@ -130,9 +134,10 @@ class GridSeries:
         return SeriesIntegral(weighted, known_s)
 
     def thinned(self, max_samples: int) -> GridSeries:
-        """Return the series with at most about `max_samples` samples, each the mean over a longer step.
+        """Return the series with at most about `max_samples` samples.
 
-        A step with a gap keeps its original samples, so that unknown times stay unknown.
+        The series is divided into longer time steps. The mean of each step replaces its samples. A step with
+        a gap keeps its original samples, so that unknown times stay unknown.
         """
         if len(self._starts) <= max_samples:
             return self
@@ -142,7 +147,10 @@ class GridSeries:
         return GridSeries(self.source, self._means(step_s), step_s)
 
     def _means(self, step_s: float) -> Iterator[Sample]:
-        """Yield one mean sample for each step without gaps, and the original samples of all other steps."""
+        """Yield the samples of the series in time steps of length `step_s`.
+
+        A step without gaps yields one sample with its mean. Every other step yields its original samples.
+        """
         spans = zip(self._starts, self._ends, strict=True)
         rows = {row for start, end in spans for row in range(int(start // step_s), int(end // step_s) + 1)}
         for row in sorted(rows):
@@ -158,9 +166,10 @@ class GridSeries:
                     yield begin, until, self._values[sample]
 
     def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
-        """Return the integral from the first sample to `time_s`, and the seconds with a known value.
+        """Return the integral of the series up to `time_s`, and the seconds with a known value.
 
-        `row` is the index of the last sample that starts at or before `time_s`.
+        Both begin at the first sample. `row` is the index of the last sample that starts at or before
+        `time_s`.
         """
         known_s = min(time_s, self._ends[row]) - self._starts[row]
         return (
@@ -177,12 +186,13 @@ def usual_step_s(starts: Sequence[float]) -> float:
 
 
 def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | None = None) -> list[Sample]:
-    """Return samples for ascending times and values. Each sample gets an end.
+    """Convert ascending times with values to samples, each with a start, an end and a value.
 
     Args:
-        points: ascending times with their values. If a value is None, the value is unknown from that time on.
-        max_age_s: maximum seconds for which a value holds; None means twice the median distance of successive
-            times.
+        points: ascending times with their values. If a value is None, the value is unknown from this time
+            on.
+        max_age_s: maximum seconds for which a value is valid; None means twice the median distance of
+            successive times.
     """
     if max_age_s is None:
         max_age_s = _AGE_STEPS * usual_step_s([time_s for time_s, _ in points])

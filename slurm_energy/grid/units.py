@@ -1,9 +1,8 @@
 """Units of carbon intensities and prices.
 
 The module contains the accepted spellings of units, and the factors that convert values to internal units.
-
-Inside the project a carbon intensity is in grams of CO2 equivalents per kWh, and a price in units of the
-currency per kWh.
+The internal unit of carbon intensity is grams of CO2 equivalents per kWh. The internal unit of prices is
+units of the currency per kWh.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
 
 class GridQuantity(StrEnum):
-    """Quantity that a series of the grid describes."""
+    """Quantity of the electricity grid that a time series contains: carbon intensity or price."""
 
     CARBON = "carbon"
     PRICE = "price"
@@ -74,9 +73,10 @@ def price_unit_factor(unit: str, currency: str) -> float:
 
 
 def check_value(quantity: GridQuantity, value: float) -> str | None:
-    """Return why a value in internal units is implausible; None for a plausible value.
+    """Check a value of a carbon intensity or price for plausibility.
 
-    Carbon intensities are not negative. Prices may be.
+    Carbon intensities must not be negative; prices may be. Return the reason why the value is implausible;
+    None for a plausible value.
     """
     if not math.isfinite(value):
         return "must be a finite number"

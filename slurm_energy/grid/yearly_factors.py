@@ -1,4 +1,7 @@
-"""Yearly carbon intensities by country, shipped with the package. Source: see `yearly_factors.csv`."""
+"""Yearly mean carbon intensities of electricity by country, which slurm-energy contains.
+
+Source: see `yearly_factors.csv`.
+"""
 
 from __future__ import annotations
 

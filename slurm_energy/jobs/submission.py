@@ -1,4 +1,4 @@
-"""Submission of a job with energy flags."""
+"""Submission of a job with energy options from Python."""
 
 from __future__ import annotations
 

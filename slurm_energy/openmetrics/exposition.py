@@ -54,7 +54,7 @@ class MetricFamily:
 
 
 def version_family(version: str) -> MetricFamily:
-    """Return the metric whose label states the release of a daemon."""
+    """Return the metric `build_info`, whose label `version` states the release of a daemon."""
     family = MetricFamily("build_info", "Release of the daemon.", labels=("version",))
     family.add(1.0, version)
     return family

@@ -58,7 +58,7 @@ class MetricsListener:
 
     @property
     def port(self) -> int | None:
-        """Port of the listener; None means that the listener is closed."""
+        """TCP port of the listener for metrics; None means that the listener is closed."""
         return self._server.sockets[0].getsockname()[1] if self._server else None
 
     async def open(self) -> None:
@@ -166,7 +166,10 @@ class MetricsListener:
         return headers.get(b"accept", b"").decode("latin-1")
 
     async def _current(self) -> Sequence[MetricFamily]:
-        """Return the metrics. They are collected again if the last collection is more than `CACHE_S` old."""
+        """Return the metrics for Prometheus.
+
+        If the last collection is more than `CACHE_S` seconds old, the metrics are collected again.
+        """
         async with self._lock:
             made_s, families = self._families
             if time.monotonic() - made_s >= CACHE_S:

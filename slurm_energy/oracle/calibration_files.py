@@ -36,10 +36,10 @@ _TABLES: dict[str, type[Any]] = {"theta": Theta, "measured_spread": Spread, "unm
 
 @functools.cache
 def shipped_calibration(hardware: str) -> Calibration:
-    """Return the calibration of a kind of device that comes with the package.
+    """Return the calibration of a kind of device that slurm-energy contains.
 
-    For a GPU without measurements, the calibration predicts from the measured kinds of device
-    (`oracle.transfer`).
+    If there are no measurements of the GPU, the calibration uses measured GPUs of other kinds for the
+    prediction (`oracle.transfer`).
 
     Args:
         hardware: name of the hardware file.
@@ -60,9 +60,9 @@ def shipped_calibration(hardware: str) -> Calibration:
 
 @functools.cache
 def shipped_prior(hardware: str) -> Transfer:
-    """Return the prior knowledge about one kind of device.
+    """Return what is known about one kind of device from measurements of other kinds.
 
-    The knowledge comes from the shipped calibrations of all other kinds.
+    The result combines the calibrations of all other kinds that slurm-energy contains.
 
     Args:
         hardware: name of the hardware file.
@@ -237,10 +237,11 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Return whether a value is plausible for `key`, which names a quantile of measured / predicted.
+    """Return whether a value is plausible for a quantile of measured / predicted.
 
-    A low quantile must be at most 1 and a high one at least 1, so that a prediction lies in its own range.
-    Neither quantile may be too far from 1, so that products stay finite.
+    `key` names the quantile. It ends with `_low` for a low quantile. A low quantile must be at most 1, and a
+    high quantile at least 1, so that a prediction lies in its own range. No quantile may be too far from 1,
+    so that products stay finite.
     """
     return 1e-6 <= value <= 1.0 if key.endswith("_low") else 1.0 <= value <= 1e6
 

@@ -1,4 +1,7 @@
-"""Comparison of all alternatives of one training job: predictions, objectives, optima, Pareto front."""
+"""Comparison of many configurations (alternatives) of one training job.
+
+The comparison contains predictions, the values of objectives, the best alternatives, and the Pareto front.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +34,21 @@ _OF_CAPS = ("edp", "eds")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Alternatives of one training job and their predictions.
+    """Configurations of one training job that were compared, and their predictions.
 
-    All lists and arrays have one entry per alternative.
+    Each configuration is an alternative. All lists and arrays have one entry per alternative.
 
     Attributes:
         rows: settings of each alternative: kind of device, number of devices, samples per device and step,
             and power limit per device in watts (infinity means no limit).
-        predictions: predictions with their ranges.
+        predictions: predicted time, power and energy with their ranges.
         step_s: seconds per update.
-        clock: clock as a share of the maximum clock.
+        clock: clock as a fraction of the maximum clock.
         objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
         best: by objective, the index of the best alternative. Alternatives that do not fit the memory are
             excluded, unless none fits.
-        front: mask of the alternatives on the Pareto front. No other alternative is better than these in both
-            time and energy.
+        front: mask of the alternatives on the Pareto front. An alternative is on the front if no other
+            alternative is better in both time and energy.
         fits: mask of the alternatives whose batch fits the memory of the device.
     """
 
@@ -144,10 +147,11 @@ def _best(
     reference: TrainingPredictions,
     k: float,
 ) -> dict[str, int]:
-    """Return the index of the best alternative for each objective, by the name of the objective.
+    """Return the index of the best alternative (configuration of a training job) by objective.
 
-    The objective time is compared by predicted values. The other objectives are compared by expected values
-    under uncertain predictions. Alternatives that do not fit the memory are excluded, unless none fits.
+    For the objective time, predicted times are compared. For the other objectives, expected values under
+    uncertain predictions are compared. Alternatives that do not fit the memory are excluded, unless none
+    fits.
     """
     selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
     probabilities = [probability for probability, _ in oracle.cases(alternatives)]
@@ -198,15 +202,15 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the index of the alternative to select instead of `best`.
+    """Replace the best alternative by one whose power limit is nearer to the usual limit.
 
-    The selected alternative differs from `best` only in the power limit, which is nearer to the usual limit.
-    The function is used for jobs whose response to power limits is known only from other kinds of device,
-    with or without a correction by a few measurements. The fewer the measurements, the closer the result is
-    to the limit that is best on average on other kinds.
+    An alternative is a way to run a training job. The returned alternative differs from `best` only in the
+    power limit. The function is used for jobs whose response to power limits was not measured on this kind
+    of device, or only by a few measurements. The usual limit is the one that is best on average on other
+    kinds of device. The fewer the measurements, the closer the result is to it.
 
     Args:
-        oracle: oracle of training jobs.
+        oracle: predictor of training jobs.
         alternatives: all alternatives.
         reference_job: the job to which the energy-delay sum refers.
         k: constant of the energy-delay sum.

@@ -70,10 +70,10 @@ class NameplateOracle:
         return Estimate(*figures), hardware is not None
 
     def _cpus(self, request: PredictionRequest) -> Estimate:
-        """Return the watts of the CPUs on all nodes of the job.
+        """Return the estimated power in watts of the CPUs on all nodes of the job.
 
-        The lower end of the range assumes idle cores. The upper end assumes that all CPUs of the nodes are
-        busy, because the job may use the nodes exclusively.
+        The estimate has a range. Its lower end assumes idle cores. Its upper end assumes that all CPUs of
+        the nodes are busy, because the job may use the nodes exclusively.
         """
         nodes = request.nodes or 1
         node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS

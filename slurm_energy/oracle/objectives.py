@@ -1,4 +1,8 @@
-"""Objectives that rank alternatives: energy-delay product, energy-delay sum, Pareto front. Pure functions."""
+"""Objectives by which alternatives are ranked.
+
+The objectives are the energy-delay product, the energy-delay sum and the Pareto front. All functions are
+pure.
+"""
 
 from __future__ import annotations
 

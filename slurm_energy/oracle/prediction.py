@@ -18,7 +18,7 @@ LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95
 
 
 class PredictionSource(StrEnum):
-    """Source of a prediction. The members are ordered from the most to the least specific."""
+    """Source of a prediction. The sources are ordered from the most to the least specific."""
 
     HISTORY = "history"
     MODEL = "model"
@@ -112,13 +112,13 @@ class Prediction:
     Attributes:
         duration_s: seconds from start to end.
         power_watts: mean watts of all components that `basis` names.
-        energy_joules: joules over the run. The mean energy is not the product of mean time and mean power if
-            time and power are correlated.
-        source: kind of oracle that made the prediction.
+        energy_joules: joules over the run. If time and power are correlated, the mean energy differs from
+            the product of mean time and mean power.
+        source: method of the prediction, for example history or model.
         basis: one line for users about the data on which the prediction is based.
-        age_s: seconds since the newest measurement behind the prediction; None means that the source does not
-            age.
-        observations: number of measurements behind the prediction; None means not counted.
+        age_s: seconds since the newest measurement that the prediction uses; None if the age does not matter
+            for this source.
+        observations: number of measurements that the prediction uses; None means not counted.
         notes: warnings, e.g. that the batch may exceed the GPU's memory.
     """
 
@@ -174,7 +174,7 @@ class Prediction:
 
 
 class Oracle(Protocol):
-    """Interface of all prediction sources."""
+    """Interface of all objects that predict jobs (oracles)."""
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the prediction, or None if this oracle cannot predict jobs of this kind."""
@@ -182,13 +182,16 @@ class Oracle(Protocol):
 
 
 class FallbackOracle:
-    """Oracle that queries other oracles in order, until one of them can predict the job."""
+    """Predictor (oracle) that asks other predictors in order, until one can predict the job."""
 
     def __init__(self, oracles: Iterable[Oracle]) -> None:
         self._oracles = tuple(oracles)
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction of the first oracle that can predict the job; None if no oracle can."""
+        """Return the prediction of the first predictor (oracle) that can predict the job.
+
+        Return None if none of the predictors can.
+        """
         for oracle in self._oracles:
             prediction = oracle.predict(request)
             if prediction is not None:

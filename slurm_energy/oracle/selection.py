@@ -61,7 +61,7 @@ def expected_objective(values: Sequence[Array], probabilities: Sequence[float] =
 
 
 def measurement_weight(rows: float) -> float:
-    """Return the weight, from 0 to 1, of predictions that use measurements of the same kind of device.
+    """Return how much a prediction relies on measurements of the same kind of device, from 0 to 1.
 
     The remaining weight belongs to predictions that use only other kinds of device. The weight is quadratic
     in the number of measurements, so that a few measurements have little weight. The errors of a few
@@ -75,7 +75,7 @@ def measurement_weight(rows: float) -> float:
 
 
 def select_alternative(values: Array, support: Array) -> int:
-    """Return the index of the first alternative whose value is nearly the minimum.
+    """Return the index of the first alternative whose value is close enough to the minimum.
 
     Args:
         values: expected objectives of n alternatives, shape (n,); lower is better.
@@ -89,9 +89,11 @@ def select_alternative(values: Array, support: Array) -> int:
 
 
 def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
-    """Return the index of the power limit for a job whose response was not measured on this device.
+    """Return the index of the best power limit for a job that was not measured on this device.
 
-    The job's response to power limits is known only from other kinds of device.
+    The job's response to power limits is known only from other kinds of device, so the expected values are
+    inexact. Among limits with nearly the best expected value, the limit nearest to the usual limit is
+    chosen.
 
     Args:
         values: expected objective at each of n power limits, shape (n,); lower is better.

@@ -40,10 +40,8 @@ Deviation = tuple[float, float]
 class Configurations:
     """Settings of n training steps, as arrays of shape (n,).
 
-    All steps belong to one workload, on one kind of device.
-
-    The n steps are those rows of `TrainingAlternatives` that have the same profile, kind of device and
-    precision.
+    All steps belong to one workload, on one kind of device, with one precision. They are the rows of
+    `TrainingAlternatives` with this workload, kind and precision.
 
     Attributes:
         batch: samples per device and pass.
@@ -113,8 +111,8 @@ class StepPredictor:
             kind: the kind of device.
             precision: precision of matrix products.
             configurations: configurations to predict.
-            deviation: assumed errors of the two expected latent quantities demand and supply
-                (`oracle.transfer.prior.LATENTS`), in standard deviations.
+            deviation: assumed errors of two estimated properties of the device, in standard deviations:
+                first of `demand`, then of `supply` (see `oracle.transfer.prior.LATENTS`).
         """
         work = demand(
             profile, configurations.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
@@ -218,7 +216,9 @@ class StepPredictor:
 
 
 def device_of(kind: Hardware, precision: str) -> DeviceParameters:
-    """Return a device's peak rates when matrix products use the number format `precision`.
+    """Return the peak rates of a device for training in the number format `precision`.
+
+    The number format determines the rate of matrix products.
 
     Raises:
         UsageError: the device does not support this precision.

@@ -1,7 +1,7 @@
-"""The oracle of training jobs. It predicts many alternatives of a job at once.
+"""Predictor (oracle) for jobs that train a model.
 
-The inputs of the oracle are workload profiles, hardware files and calibrations. The module needs numpy, but
-not PyTorch.
+It predicts many alternatives (configurations) of a job at once. The inputs are workload profiles, hardware
+files and calibrations. The module needs numpy, but not PyTorch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ class TrainingAlternatives:
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
 
     def names(self, row: int) -> tuple[WorkloadProfile, Hardware, str]:
-        """Return the workload profile, kind of device and precision of the alternative with index `row`."""
+        """Return the workload profile, kind of device and precision of one training alternative.
+
+        Args:
+            row: index of the alternative.
+        """
         return (
             self.profiles[self.profile[row]],
             self.kinds[self.kind[row]],
@@ -82,12 +86,16 @@ class TrainingAlternatives:
         )
 
     def configurations(self, rows: NDArray[np.int64]) -> Configurations:
-        """Return batch, devices, accumulation and limits of the alternatives with the indices `rows`."""
+        """Return batch, devices, accumulation and limits of the selected training alternatives.
+
+        Args:
+            rows: indices of the alternatives.
+        """
         columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
         return Configurations(*(values[rows] for values in columns))
 
     def subset(self, rows: NDArray[np.int64]) -> TrainingAlternatives:
-        """Return the alternatives with the indices `rows`."""
+        """Return the alternatives (ways to run a training job) with the indices `rows`."""
         columns = ("profile", "kind", "precision", "batch", "gpus", "samples", "cap_watts", "clock")
         return replace(self, **{name: getattr(self, name)[rows] for name in (*columns, "accumulation")})
 
@@ -95,12 +103,14 @@ class TrainingAlternatives:
     def of(
         cls, combinations: Iterable[tuple[WorkloadProfile, Hardware, str, float, float, float, float]]
     ) -> TrainingAlternatives:
-        """Return alternatives without a clock limit or accumulation.
+        """Return a table of training jobs to predict (alternatives), without clock limits.
+
+        The weights are updated after each pass (no gradient accumulation).
 
         Args:
-            combinations: one tuple for each alternative: workload profile, kind of device, precision, samples
-                per device and pass, number of devices, samples of the job, and power limit in watts (infinity
-                means no limit).
+            combinations: one tuple for each alternative: workload profile, kind of device, precision,
+                samples per device and pass, number of devices, samples of the job, and power limit in watts
+                (infinity means no limit).
         """
         rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}
@@ -124,7 +134,10 @@ class TrainingAlternatives:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPredictions:
-    """Predictions of n training jobs, as arrays of shape (n,), in the order of the alternatives.
+    """Predictions of n alternative training jobs, as arrays of shape (n,).
+
+    An alternative states workload, device, number of devices and batch size. The arrays have the order of
+    the alternatives that the caller passed to the predictor.
 
     Attributes:
         step_s: seconds per update.
@@ -135,7 +148,7 @@ class TrainingPredictions:
         footprint_bytes: estimated device memory that the job needs.
         fits: whether the memory of the device is at least `footprint_bytes`.
         spread: quantiles of measured / predicted, shape (n, 4). The columns are the 5 and 95 % quantiles of
-            time, then those of power, as in `Spread`.
+            time, then the 5 and 95 % quantiles of power, as in `Spread`.
     """
 
     step_s: Array
@@ -149,7 +162,7 @@ class TrainingPredictions:
 
 
 class TrainingOracle:
-    """Oracle that predicts training jobs with the analytical model and its calibrations.
+    """Predictor (oracle) of training jobs that uses the analytical model and its calibrations.
 
     Args:
         calibration_of: function from the name of a kind of device to its calibration.
@@ -166,7 +179,7 @@ class TrainingOracle:
     def predict_many(
         self, alternatives: TrainingAlternatives, deviation: Deviation = (0.0, 0.0)
     ) -> TrainingPredictions:
-        """Predict all alternatives.
+        """Predict time and power of all given training jobs.
 
         Args:
             alternatives: the training jobs to predict.
@@ -200,17 +213,21 @@ class TrainingOracle:
         )
 
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
-        """Return the assumed prediction errors over which a choice between alternatives is averaged.
+        """Return assumed prediction errors with their probabilities.
 
-        Each element of the list is a pair: the probability of an assumed error, and the errors of demand and
-        supply (see the argument `deviation` of `predict_many`). The supply is uncertain only for predictions
-        from other kinds of device.
+        A choice between alternatives is averaged over these cases. Each element of the list is a pair: the
+        probability of a case, and the errors of the latent quantities demand and supply (see the argument
+        `deviation` of `predict_many`). An error of supply is assumed only for predictions from other kinds
+        of device.
         """
         second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
     def transferred(self, alternatives: TrainingAlternatives) -> NDArray[np.bool_]:
-        """Return a mask of the alternatives predicted by `oracle.transfer`, shape (n,)."""
+        """Return for each alternative whether `oracle.transfer` predicts it, shape (n,).
+
+        This module predicts a kind of GPU from measurements on other kinds of GPU.
+        """
         flags = np.zeros(len(alternatives), dtype=bool)
         for rows in alternatives.groups():
             profile, kind, _ = alternatives.names(rows[0])
@@ -230,7 +247,11 @@ class TrainingOracle:
         return support
 
     def usual_caps(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the power limits in watts that are best on average for other kinds of device, shape (n,)."""
+        """Return the power limits in watts that are the best ones on average for other kinds of device.
+
+        There is one value per alternative, shape (n,). The best limit is known as a fraction of the design
+        power.
+        """
         caps_watts = np.full(len(alternatives), np.inf)
         for rows in alternatives.groups():
             _, kind, _ = alternatives.names(rows[0])
@@ -239,9 +260,10 @@ class TrainingOracle:
         return caps_watts
 
     def effective_rows(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the effective number of measurements on which each alternative's prediction is based.
+        """Return for each alternative the effective number of measurements behind its prediction.
 
-        The shape is (n,).
+        The result has shape (n,). Measurements of the same workload count fully, and those of other
+        workloads count less.
         """
         counts = np.zeros(len(alternatives))
         for rows in alternatives.groups():
@@ -252,17 +274,17 @@ class TrainingOracle:
 
     @cached_property
     def prior(self) -> TrainingOracle:
-        """Oracle that predicts from other kinds of device only.
+        """Predictor (oracle) that knows only measurements on other kinds of device.
 
-        The oracle ignores measurements on the same kind.
+        It ignores measurements on the same kind of device as that of the job.
         """
         return TrainingOracle(self._prior_calibration, looping=self._looping)
 
     def _prior_calibration(self, name: str) -> Calibration:
-        """Return a kind's calibration in which `evidence` holds no measurements of this kind.
+        """Return the calibration of a kind of device without the measurements on this kind in `evidence`.
 
-        The same object is returned until the calibration is replaced. `name` is the name of the hardware
-        file.
+        Only measurements on other kinds then count. The same object is returned until the calibration is
+        replaced. `name` is the name of the hardware file.
         """
         calibration = self._calibration_of(name)
         cached = self._priors.get(name)
@@ -301,7 +323,7 @@ class TrainingOracle:
     def predictions(
         self, alternatives: TrainingAlternatives, predicted: TrainingPredictions
     ) -> list[Prediction]:
-        """Return one `Prediction` per alternative, with ranges, basis and warnings."""
+        """Return one `Prediction` per alternative, with its 90 % ranges, basis and warnings."""
         return [self._prediction(alternatives, predicted, row) for row in range(len(alternatives))]
 
     def _prediction(
@@ -340,9 +362,9 @@ class TrainingOracle:
 
 
 def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
-    """Return a list with one note if the workload has no own factors on this kind of device.
+    """Return a note if the predictor was not calibrated for the workload on this kind of device.
 
-    Otherwise the list is empty.
+    The result is a list with one note, or an empty list.
     """
     if profile.name in calibration.workloads:
         return []
@@ -357,7 +379,11 @@ def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calib
 def _assumption_notes(
     request: PredictionRequest, profile: WorkloadProfile, precision: str
 ) -> tuple[str, ...]:
-    """Return one note on the values assumed for attributes missing in the request; empty if none."""
+    """Return a note that lists the assumptions of a prediction.
+
+    An assumption replaces an attribute that is missing in the request. The result is empty if no attribute
+    is missing.
+    """
     parts = []
     if not request.samples:
         parts.append(f"one epoch of {profile.dataset or 'its data set'}")
@@ -369,7 +395,7 @@ def _assumption_notes(
 
 
 def _limitation_notes(request: PredictionRequest, kind: Hardware, prediction: Prediction) -> list[str]:
-    """Return notes on attributes of the request that the model cannot represent."""
+    """Return notes about parts of the prediction request that the model cannot take into account."""
     notes, limit_s = [], request.time_limit_s
     if limit_s and prediction.duration_s.mean > limit_s:
         notes.append(
@@ -408,7 +434,7 @@ def _joint_quantile(first: float, second: float) -> float:
 
     Args:
         first: quantile of the first ratio.
-        second: quantile of the second ratio, on the same side of 1.
+        second: quantile of the second ratio. The two quantiles are both above or both below 1.
     """
     width = float(np.hypot(np.log(first), np.log(second)))
     return float(np.exp(width if first * second >= 1 else -width))

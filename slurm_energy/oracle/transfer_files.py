@@ -23,7 +23,10 @@ _OFFSETS: Final = tuple(spec.name for spec in dataclasses.fields(WorkloadOffsets
 
 
 def transfer_lines(name: str, transfer: Transfer) -> list[str]:
-    """Return the lines of the TOML table `name`, which `read_transfer` reads."""
+    """Return the lines of the TOML table that stores transfer data of a calibration.
+
+    `name` is the name of the table. `read_transfer` reads the table.
+    """
     lines = ["", f"[{name}]", f"sources = [{', '.join(map(toml, transfer.sources))}]"]
     lines.append(f"cap_share = {_number(transfer.cap_share)}")
     lines += [f"{key} = {_numbers(getattr(transfer, key))}" for key in _SCORES]
@@ -71,6 +74,8 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
 
 def read_evidence(path: Path, data: Any) -> Evidence:
     """Check the table [evidence] of a calibration file and return its content.
+
+    The table holds the data from which a kind of device with few or no measurements is predicted.
 
     Args:
         path: calibration file, for error messages.

@@ -1,7 +1,8 @@
-"""Placement of jobs one by one, with an expected load that includes the jobs placed before.
+"""Choice of a cluster for each of several jobs, one job after another.
 
-Without this expected load, the decisions for all jobs of a burst would be based on the same short queue. All
-these jobs would then be placed at the same cluster.
+Each choice uses the expected load of the clusters. This load includes the jobs that have just been placed.
+Otherwise the decisions for all jobs of a burst would be based on the same short queue, and all these jobs
+would be placed at the same cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """Placement decision for one job.
+    """Decision about the cluster on which one job shall run.
 
     Attributes:
         site: index of the chosen cluster; -1 if no cluster can run the job.

@@ -1,7 +1,8 @@
 """Choice of a cluster for each job, based on predicted quantities.
 
-A job leaves its home only if the saving exceeds both a minimum and the uncertainty of the forecasts, and only
-if the job does not end much later. These bounds prevent moves without a real advantage.
+The home of a job is the cluster that has its data. A job leaves its home only under two conditions. The
+saving exceeds both a minimum and the uncertainty of the forecasts, and the job does not end much later.
+These bounds prevent moves without a real advantage.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ def choose(scores: PlacementScores, home: Ints, options: PlacementOptions, now_s
 
 
 def _weighted(scores: PlacementScores, options: PlacementOptions, now_s: float) -> tuple[Floats, Floats]:
-    """Return the weighted scores and the standard deviations of these scores, both of shape (n, m)."""
+    """Return the weighted scores of n jobs on m clusters, and their standard deviations.
+
+    Both arrays have the shape (n, m).
+    """
     columns = {
         "cost": scores.cost,
         "energy": scores.kwh,

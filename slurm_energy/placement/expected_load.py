@@ -64,7 +64,10 @@ class ExpectedLoad:
             self._free[step] -= units
 
     def advance(self, now_s: float) -> None:
-        """Discard the part of the step function before `now_s`."""
+        """Discard the expected load before `now_s`, which later placements no longer need.
+
+        The first remaining step of the load then begins at `now_s`.
+        """
         at = bisect_right(self._times, now_s) - 1
         if at > 0:
             del self._times[:at], self._free[:at]

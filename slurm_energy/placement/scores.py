@@ -46,11 +46,12 @@ class PlacementScores:
 
 
 def score(jobs: PlacementJobs, sites: Sequence[Site], now_s: float) -> PlacementScores:
-    """Return the predicted quantities of jobs that are submitted at `now_s`.
+    """Return the predicted time, energy, cost and emissions of each job on each cluster.
 
-    The transfer of the data begins at the submission and takes place while the job waits. The job therefore
-    starts when both the transfer and the wait have ended. The electricity that the network uses for the
-    transfer counts half at the home and half at the other cluster.
+    All jobs are submitted at `now_s`. The transfer of a job's data begins at the submission and takes place
+    while the job waits. The job therefore starts when both the transfer and the wait have ended. The network
+    uses electricity for the transfer. Half of this electricity counts at the job's home cluster, the other
+    half at the cluster that runs the job.
     """
     n, m = jobs.run_s.shape
     figures = {name: np.full((n, m), np.nan) for name in PlacementScores.__slots__}
@@ -81,10 +82,10 @@ def transfer_seconds(site: Site, origin: Site | None, data_bytes: float) -> floa
 def signal_mean(
     signals: SignalColumns | None, name: SignalName, start_s: float, end_s: float
 ) -> tuple[float, float]:
-    """Return mean and standard deviation of a signal over a time span; NaN, NaN if the signal is unknown.
+    """Return the mean and standard deviation of a signal over a time span.
 
-    Slots without a value, and times outside all slots, get the mean of the known slots. For a slot or time
-    without a value, the standard deviation is the larger of two values: the largest deviation of a known
+    Both are NaN if the signal is unknown. A slot without a value, or a time outside all slots, gets the mean
+    of the known slots. Its standard deviation is the larger of two values: the largest deviation of a known
     slot, and the standard deviation of the known slots' means. The forecast errors in different slots are
     assumed to be fully correlated, so that the result is never too small.
     """

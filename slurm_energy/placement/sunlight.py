@@ -36,7 +36,10 @@ def sunlight(unix_s: ArrayLike, latitude_degrees: float, longitude_degrees: floa
 
 
 def mean_sunlight(start_s: float, end_s: float, latitude_degrees: float, longitude_degrees: float) -> float:
-    """Return the mean of `sunlight` from `start_s` to `end_s` (Unix time), sampled every 15 minutes."""
+    """Return the mean of `sunlight` between two Unix times, sampled every 15 minutes.
+
+    `sunlight` is the sine of the sun's elevation, and 0 at night.
+    """
     steps = int(min(_MAX_STEPS, max(1.0, np.ceil((end_s - start_s) / _STEP_S))))
     middles = start_s + (np.arange(steps) + 0.5) * (end_s - start_s) / steps
     return float(np.mean(sunlight(middles, latitude_degrees, longitude_degrees)))

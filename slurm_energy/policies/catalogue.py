@@ -1,4 +1,7 @@
-"""Catalogue of energy policies: the available policies, their permitted users, and the default of a job."""
+"""Catalogue of the available energy policies.
+
+It also states which users may use a policy, and which policy a job gets by default.
+"""
 
 from __future__ import annotations
 
@@ -69,16 +72,18 @@ class PolicyInfo:
 
     @property
     def needs_cap(self) -> bool:
-        """Whether the policy enforces limits but defines no cap. The job must then give a limit."""
+        """Whether a job with this policy must state a power limit itself.
+
+        This is the case if the policy enforces a limit, but defines no value for it.
+        """
         return self.base == "cap" and not (self.cap_watts or self.gpu_cap_watts)
 
 
 def catalogue(config: Config) -> dict[str, PolicyInfo]:
     """Return all energy policies by name: first the built-in policies, then those of the site.
 
-    A site policy with the name of a built-in policy replaces the built-in policy, for example to restrict its
-    users. The replaced built-in policy is the base of the site policy, unless the site policy names another
-    base.
+    If a policy of the site has the name of a built-in policy, it replaces this policy, for example to
+    restrict its users. It is then based on the replaced policy, unless it names another base.
     """
     policies = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
     for name, site in config.policies.items():

@@ -53,9 +53,10 @@ PUBLISHED: tuple[EdpEntry, ...] = (
 def cpu_entry(
     config: Config, cpu_model: str, gpu_names: Sequence[str], workload: str | None
 ) -> EdpEntry | None:
-    """Return the entry whose CPU settings apply to a node; None if no entry applies.
+    """Return the entry of the EDP table whose CPU settings apply to a node.
 
-    An entry that names a GPU applies only to nodes that have a GPU of that name.
+    None means that no entry applies. An entry that names a GPU applies only to nodes that have a GPU of that
+    name.
 
     Args:
         config: configuration with the site's entries.

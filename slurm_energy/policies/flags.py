@@ -154,7 +154,7 @@ def _policy(given: Mapping[str, str], config: Config, user: str | None, partitio
 def _implied_policy(
     policies: Mapping[str, PolicyInfo], default: str, given: Mapping[str, str], limited: bool
 ) -> str:
-    """Return the policy of a job without --energy-policy."""
+    """Return the energy policy that a job gets if it was submitted without --energy-policy."""
     info = policies.get(default)
     if "ENERGY_SLOWDOWN" in given and (info is None or info.objective is None):
         return "energy"
@@ -162,7 +162,7 @@ def _implied_policy(
 
 
 def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) -> None:
-    """Check that the user may request the policy, and that the policy permits the fixed settings."""
+    """Check that a user may request an energy policy, and that it permits the job's fixed settings."""
     name = info.name
     if not info.allows(user):
         raise ForbiddenError(f"--energy-policy: '{name}' is not for user {shown(user or 'unknown')}")
@@ -180,7 +180,10 @@ def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) 
 
 
 def _check_tuning(info: PolicyInfo, given: Mapping[str, str]) -> None:
-    """Check the tuning mode. A job with flags about tuning must have a policy that is tuned."""
+    """Raise an error if the flags about tuning are wrong.
+
+    The tuning mode must exist. Flags about tuning are valid only with a policy that is tuned.
+    """
     mode = given.get("ENERGY_TUNING")
     if mode is not None and mode not in TUNING_MODES:
         raise UsageError(

@@ -24,7 +24,8 @@ class SettingsPlan:
 
     Attributes:
         policy: name of the energy policy.
-        settings: one setting per knob. The order has no meaning; the knobs determine the order of the writes.
+        settings: one value per setting (knob) of the hardware. The order of this list has no meaning; the
+            knobs determine the order of the writes.
         cap_watts: power cap of the node in watts; None for no cap.
         gpu_cap_watts: power cap of each GPU in watts; None for no cap.
         notes: remarks for the energy record, one line each.
@@ -102,10 +103,10 @@ def point_settings(
     """Return the settings that an operating point yields on this node.
 
     Each value is clamped to the range of the device and to the bounds of the site. No power limit is above
-    the limit in force before the job. A knob that the node lacks is left out.
+    the limit in force before the job. A setting that the node lacks is left out.
 
     Args:
-        point: operating point that tuning requests.
+        point: operating point (values of the settings) that tuning requests.
         hardware: hardware of the node with the limits in force before the job.
         scope: part of the node that is allocated to the job.
         config: bounds of the site and RAPL averaging window.
@@ -124,7 +125,7 @@ def point_settings(
 
 
 def _apply_point(targets: Targets, point: OperatingPoint, config: Config) -> None:
-    """Add an operating point to the targets.
+    """Add an operating point, which tuning has chosen, to the target values of the job's settings.
 
     The lower bounds of the site apply. The upper bounds do not apply, because they restrict only the values
     that users may request. A job without flags may run above the upper bounds. Applying these bounds would
@@ -202,7 +203,11 @@ def _untuned_objective(
     config: Config,
     scope: JobScope,
 ) -> None:
-    """Add the starting point of the devices to the targets. The job is not tuned."""
+    """Apply the known starting point of a tuning policy to a job that is not tuned.
+
+    The starting point is a set of hardware settings that is known for the program and the hardware. It is
+    added to the job's targets.
+    """
     start = starting_point(info.objective or "", request.model, hardware, scope, config)
     if start is None:
         why = "no setting is known for this program and hardware"
@@ -242,12 +247,12 @@ def _explicit_values(request: PolicyRequest, targets: Targets) -> None:
 
 
 def _node_cap(targets: Targets, cap_watts: float, scope: JobScope) -> None:
-    """Divide the node's power cap among packages and the job's GPUs.
+    """Divide the node's power cap among the CPU packages and the GPUs of a job.
 
     The maximum power of memory is subtracted from the cap first.
 
-    If the job shares a package with other jobs, only the part of the package that belongs to the job's CPUs
-    takes part in the division. The limit of the shared package is then raised, so that its other CPUs get the
+    The job may share a package with other jobs. Then only the part of the package that belongs to the job's
+    CPUs takes part in the division. The power limit of the package is raised, so that its other CPUs get the
     same power per CPU as the CPUs of the job.
 
     Args:

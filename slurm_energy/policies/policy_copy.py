@@ -36,10 +36,10 @@ _LOCK_PAUSE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PolicyCopy:
-    """A copy of the policy file.
+    """A local copy of the policy file that senergyctld publishes.
 
     Attributes:
-        policies: the text that senergyctld published, and the time since which it has published the text.
+        policies: the published text, and the time since which senergyctld has published this text.
         fresh_until: Unix time until which the copy is used.
     """
 
@@ -47,19 +47,25 @@ class PolicyCopy:
     fresh_until: float
 
     def is_fresh(self, now: float) -> bool:
-        """Return whether energy.so uses the copy at the Unix time `now`."""
+        """Return whether the copy of the policy file is fresh enough at the Unix time `now`.
+
+        Slurm's plugin energy.so uses only a fresh copy.
+        """
         return 0 < self.fresh_until - now <= MAX_FRESH_S
 
 
 def copy_path(agent_socket: Path) -> Path:
-    """Return the path of the copy. The path follows from the configuration key `agent.socket`."""
+    """Return the path of the local copy of the policy file.
+
+    The copy is in the directory of the agent's socket (configuration key `agent.socket`).
+    """
     return agent_socket.with_name("policies")
 
 
 def read_copy(path: Path) -> PolicyCopy | None:
-    """Return the copy of the policy file that is stored at `path`.
+    """Return the local copy of the policy file that is stored at `path`.
 
-    None means that the file is missing, is not trusted, or contains no copy.
+    None means that the file is missing, is not trusted, or contains no valid copy.
     """
     try:
         text = read_trusted(path).decode()
@@ -82,11 +88,10 @@ def read_copy(path: Path) -> PolicyCopy | None:
 def update_copy(
     path: Path, fetch: Callable[[], PublishedPolicies], clock: Callable[[], float] = time.time
 ) -> PolicyCopy:
-    """Request the policy file and replace the copy, unless a fresh copy is newer. Return the copy.
+    """Request the policy file from senergyctld, and return the updated local copy.
 
-    A lock admits one process at a time. If the received text is older than the text of a fresh copy, the
-    received text comes from a late response or from a controller that is no longer active. An older text is
-    not stored while the copy is fresh.
+    A received text is not stored if it is older than a copy that is still fresh. Such a text comes from a
+    late response, or from a controller that is no longer active. A lock admits one process at a time.
 
     Args:
         path: file of the copy. A missing directory is created.
@@ -108,9 +113,9 @@ def update_copy(
 
 
 def confirm_copy(path: Path, digest: str, clock: Callable[[], float] = time.time) -> bool:
-    """Keep the copy fresh if its text has the digest that senergyctld has confirmed.
+    """Mark this node's copy of the policy file as current if senergyctld has confirmed its digest.
 
-    Return whether the text has this digest.
+    Return whether the copy has the confirmed digest.
 
     Raises:
         UnavailableError, ForbiddenError, ConfigError: the copy cannot be written, as for `update_copy`.

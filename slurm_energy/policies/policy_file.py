@@ -84,5 +84,5 @@ def _policy_line(policy: PolicyInfo) -> str:
 
 
 def _decimal(value: float) -> str:
-    """Format a number without an exponent, for readers in C and Lua."""
+    """Format a number without an exponent, because programs in C and Lua read it."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -56,10 +56,14 @@ class JobScope:
 def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware, tuple[str, ...]]:
     """Return the hardware whose settings a job may change, and notes for the energy record.
 
-    A job that shares the node may change the cpufreq policies whose CPUs all belong to the job,
-    and the packages on which the job has CPUs. On these packages, the settings that the job
-    requests are merged with the settings that other jobs request. The maximum power of memory is
-    multiplied by the job's fraction of the node's CPUs.
+    A job that shares the node may change only two kinds of hardware:
+
+    - the cpufreq policies (groups of CPUs with a common frequency) whose CPUs all belong to the
+      job;
+    - the packages on which the job has CPUs. On these packages, the settings that the job
+      requests are merged with the settings that other jobs request.
+
+    The maximum power of memory is multiplied by the job's fraction of the node's CPUs.
     """
     if scope.whole_node or scope.cpus is None:
         return hardware, ()

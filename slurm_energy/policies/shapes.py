@@ -30,7 +30,7 @@ class GpuShape:
 
     @property
     def text(self) -> str:
-        """The shape in the notation of --energy-alternatives, for example `gpu:a100:4`."""
+        """GPU request as text in the notation of --energy-alternatives, for example `gpu:a100:4`."""
         return f"gpu:{self.gpu_kind}:{self.gpus}"
 
 
@@ -61,13 +61,12 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
 
 
 def expand_ranges(text: str) -> str:
-    """Expand the ranges in a list of shapes.
+    """Expand the ranges of GPU numbers in a list of shapes (types and numbers of GPUs).
 
-    A range stands for its first number, the doublings of this number that are below the last number, and the
-    last number.
-
-    For example, `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`. Parts without a range
-    are not changed; `parse_shapes` validates them.
+    A range stands for its first number, for the doublings of the first number that are below the last
+    number, and for the last number. For example, `gpu:a100:1-6` becomes
+    `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`. Parts without a range are not changed; `parse_shapes`
+    validates them.
     """
     shapes: list[str] = []
     for part in text.split(","):

@@ -1,4 +1,8 @@
-"""Durations of jobs: the slack in --energy-slack and the restart time in --energy-checkpointable."""
+"""Parser of two durations that users state for their jobs.
+
+The first is the slack in --energy-slack (the permitted delay). The second is the restart time in
+--energy-checkpointable.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,10 @@ def parse_slack(text: str, name: str = FLAG) -> int:
 
 
 def check_slack(text: str | None, settings: DeferralConfig) -> None:
-    """Check the slack that a job requests.
+    """Check the slack that a job requests with a flag.
 
-    If the site does not defer jobs, any duration is accepted and has no effect. The job then starts as soon
-    as possible, which every slack permits.
+    The slack is the time by which the start of the job may be deferred. If the site does not defer jobs, any
+    duration is accepted and has no effect: the job starts as soon as possible.
 
     Args:
         text: the flag's value; None means not given.

@@ -34,12 +34,12 @@ class StartingPoint:
 def starting_point(
     objective: str, model: str | None, hardware: NodeHardware, scope: JobScope, config: Config
 ) -> StartingPoint | None:
-    """Return the starting point of a job; None if no starting point is known.
+    """Return the settings from which the tuning of a job starts; None if none are known.
 
-    The entries of the `edp` table contain settings with the best energy-delay product. Therefore only the
-    objective `edp` uses these entries. The CPU values were measured with programs that compute on CPUs. The
-    CPU values are not used for a job that requested GPUs if an entry names a GPU setting. GPUs of several
-    products have no common starting point.
+    The settings come from the table `edp`, which contains the settings with the best energy-delay product.
+    Only jobs with the objective `edp` use this table. If the job uses GPUs of several products, no GPU
+    setting is used. The CPU values of the table were measured with programs that compute on CPUs. Therefore
+    they are not used for a job that requested GPUs if the table has a GPU setting for it.
 
     Args:
         objective: `edp`, `ed2p` or `energy`.
@@ -71,10 +71,12 @@ def starting_point(
 
 
 def _origin(entries: Sequence[EdpEntry]) -> tuple[str, str]:
-    """Return where a starting point comes from: the kind of source, and a text that names the sources.
+    """Return the origin of a starting point, i.e. of the settings with which tuning begins.
+
+    The result is the kind of source (published or from this site) and a text that names the sources.
 
     Args:
-        entries: the entries whose settings the starting point combines.
+        entries: the table entries whose settings the starting point combines.
     """
     published = all(entry in edp_table.PUBLISHED for entry in entries)
     texts = dict.fromkeys(entry.source or "an [[edp]] entry of the site" for entry in entries)

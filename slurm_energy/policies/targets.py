@@ -129,9 +129,10 @@ class Targets:
             self.limit_gpu(gpu.index, max(cap_watts, gpu.min_limit_watts or 0.0))
 
     def bound_gpu_clocks(self, gpus: Iterable[GpuInfo], max_clock_mhz: float) -> None:
-        """Set the upper bound of the graphics clock of all GPUs.
+        """Lower the upper bound of the graphics clock of GPUs.
 
-        The bound is kept within each GPU's range.
+        The bound stays within the range of clocks that each GPU supports. A GPU whose clock cannot be
+        bounded is mentioned in a note.
         """
         for gpu in gpus:
             if gpu.clocks_mhz is None or gpu.interface != "nvml":
@@ -142,7 +143,10 @@ class Targets:
             self.clocks[gpu.index] = (low, max(low, min(high, round(max_clock_mhz))))
 
     def select_power_profile(self, gpus: Iterable[GpuInfo], name: str) -> None:
-        """Request the NVIDIA workload power profile `name` on the GPUs that offer this profile."""
+        """Request an NVIDIA workload power profile for those GPUs that offer it.
+
+        For other GPUs, a note is added. `name` is the name of the profile.
+        """
         for gpu in gpus:
             if name in gpu.power_profiles:
                 self.power_profiles[gpu.index] = name
@@ -151,7 +155,7 @@ class Targets:
             self.notes.append(f"GPU {gpu.index} has no power profile {name}; its profiles: {offered}")
 
     def gpu_settings(self) -> Iterator[Setting]:
-        """Yield the settings of the job's GPUs. No setting raises a power limit."""
+        """Yield the settings that the job's GPUs should get. A power limit is only lowered, never raised."""
         for gpu in self.gpus:
             watts = self.gpu_limits.get(gpu.index)
             if watts is not None and gpu.limit_watts is not None and watts < gpu.limit_watts:

@@ -1,6 +1,7 @@
 """Choice of the nodes of a cluster to power down or up.
 
-The choice takes all pools and partitions into account.
+The choice takes all partitions and all pools into account. A pool is a set of interchangeable nodes in the
+same partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from slurm_energy.power_saving.power_down_rule import (
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node of the cluster.
+    """A node of the cluster, as the decision about power saving needs it.
 
     Attributes:
         name: name of the node.
@@ -84,13 +85,13 @@ class NodeChange:
 
 @dataclass(slots=True)
 class ClusterPlan:
-    """Power-saving decision for the whole cluster.
+    """Decision about the whole cluster: which nodes to power down and up.
 
     Attributes:
         down, up: nodes to power down and up now.
         kept: number of idle nodes that stay on, by reason.
-        deferred_boots: number of nodes that are not booted ahead of demand, because the power budgets have no
-            room.
+        deferred_boots: number of nodes that should boot before they are needed, but do not boot yet because
+            the power budgets have no room.
     """
 
     down: list[NodeChange] = field(default_factory=list)
@@ -101,7 +102,7 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """Data about the nodes of a pool from which decisions are made.
+    """Data about a pool (set of interchangeable nodes) from which power saving decides.
 
     Attributes:
         energy: power and duration of the nodes' power states.
@@ -159,7 +160,10 @@ def _add_pool(
     now_s: float,
     headroom_watts: float,
 ) -> float:
-    """Add the decision for one pool to the plan. Return the power in watts that the pool's boots add."""
+    """Add the decision about one pool of interchangeable nodes to the power-saving plan.
+
+    Return the power in watts that the boots of the pool's nodes add.
+    """
     energy, horizon_s = model.energy, model.history.horizon_s
     usable = [one for one in members if not one.is_protected]
     free = sum(one.activity in (NodeActivity.IDLE, NodeActivity.BOOTING, NodeActivity.OFF) for one in usable)
@@ -245,7 +249,10 @@ def _free_counts(members: Sequence[PlannedNode]) -> tuple[int, int]:
 
 
 def _pool_reserves(pools: Mapping[str, Sequence[PlannedNode]], reserves: Mapping[str, int]) -> dict[str, int]:
-    """Divide the reserve of each partition among its pools in proportion to their nodes, rounded up."""
+    """Divide the reserve of warm nodes of each partition among the node pools of the partition.
+
+    The division is in proportion to the number of nodes, rounded up.
+    """
     sizes: dict[str, int] = {}
     for members in pools.values():
         for partition in members[0].partitions:

@@ -38,14 +38,14 @@ def horizons(points_s: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class DemandForecast:
-    """Forecast of the additional demand for nodes: s scenarios with weights, each over the same time bins.
+    """Forecast of the additional demand for nodes, as s weighted scenarios.
 
-    A scenario, also called a course, is one possible development of the demand. Demand is counted in nodes; a
-    job on half of a node counts 0.5.
+    A scenario is one possible development of the demand. Some names in the code call it a course. All
+    scenarios have the same time bins. Demand is counted in nodes; a job on half of a node counts 0.5.
 
     Attributes:
-        horizon_s: ends of the bins in seconds from now, shape (h,).
-        peaks: highest demand of jobs that have not arrived yet, by scenario and bin, shape (s, h).
+        horizon_s: ends of the time bins in seconds from now, shape (h,).
+        peaks: highest demand of jobs that have not arrived yet, by scenario and time bin, shape (s, h).
         weights: weights of the scenarios, shape (s,). Their sum is 1.
     """
 
@@ -57,9 +57,10 @@ class DemandForecast:
     )
 
     def rise(self, known: Floats) -> Floats:
-        """Return the largest additional demand from now until the end of each bin, shape (s, h).
+        """Return the largest additional demand for nodes from now until the end of each time bin.
 
-        Each row belongs to one scenario.
+        The result has shape (s, h): one row per scenario and one column per bin. A scenario is one possible
+        development of the demand.
 
         Args:
             known: change of the demand in each bin that known jobs cause, shape (h,). It is the result of
@@ -69,16 +70,18 @@ class DemandForecast:
         return rise
 
     def probability(self, known: Floats, nodes: Floats) -> Floats:
-        """Return the probability that the demand exceeds numbers of nodes by the end of each time bin.
+        """Return the probability that the demand for nodes exceeds given numbers of nodes.
+
+        Each probability refers to the time from now to the end of one of h time bins.
 
         Args:
             known: change of the demand in each bin that the already known jobs cause, shape (h,).
             nodes: k numbers of nodes with which the demand is compared, shape (k,).
 
         Returns:
-            Probabilities that more nodes than this are needed at some time before the end of the bin,
-            shape (k, h). The probabilities do not decrease with time, and do not increase with the
-            number of nodes.
+            Probability, for each number and each bin, that the demand exceeds the number at some time before
+            the end of the bin, shape (k, h). The probabilities do not decrease with time, and do not
+            increase with the number of nodes.
         """
         key = (known.tobytes(), np.asarray(nodes, np.float64).tobytes())
         probability = self._probabilities.get(key)
@@ -103,13 +106,13 @@ class DemandForecast:
 
 
 def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the largest change of the demand in each bin that known jobs cause, shape (h,).
+    """Return the maximum change of the demand that known jobs cause in each time bin, shape (h,).
 
     Args:
         horizon_s: ends of the bins in seconds from now, shape (h,).
-        in_s: time of each change in seconds from now, shape (c,). The changes are starts of pending, deferred
-            or reserved jobs, and ends of running jobs. Changes in the past count as changes at the current
-            time.
+        in_s: time of each change in seconds from now, shape (c,). The changes are starts of pending,
+            deferred or reserved jobs, and ends of running jobs. Changes in the past count as changes at the
+            current time.
         nodes: increase (positive) or decrease (negative) of the number of needed nodes at each change, shape
             (c,).
     """
@@ -117,7 +120,11 @@ def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 
 
 def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the highest cumulative sum of changes in each bin. At equal times, decreases come first."""
+    """Return the highest number of additional nodes in each time bin of a forecast.
+
+    This number is the cumulative sum of all changes so far. If several changes have the same time, decreases
+    are added first.
+    """
     order = np.lexsort((nodes, in_s))
     level = np.concatenate([[0.0], np.cumsum(nodes[order])])
     ends = np.searchsorted(in_s[order], horizon_s, side="right")
@@ -130,19 +137,17 @@ def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 
 
 class DemandHistory:
-    """History of the arrivals of jobs in one pool.
+    """Past demand of the jobs of one pool of nodes, from which the future demand is forecast.
 
-    Courses of the demand are sampled from this history.
-
-    A course is the demand over time after a sampled moment in the past. A course counts only jobs that
-    arrived after this moment, as if each job had started on arrival.
+    The history contains samples. A sample is the demand over time after one moment in the past. It counts
+    only the jobs that arrived after this moment, as if each job had started on arrival.
 
     Args:
         horizon_s: ends of the time bins, from `horizons`.
-        step_s: seconds between two sampled moments.
-        max_days: maximum age of courses in days. Older courses are discarded.
-        utc_offset_s: local time minus the clock of the history, in seconds. Hours of the day and weekdays are
-            those of local time.
+        step_s: seconds between the moments of two samples.
+        max_days: maximum age of a sample in days. Older samples are discarded.
+        utc_offset_s: local time minus the clock of the history, in seconds. Hours of the day and weekdays
+            are those of local time.
 
     Attributes:
         horizon_s: ends of the time bins.
@@ -161,7 +166,7 @@ class DemandHistory:
 
     @property
     def covered_s(self) -> float:
-        """Return the seconds between the first and the last sampled moment."""
+        """Return the seconds between the first and the last moment for which the demand is recorded."""
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:

@@ -17,7 +17,9 @@ MAX_PENDING: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class KnownJobs:
-    """Running and pending jobs of one pool. Times are in seconds from now.
+    """Running and pending jobs that use the nodes of one pool. Times are in seconds from now.
+
+    A pool is a set of interchangeable nodes in the same partitions.
 
     Attributes:
         running_end_s: expected end of each running job. A job whose expected end is in the past may end at
@@ -37,12 +39,11 @@ class KnownJobs:
 
 
 def expected_changes(jobs: KnownJobs, free_nodes: float) -> tuple[Floats, Floats]:
-    """Return the expected changes of the number of nodes in use.
+    """Forecast when known jobs will change the number of nodes in use.
 
-    The result contains the times of the changes in seconds from now, and the numbers of nodes.
-
-    Pending jobs start in the order of the queue, as soon as enough nodes are free and their earliest start
-    has come. Jobs that are larger than the pool never start.
+    Return two arrays: the times of the changes in seconds from now, and the changes in nodes. Pending jobs
+    start in the order of the queue, as soon as enough nodes are free and their earliest start has come. Jobs
+    that are larger than the pool of nodes never start.
 
     Args:
         jobs: running and pending jobs.

@@ -1,4 +1,7 @@
-"""Clairvoyant bound: the maximum saving possible by powering nodes down without delaying any job."""
+"""Upper bound on the energy that can be saved by powering idle nodes down.
+
+The bound assumes that all future job starts are known and that no job is delayed.
+"""
 
 from __future__ import annotations
 

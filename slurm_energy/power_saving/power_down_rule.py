@@ -24,7 +24,7 @@ _MIN_HISTORY_S: Final = DAY_S
 
 
 class NodeActivity(IntEnum):
-    """Activity of a node, as far as it is relevant for power saving."""
+    """State of a node as power saving sees it, such as busy, idle or off."""
 
     BUSY = 0
     IDLE = 1
@@ -74,7 +74,7 @@ class PowerSavingRules:
 
 @dataclass(frozen=True, slots=True)
 class PoolNodes:
-    """The n nodes of one pool. Jobs can use any of these nodes interchangeably.
+    """The n nodes of one pool, for power saving. Jobs can use any of these nodes interchangeably.
 
     Attributes:
         activity: `NodeActivity` of each node, shape (n,).
@@ -82,8 +82,8 @@ class PoolNodes:
             drained, reserved or failed, nodes of an excluded partition, and nodes that the site excludes.
         idle_s: seconds for which the node has been idle, shape (n,).
         on_s: seconds for which the node has been on, shape (n,).
-        free_share: number of whole nodes to which the free parts of busy nodes add up. New jobs can use these
-            parts.
+        free_share: the free parts of busy nodes, added up, as a number of whole nodes. New jobs can use
+            these parts.
     """
 
     activity: Ints
@@ -113,7 +113,7 @@ class PoolPlan:
 
     @property
     def saving_joules(self) -> float:
-        """Return the expected saving of all nodes that are powered down."""
+        """Expected saving in joules of all nodes of the pool that this plan powers down."""
         return float(sum(self.down_saving_joules))
 
 
@@ -133,10 +133,10 @@ def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float,
 def rules_without_history(
     rules: PowerSavingRules, energy: NodeEnergy, history: DemandHistory
 ) -> PowerSavingRules:
-    """Return the rules to apply, made stricter if the history is short.
+    """Return the rules for powering down idle nodes, made stricter if the history is short.
 
-    With less than a day of history, nodes must be idle for the break-even time before they are powered down.
-    Such a rule never uses more than twice the energy of the best decision.
+    If less than a day of history is known, a node must be idle for the break-even time before it is powered
+    down. With this rule, the energy is at most twice that of a decision that knows the future.
     """
     if history.covered_s >= _MIN_HISTORY_S:
         return rules
@@ -158,12 +158,14 @@ def plan_pool(
 
     Args:
         nodes: activity and idle times of the nodes in the pool.
-        energy: power and duration of the nodes' power states.
-        forecast: demand of jobs that have not arrived yet. The ends of the bins must include the times of
-            `forecast_points`.
-        known: change of the demand by known jobs in each bin; the result of `known_change`.
+        energy: power of the nodes' power states, and duration of the changes between them.
+        forecast: demand of jobs that have not arrived yet. The ends of its time bins must include the times
+            of `forecast_points`.
+        known: change of the demand by jobs that are already known, in each time bin; the result of
+            `known_change`.
         rules: parameters of the rule.
-        reserve: number of idle nodes that stay on in addition to the known current demand (warm reserve).
+        reserve: number of idle nodes that stay on (warm reserve), in addition to the nodes that known jobs
+            need now.
         max_down: number of nodes that may still be powered down in this cycle; None means the limit of
             `rules`.
         max_up: number of nodes that may still be powered up in this cycle; None means the limit of `rules`.
@@ -198,14 +200,15 @@ def plan_pool(
 
 
 def expected_saving_joules(energy: NodeEnergy, horizon_s: Floats, probability: Floats) -> Floats:
-    """Return the expected saving if a node is off from now until it is needed, for each rank, shape (k,).
+    """Return how many joules are saved if an idle node is off from now until it is needed.
 
-    The forecast has a limited length. An idle gap that may last longer counts only with this length, so the
-    saving is underestimated.
+    There is one value for each rank, shape (k,). The node of rank k is used only when all idle nodes of
+    lower rank are in use. The forecast has a limited length. An idle gap that may last longer counts only
+    with this length, so the saving is underestimated.
 
     Args:
         energy: power and duration of the nodes' power states.
-        horizon_s: ends of the bins, shape (h,).
+        horizon_s: ends of the time bins of the forecast, shape (h,).
         probability: probability that the node of a rank is needed by the end of a bin, shape (k, h).
     """
     survival = 1.0 - probability
@@ -225,9 +228,10 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 
 
 def _count_kept(wanted: Bools, limit: int) -> int:
-    """Return the number of nodes that stay on.
+    """Return the number of nodes that stay powered on.
 
-    The nodes are ordered by rank. All nodes up to the last wanted rank below `limit` stay on.
+    The nodes are ordered by rank, and `wanted` states for each rank whether its node shall stay on. All
+    nodes up to the last wanted rank below `limit` stay on.
     """
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0

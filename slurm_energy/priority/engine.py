@@ -45,10 +45,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class AgedStarts:
-    """Counter of recent starts of jobs that had waited longer than the bound on waiting, by user.
+    """Counter, by user, of recent starts of jobs that had waited longer than the bound on waiting.
 
-    The starts are collected from the queue and kept for `wait_bound_s`. After a restart of senergyctld the
-    starts of jobs that have already ended are unknown. No Slurm command is run.
+    The starts are collected from the queue and kept for `wait_bound_s`. A restart of senergyctld loses the
+    starts of jobs that have already ended. No Slurm command is run.
     """
 
     _starts: dict[tuple[int, float], int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class EngineState:
     waiting_since_s: Mapping[int, float] = field(default_factory=dict)
 
     def shares(self) -> Mapping[Association, float]:
-        """Return the normalised fair share of each association.
+        """Return the normalised fair share of each association (user in an account).
 
         Associations with an unknown share are left out.
         """
@@ -118,10 +118,10 @@ class PriorityEngine:
         config: scheduling policy, weights and bounds.
         state: state that the engines before and after a reload share.
         history: predictions from measured runs; None means that there is no history.
-        shape_provider: determines the GPU shapes in which each job could run; None means only the requested
-            shape.
-        guard: the prediction guard that the shape provider's predictor uses; None means that predictions have
-            no lower bounds from history.
+        shape_provider: determines the shapes (numbers and types of GPUs) in which each job could run; None
+            means that each job runs only as requested.
+        guard: the prediction guard that the shape provider's predictor uses; None means that predictions
+            have no lower bounds from history.
 
     Raises:
         NotFoundError: the scheduling policy is unknown.
@@ -218,7 +218,10 @@ class PriorityEngine:
                 log.warning("%s", note)
 
     def _associations(self, queue: QueueColumns) -> Ints:
-        """Return each job's association row. Store the normalised shares that the queue contains."""
+        """Return the row of each job's association (user in an account) in the table of usage.
+
+        The normalised shares that the queue contains are also stored.
+        """
         pairs = list(zip(queue.account, queue.user, strict=True))
         association = self._state.usage.association_rows(pairs)
         with_shares = np.flatnonzero(~np.isnan(queue.shares_norm))
@@ -227,9 +230,10 @@ class PriorityEngine:
         return association
 
     def _users(self, queue: QueueColumns, predicted: QueuePredictions, now_s: float) -> tuple[Users, Floats]:
-        """Return the usage table and the normalised shares (NaN means unknown), one row per association.
+        """Return the table of users with their past usage, and the normalised share of each user.
 
-        For a run without an energy record, the usage is the predicted power times the duration.
+        Both have one row per Slurm association (user and account). A share of NaN means unknown. A run
+        without an energy record counts with its predicted power times its duration.
         """
         usage, share_by_association = self._state.usage, self._state.shares()
         usage.association_rows(share_by_association)
@@ -244,10 +248,10 @@ class PriorityEngine:
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the position and the site factor of each job, and the queue rows of newly ranked jobs.
+        """Return the queue position and the site factor of each job, and the rows of newly ranked jobs.
 
-        A position or site factor of 0 marks a job that is not ranked. As few site factors as possible
-        are changed.
+        The site factor is the part of Slurm's job priority that slurm-energy sets. A position or site factor
+        of 0 marks a job that is not ranked. As few site factors as possible are changed.
         """
         place, site_factors = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]
@@ -269,10 +273,11 @@ class PriorityEngine:
         return place, site_factors, new_rows
 
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
-        """Return the rows of unranked pending jobs that still have a site factor set by senergyctld.
+        """Return the rows of pending jobs whose site factor must be removed.
 
-        Such jobs exist in portable mode only. With their old site factors, these jobs would go before all
-        other jobs in a partition that is no longer ranked.
+        senergyctld has set the site factor, but no longer ranks the job. Such jobs exist in portable mode
+        only. With their old site factors, these jobs would go before all other jobs in a partition that is
+        no longer ranked.
         """
         applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
         at: Ints = np.flatnonzero(

@@ -63,9 +63,9 @@ def display_id(snapshot: Snapshot, row: int) -> str:
 
 
 def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[int]:
-    """Return the queue rows of pending jobs ordered by their places.
+    """Return the queue rows of pending jobs in the order of the ranking.
 
-    Jobs without a place come last, ordered by job id.
+    Jobs without a place in the ranking come last, ordered by job id.
 
     Args:
         snapshot: the ranked queue.
@@ -81,12 +81,12 @@ def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[
 
 
 class Explainer:
-    """Source of descriptions of the pending jobs of one snapshot.
+    """Describes why each pending job has its place in the queue.
 
     Args:
-        snapshot: result of a cycle.
-        may_see: for each queue row, whether the job may be named in the description of another job; None
-            means that all may be named.
+        snapshot: result of one ranking of the queue.
+        may_see: for each queue row, whether descriptions of other jobs may name this job; None means that
+            they may name all jobs.
     """
 
     def __init__(self, snapshot: Snapshot, may_see: Bools | None = None) -> None:
@@ -97,7 +97,9 @@ class Explainer:
         self._waited_s = snapshot.scheduled.wait_s
 
     def job(self, row: int) -> dict[str, Any]:
-        """Return the entry for a pending job in the response to `GET /v1/priority`.
+        """Return the description of a pending job for the response to `GET /v1/priority`.
+
+        It states the job's place in the queue and why the job has this place.
 
         Args:
             row: index of the job in the queue.
@@ -201,7 +203,11 @@ class Explainer:
         return {key: value for key, value in use.to_json().items() if key in keys}
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
-        """Return a table of predictions, and the row of the GPU shape by which the policy ranks the job."""
+        """Return the prediction by which the policy ranks a job.
+
+        The result is a table of predictions and the row of the job's best GPU shape (number and type of
+        GPUs) in this table.
+        """
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
@@ -221,7 +227,10 @@ class Explainer:
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
-        """Return (job id, ranked index) of the job at a place; None if no job at this place may be named."""
+        """Return the job at a place (position in the ranked queue) as (job id, ranked index).
+
+        The result is None if there is no such place, or if the user may not see the job there.
+        """
         if not 1 <= place <= len(self._at_place):
             return None
         queue, row = self._snapshot.queue, int(self._at_place[place - 1])

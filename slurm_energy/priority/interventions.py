@@ -1,4 +1,7 @@
-"""Interventions on jobs (assigned GPU shapes, preemptions) that later cycles need. Plain data."""
+"""Record of the interventions on jobs, for later cycles of the priority engine. Plain data.
+
+Interventions are the assignment of a GPU shape (kind and number of GPUs) and preemption.
+"""
 
 from __future__ import annotations
 
@@ -97,10 +100,11 @@ class InterventionState:
         self.protected_until[job_id] = now_s + min(PROTECTED_S * 2.0 ** min(times - 1, 30), MAX_PROTECTED_S)
 
     def assigned_to(self, job_id: int, submit_s: float, restarts: int) -> AssignedShape | None:
-        """Return the GPU shape assigned to a job.
+        """Return the GPU shape (type and number of GPUs) that senergyctld has assigned to a job.
 
-        Return None if the job has no assigned shape, or if the shape belongs to an older job with the same
-        id. Slurm gives a requeued job a new submission time. The restart count is therefore checked as well.
+        Return None if the job has no assigned shape. None is also returned if the shape belongs to an older
+        job with the same id. The submission time tells the two jobs apart. A requeued job gets a new
+        submission time from Slurm, so for a restarted job the time is not compared.
 
         Args:
             job_id: Slurm's job id.
@@ -112,18 +116,20 @@ class InterventionState:
         return assigned if same else None
 
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
-        """Return whether a job that offers other GPU shapes must keep its original request.
+        """Return whether senergyctld must leave the GPU request of a job unchanged.
 
-        The job is identified by its id, submission time (Unix seconds) and number of restarts.
+        This is so if the job offers other GPU shapes (numbers and types of GPUs), and senergyctld has given
+        it its original request back. The job is identified by its id, submission time (Unix seconds) and
+        number of restarts.
         """
         assigned = self.assigned_to(job_id, submit_s, restarts)
         return assigned is not None and assigned.shape is None
 
     def expire(self, now_s: float, jobs: Iterable[int]) -> None:
-        """Remove expired entries. Remove also the entries of jobs that have long been absent from `jobs`.
+        """Remove expired entries, and the entries of jobs that have long been absent from the queue.
 
-        A requeued job is absent from the queue while its previous run completes. Absence therefore counts
-        only after `ABSENCE_LIMIT_S`.
+        A requeued job is absent from the queue (`jobs`) while its previous run completes. A job therefore
+        counts as gone only after `ABSENCE_LIMIT_S`.
         """
         back_s, self._now_s = max(0.0, self._now_s - now_s), now_s
         _drop(self.blocked_shapes, now_s, back_s)
@@ -144,9 +150,10 @@ class InterventionState:
 
 
 def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:
-    """Remove the entries of `until` whose Unix second has passed.
+    """Remove the entries that have expired.
 
-    If the clock was set back by `back_s` seconds, the remaining entries are moved back by the same time.
+    `until` contains the Unix second at which each entry expires. If the clock was set back by `back_s`
+    seconds, the remaining entries are moved back by the same time.
     """
     for key, end in list(until.items()):
         until[key] = end - back_s

@@ -80,7 +80,9 @@ def balanced_split(
 
 @dataclass(frozen=True, slots=True)
 class ComponentRows:
-    """Rows of offered shapes, in which each mixed shape has one row per GPU type.
+    """Table of offered shapes, in which a shape with several GPU types is split by GPU type.
+
+    A shape is a set of resources on which a job may run. Each row has one GPU type.
 
     Attributes:
         origin: index of the offered shape of each row; the rows of one shape are adjacent.
@@ -94,7 +96,10 @@ class ComponentRows:
 
 
 def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str, float]]) -> ComponentRows:
-    """Return the rows for which predictions are needed: for a mixed shape, one row per GPU type.
+    """Return the rows for which predictions are needed.
+
+    A GPU shape is a number and kind of GPUs with which a job can run. A mixed shape has GPUs of several
+    types and needs one row per type. Any other shape needs one row.
 
     Args:
         shapes: the GPU shapes that jobs offer.
@@ -114,13 +119,14 @@ def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str
 def combined(
     predicted: QueuePredictions, rows: ComponentRows
 ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-    """Combine the predictions of component rows into one prediction per offered shape.
+    """Combine predictions for single GPU types into one prediction for each offered shape.
 
-    Each GPU type of a mixed shape has its own component row. The function also returns how each
-    mixed shape divides the work among its GPU types, by index of the shape.
+    A shape is a set of GPUs on which a job can run. A mixed shape has several GPU types. In `predicted`,
+    each GPU type of a mixed shape has its own row (component row). The function also returns how each mixed
+    shape divides the work among its GPU types, by index of the shape.
 
-    The prediction of a mixed shape has the least certain source among its GPU types. The number of
-    runs is the minimum over the GPU types.
+    The prediction of a mixed shape has the least certain source among its GPU types. The number of runs is
+    the minimum over the GPU types.
 
     Args:
         predicted: predictions of the component rows.

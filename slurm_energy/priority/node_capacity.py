@@ -24,10 +24,10 @@ class JobNeed:
 
 
 class NodeCapacity:
-    """Total and free resources of the nodes. Results of repeated checks are cached.
+    """Total and free resources of the nodes, to check whether a job fits.
 
-    Users can submit many jobs that all differ, so a check must be fast even without the cache. The resources
-    are therefore arrays over the nodes.
+    The results of the checks are cached. Users can submit many jobs that all differ, so a check must also be
+    fast without the cache. The resources are therefore arrays over the nodes.
     """
 
     def __init__(self, nodes: Sequence[NodeResources]) -> None:
@@ -47,7 +47,10 @@ class NodeCapacity:
         self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
 
     def kinds(self, shape: GpuShape) -> tuple[str, ...]:
-        """Return the GPU types of a shape: several types if the shape is mixed, else one type."""
+        """Return the GPU types of a shape (a job's number and type of GPUs).
+
+        A mixed shape has several types, any other shape has one type.
+        """
         return kinds_of(shape.gpu_kind, self._kinds)
 
     def free_of(self, gpu_kind: str) -> int:
@@ -81,8 +84,8 @@ class NodeCapacity:
     def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
         """Return the total and the free GPUs of a type on each node, as two arrays over the nodes.
 
-        The type may stand for several types (a mixed shape). A node with GPUs of several of these
-        types counts only for the type of which it has most GPUs.
+        The name `gpu_kind` may stand for several types (a mixed shape). If a node has GPUs of several of
+        these types, only the type with the most GPUs on the node counts.
         """
         kinds = kinds_of(gpu_kind, self._kinds)
         total = [max(node.gpus.get(kind, 0) for kind in kinds) for node in self._nodes]
@@ -111,7 +114,10 @@ class NodeCapacity:
         return self._enough_nodes((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
 
     def _fits(self, need: JobNeed, shape: GpuShape) -> bool:
-        """Return whether the free resources suffice for a job in a GPU shape."""
+        """Return whether a job could start now with a given type and number of GPUs per node.
+
+        Free GPUs, free CPUs and the number of nodes are checked.
+        """
         _, free = self._gpus_of_kind(shape.gpu_kind)
         able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node)
         return self._enough_nodes(able & self._usable, need)

@@ -1,6 +1,7 @@
-"""Jobs that offer several GPU shapes: alternatives for `scheduling`, and choice of the assigned shape.
+"""Jobs that can run in several GPU shapes (kinds and numbers of GPUs).
 
-Users offer shapes for their jobs with --energy-alternatives. `controller.queue.interventions` changes the
+Users list the possible shapes of a job with --energy-alternatives. This module converts the shapes to
+alternatives for `scheduling`, and chooses the shape to assign. `controller.queue.interventions` changes the
 jobs in Slurm accordingly.
 """
 
@@ -43,17 +44,18 @@ BlockedShape = tuple[int, GpuShape]
 
 @dataclass(frozen=True, slots=True)
 class OfferedShapeTable(ShapeTable):
-    """Table of GPU shapes, with several rows for a job that offers several shapes.
+    """Table of the GPU shapes with which the jobs of the queue can run.
+
+    A GPU shape is a number and kind of GPUs. A job that offers several shapes has several rows.
 
     Attributes:
         shape: GPU shape by row; None means the job's original request.
-        fits: whether the free resources suffice for the job in the GPU shape of the row, shape
+        fits: whether the free resources suffice for the job in the GPU shape of the row; array of shape
             (m,).
-        offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no
-            entry.
-        gpus_free: number of free GPUs when the table was made, by GPU type. For a mixed shape, the
-            number is the sum over its GPU types.
-        splits: division of the work of each mixed shape, by row of the table.
+        offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
+        gpus_free: number of free GPUs when the table was made, by GPU type. For a mixed shape, which has
+            GPUs of several types, the number is the sum over these types.
+        splits: division of the work among the nodes of each mixed shape, by row of the table.
     """
 
     shape: list[GpuShape | None] = field(default_factory=list)
@@ -63,7 +65,7 @@ class OfferedShapeTable(ShapeTable):
     splits: Mapping[int, BalancedSplit] = field(default_factory=dict)
 
     def text(self, row: int) -> str:
-        """Return the GPU shape of a row as the job's owner wrote it."""
+        """Return the GPU request in a row of the table as the job's owner wrote it."""
         shape = self.shape[row]
         return super(OfferedShapeTable, self).text(row) if shape is None else shape.text
 
@@ -74,7 +76,7 @@ class OfferedShapeTable(ShapeTable):
 
 @dataclass(frozen=True, slots=True)
 class ShapeChoice:
-    """The GPU shape that a job should have now.
+    """The GPU shape (kind and number of GPUs) that a job should have now.
 
     Attributes:
         job_id: Slurm's job id.
@@ -82,7 +84,7 @@ class ShapeChoice:
         submit_s: submission time, Unix seconds. Job id and submission time together are unique.
         partitions: partitions that the job may run in.
         shape: the chosen GPU shape.
-        offered: all GPU shapes that the job offers.
+        offered: all GPU shapes in which the job's user lets the job run.
         starts_now: whether the shape fits and no job earlier in the order needs the same resources.
         index: index of the job among the ranked jobs.
     """
@@ -98,16 +100,19 @@ class ShapeChoice:
 
 
 class OfferedShapeProvider:
-    """Shape provider for jobs that offer GPU shapes. A job without offers has one shape, its request.
+    """Provider of the GPU shapes in which each job of the queue may run.
+
+    A shape is a type and number of GPUs. Users may allow several shapes for a job. A job without such an
+    offer has one shape, its request.
 
     Args:
         predictor: predicts time and watts of each shape.
         nodes: function that returns the nodes with their free resources, or None if they are unknown. The
             function is called at most once per queue, and only if a job offers shapes.
         blocked_shapes: (job id, shape) pairs that count as not fitting.
-        keeps_request: function that returns, for (job id, submission time, restart count), whether the job
-            must keep its original request. Such a job is ranked by its original request. Otherwise the job
-            could gain a better place by a shape that it will never have.
+        keeps_request: function of (job id, submission time, restart count) that returns whether the job must
+            keep its original request. Such a job is ranked by its original request. Otherwise the job could
+            gain a better place in the queue by a shape that it will never have.
     """
 
     def __init__(
@@ -127,9 +132,10 @@ class OfferedShapeProvider:
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return a table with at least one GPU shape for each job; see `scheduling_tables.ShapeProvider`.
 
-        Shapes that no node in the job's partitions can provide are left out. Of the remaining shapes, only
-        those that fit now are marked possible. If no shape of a job fits now, all its shapes are marked
-        possible: a waiting job is ranked by its best shape.
+        A GPU shape is a number and kind of GPUs with which the job can run. The table omits shapes that no
+        node in the job's partitions can ever provide. Of the remaining shapes, those that fit into the free
+        resources now are marked possible. If no shape of a job fits now, all its shapes are marked possible,
+        because a waiting job is ranked by its best shape.
         """
         offers_by_index = {
             index: shapes_of_job
@@ -199,10 +205,12 @@ class OfferedShapeProvider:
         shape: list[GpuShape | None],
         space: NodeCapacity,
     ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-        """Return a prediction for each of m rows of a shape table, and the split of each row's mixed shape.
+        """Predict jobs in m rows of a table of shapes (possible sets of resources).
 
-        Rows with an offered GPU shape get a new prediction. The other rows keep the prediction of the
-        original request. Mixed shapes are predicted for each GPU type alone and then combined.
+        A row with a GPU shape that the job offers gets a new prediction. Any other row keeps the prediction
+        of the original request. A mixed shape (several GPU types) is predicted for each GPU type alone, and
+        the predictions are then combined. The result also contains the division of the work for each row
+        with a mixed shape.
 
         Args:
             queue: all jobs.
@@ -249,11 +257,12 @@ def _need(queue: QueueColumns, row: int) -> JobNeed:
 
 
 def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
-    """Return the GPU shapes that a queue row's job offers; empty if the list is missing or invalid.
+    """Return the GPU shapes (types and numbers of GPUs) on which a job in the queue can run.
 
-    The result is also empty for a record of several array tasks and for a component of a heterogeneous job,
-    because a change of the request would also affect the other tasks or components. It is also empty for jobs
-    that Slurm cannot run for reasons other than resources.
+    The user lists these shapes. The result is empty if the list is missing or invalid. It is also empty for
+    a record of several array tasks and for a component of a heterogeneous job, because a change of the
+    request would also affect the other tasks or components. It is also empty for a job that Slurm cannot run
+    for reasons other than resources.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
     if not text or queue.reason[row] == "BadConstraints" or queue.tasks[row] > 1 or queue.het_job_id[row]:
@@ -270,13 +279,13 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
 
 
 def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
-    """Choose a shape (number and type of GPUs) for each job that offers several shapes.
+    """Choose a shape (number and type of GPUs) for each job that can run in several shapes.
 
-    Jobs that start now come first, in queue order. A job counts as starting now if it would start
-    when the queue is processed in order with the resources that are free now. A job that starts
-    now gets the policy's choice among the shapes that fit. Any other job gets the policy's choice
-    among all its shapes, because Slurm may start the job as soon as that shape is free, before the
-    next cycle.
+    A job starts now if it would start when the queue is processed in order with the resources that are free
+    now. For such a job, the scheduling policy chooses among the shapes that fit now. For any other job, the
+    policy chooses among all shapes of the job. The reason is that Slurm may start the job as soon as the
+    chosen shape is free, before the next cycle. In the result, jobs that start now come first, in queue
+    order.
 
     Args:
         snapshot: the ranked queue.
@@ -300,10 +309,11 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
 
 
 def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
-    """Return the indices of the ranked jobs that would start now if the queue were processed in order.
+    """Return the indices of the ranked jobs that would start if the queue were processed in order.
 
-    Jobs that wait for something other than resources take no free resources. The result includes a job that
-    offers shapes even if it can start only in a shape other than its current shape.
+    A job that waits for something other than resources does not start and takes no free resources. A job may
+    offer several shapes (numbers and kinds of GPUs). Such a job is in the result even if it can start only
+    in a shape other than its present shape.
     """
     back = blocked_rows(snapshot.queue)[snapshot.rows]
     back[list(shapes.offers)] = False
@@ -355,9 +365,10 @@ def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
 
 
 def _split_text(split: BalancedSplit | None) -> str:
-    """Return text about a mixed GPU shape: predicted time and energy, and each GPU type's share of the work.
+    """Describe a mixed GPU shape: its predicted time and energy, and the work of each GPU type.
 
-    The text is in brackets. The text is empty for a shape that is not mixed.
+    A mixed shape has nodes of several GPU types. The text is in brackets. It is empty for a shape that is
+    not mixed.
     """
     if split is None:
         return ""

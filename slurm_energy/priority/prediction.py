@@ -1,9 +1,8 @@
-"""Predicted time and watts of every job of a queue.
+"""Prediction of the run time and the power in watts of every job of a queue.
 
-The sources are history, training model and nameplate.
-
-The oracles compute the predictions. This module decides which oracle is queried for which job, and which
-prediction is used.
+A prediction comes from one of three sources: the history of similar runs, the model of trainings, or the
+nameplate power of the hardware. Predictors (oracles) compute the predictions. This module decides which
+predictor is queried for which job, and which prediction is used.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class QueuePredictions:
-    """Predictions for m rows, as arrays without NaN.
+    """Predictions of run time and power for m rows, as arrays without NaN.
 
-    A row is a job, or one of the GPU shapes that a job offers.
+    A row is a job with one GPU shape: its request, or one of the GPU types and numbers that it offers.
 
     Attributes:
         time_s: mean run time in seconds, above 0 and at most the time limit.
@@ -78,14 +77,17 @@ class QueuePredictions:
 
     @property
     def before_factor_s(self) -> Floats:
-        """Predicted run time in seconds before the user's misprediction factor is applied."""
+        """Predicted run time in seconds before multiplication by the user's misprediction factor.
+
+        The misprediction factor is the ratio of actual to predicted time of the user's earlier jobs.
+        """
         greater = np.maximum(self.source_time_s, self.lower_bound_s)
         replaced = (self.source == NAMEPLATE) & (self.lower_bound_s > 0)
         return np.where(replaced, self.lower_bound_s, greater)
 
     @property
     def energy_joules(self) -> Floats:
-        """Predicted energy in joules, as rankings count it: power times run time."""
+        """Predicted energy of each job in joules, as scheduling policies use it: power times run time."""
         return self.power_watts * self.time_s
 
     @property
@@ -95,7 +97,7 @@ class QueuePredictions:
         return product
 
     def basis(self, row: int) -> str:
-        """Return one line for users that says on which data the prediction in a row is based."""
+        """Describe for users on which data the prediction of the job in queue row `row` is based."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])
@@ -109,10 +111,13 @@ class QueuePredictions:
 
 
 class QueuePredictor:
-    """Predictor of whole queues. It queries the oracles and caches predictions that never change.
+    """Predictor of time and power for whole queues. It caches predictions that never change.
+
+    The predictor asks several sources (oracles), such as the history of measured runs.
 
     Args:
-        config: configuration of energy policies, bounds and defaults. These complete the flags of each job.
+        config: configuration of energy policies, bounds and defaults. These supplement the energy options of
+            each job.
         history: predictions from measured runs; None means that there is no history.
         guard: lower bounds and factors against predictions that are too short; None means that the
             predictions are used unchanged.
@@ -138,11 +143,13 @@ class QueuePredictor:
     ) -> QueuePredictions:
         """Return predictions for all jobs of a queue.
 
-        If GPU shapes are given for some jobs, these jobs are predicted in the given shapes.
+        If GPU shapes (numbers and types of GPUs) are given for some jobs, these jobs are predicted in the
+        given shapes.
 
-        Sources in order of precedence: (1) runs of the same program by the same user; (2) the training model,
-        if the job names a neural network and a GPU type; (3) runs of the user's jobs in general and, only
-        without a guard, runs of the Slurm account and the partition; (4) the nameplate.
+        The first source that can predict a job is used: (1) runs of the same program by the same user; (2)
+        the training model, if the job names a neural network and a GPU type; (3) other runs of the user. If
+        there is no guard against too short predictions, runs of the Slurm account and of the partition count
+        here as well; (4) the nameplate.
 
         Args:
             queue: the jobs.
@@ -214,9 +221,11 @@ class QueuePredictor:
     def _from_history(
         self, requests: dict[str, list[Any]], count: int
     ) -> tuple[Floats, Floats, Ints, Ints, Ints]:
-        """Predict requests from earlier runs: seconds, watts, source, number of runs, similarity level.
+        """Predict the jobs of a queue from earlier runs.
 
-        If no run is similar to a request, its time and watts are NaN and its source is the nameplate.
+        The function returns five arrays: seconds, watts, source, number of runs, and level of similarity. If
+        no run is similar to a job, its time and watts are NaN, and its source is the nameplate (a later
+        prediction from time limit and design power).
         """
         time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
         source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
@@ -335,7 +344,11 @@ class QueuePredictor:
                 (time_s[row], watts[row]), source[row] = answer, MODEL
 
     def _fill_from_nameplate(self, requests: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
-        """Replace unknown values (NaN): `time_s` by half the time limit, `watts` by a fraction of the TDP."""
+        """Replace unknown predictions (NaN) by rough assumptions.
+
+        The run time is assumed to be half the time limit. The power is assumed to be a fraction of the
+        thermal design power (TDP).
+        """
         rows = np.flatnonzero(np.isnan(time_s) | np.isnan(watts))
         for row, answer in zip(rows.tolist(), self._nameplate_figures(requests, rows), strict=True):
             time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
@@ -344,7 +357,12 @@ class QueuePredictor:
     def _nameplate_figures(
         self, requests: Mapping[str, list[Any]], rows: Ints | None = None
     ) -> list[tuple[float, float]]:
-        """Return (seconds, watts) derived from time limit and TDP for each of `rows`; None means all rows."""
+        """Return (seconds, watts) of jobs, derived only from their time limit and TDP (nameplate).
+
+        Args:
+            requests: columns of the requests of all jobs.
+            rows: indices of the jobs to predict; None means all jobs.
+        """
         cache = _emptied_if_full(self._nameplate_cache)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
         figures = []

@@ -1,9 +1,9 @@
-"""Guard against too short predictions: lower bounds, and a factor per user for past overruns.
+"""Guard against run times and powers that are predicted too low.
 
-The order of the queue follows the predictions, so a job's owner profits from a prediction that is too short.
-`PredictionGuard` raises times and watts to the bounds of `oracle.history.lower_bounds` and multiplies times
-by the user's misprediction factor. A running job that exceeds its predicted time raises the factor already
-before it ends.
+The order of the queue follows the predictions, so a job's owner profits from a prediction that is too low.
+`PredictionGuard` raises times and watts to the bounds of `oracle.history.lower_bounds`. It also multiplies
+times by the user's misprediction factor, the ratio of actual to predicted time of past jobs. A running job
+that exceeds its predicted time raises the factor already before it ends.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ class Mispredictions:
     _running: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def load(self, before: Iterable[tuple[int, float, float]]) -> None:
-        """Load (job id, start in Unix seconds, predicted seconds) tuples that the database holds.
+        """Load the predictions of started jobs that the database holds.
 
-        If a job has several starts, the newest one is used.
+        Each prediction is a tuple (job id, start in Unix seconds, predicted seconds). If a job has several
+        starts, the newest one is used.
         """
         for row in sorted(before, key=lambda one: one[1]):
             self._started[row[0]] = StartedPrediction(*row)
         self.loaded = True
 
     def record_starts(self, queue: QueueColumns, now_s: float) -> None:
-        """Record jobs that have started since the last ranking.
+        """Record the predictions of running jobs, and by how much jobs exceed their predicted time.
 
-        Record also jobs that exceed their prediction.
+        A job that has started since the last ranking is recorded with its prediction.
         """
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist()
         started: dict[int, StartedPrediction] = {}
@@ -124,10 +125,12 @@ class Mispredictions:
 class GuardedPredictions:
     """Corrected predictions of m alternatives; each array has shape (m,).
 
-    An alternative is a pending job, or one number and kind of GPUs that a job offers to run on.
+    An alternative is one way to run a pending job. If a job can run on several numbers or kinds of GPUs,
+    each of them is an alternative.
 
     Attributes:
-        time_s: predicted run time in seconds: at least `lower_bound_s`, multiplied by `misprediction`.
+        time_s: predicted run time in seconds, but at least `lower_bound_s`; the result is multiplied by
+            `misprediction`.
         power_watts: predicted watts, but at least the lower bound on the watts.
         lower_bound_s: lower bound on the run time in seconds, before the multiplication.
         misprediction: factor on the run time, at least 1.
@@ -140,10 +143,12 @@ class GuardedPredictions:
 
 
 class PredictionGuard:
-    """Corrector of predictions that a user could have lowered by running cheap jobs.
+    """Correction of predictions, so that users gain nothing by running cheap jobs.
+
+    A user could run such jobs in order to lower the predicted time of other jobs.
 
     Args:
-        mispredictions: overruns of running jobs.
+        mispredictions: record of jobs that ran longer than predicted.
         bounds: function that returns lower bounds from measured runs; None means that there is no history.
     """
 
@@ -160,15 +165,18 @@ class PredictionGuard:
         nameplate_watts: Floats,
         max_watts: Floats,
     ) -> GuardedPredictions:
-        """Raise predictions to the lower bounds, and multiply the times by the users' factors.
+        """Correct the predictions of jobs so that users cannot gain from wrong predictions.
+
+        Predictions below the lower bounds are raised to the bounds. The times are multiplied by the users'
+        misprediction factors.
 
         Args:
             requests: columns as in `oracle.history.lower_bounds.bounds_many`.
             time_s: predicted run time in seconds, shape (m,).
             power_watts: predicted watts, shape (m,).
             no_runs: for each job, whether there are no similar runs. If there are none, the bounds replace
-                the job's predictions. If they did not, a user could run decoys (cheap jobs that are run to
-                lower predictions) and so replace the partition's usual predictions by lower ones.
+                the job's predictions. Otherwise a user could run decoys (cheap jobs that are run to lower
+                predictions) and so replace the partition's usual predictions by lower ones.
             nameplate_watts: watts of each job according to the nameplate, without a power cap.
             max_watts: maximum watts under each job's power caps; infinity for none.
         """

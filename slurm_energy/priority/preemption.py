@@ -32,14 +32,14 @@ _CPU_KIND: Final = ""  # type of hardware of jobs without GPUs
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """Running jobs to requeue so that a job with a deadline can start in time.
+    """Plan to requeue running jobs so that a job with a deadline can start in time.
 
     Attributes:
         job_id: the job with the deadline.
         submit_s: submission time of the job with the deadline, Unix seconds.
         nodes: nodes on which the job with the deadline can then start.
-        victims: ids of the running jobs to requeue. The job whose preemption wastes the least energy comes
-            first.
+        victims: ids of the running jobs to requeue. The first one is the job whose preemption wastes the
+            least energy.
         lost_joules: energy that the victims have used so far and that is lost when they are requeued.
         why: the reason, in one line.
     """
@@ -75,11 +75,13 @@ class PreemptionRules:
 
 
 def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
-    """Return the indices of ranked jobs that are at risk and wait for resources only, in queue order.
+    """Return the indices of ranked jobs that may miss their deadline, in queue order.
 
-    A job is at risk of missing its deadline if the time `deadline - max(predicted time of the fastest shape,
-    time limit) - margin` has passed. The time limit counts because Slurm cancels a pending job that could not
-    use its full limit before its deadline (sbatch(1), --deadline).
+    Only jobs that wait for resources and nothing else are returned. A job is at risk of missing its deadline
+    when the time `deadline - max(predicted time, time limit) - margin` has passed. The predicted time is
+    that of the fastest shape (number and kind of GPUs) in which the job could run. The time limit counts
+    because Slurm cancels a pending job that could not use its full limit before its deadline (sbatch(1),
+    --deadline).
     """
     queue, rows = snapshot.queue, snapshot.rows
     if len(rows) == 0:
@@ -101,13 +103,20 @@ def plan_preemptions(
     nodes_of: Mapping[int, Collection[str]],
     rules: PreemptionRules,
 ) -> list[PreemptionPlan]:
-    """Return one plan, in queue order, for each job at risk that preemption enables to start in time.
+    """Plan preemptions that let urgent jobs start in time.
 
-    No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
-    candidate would not free enough. No job is preempted either if a job that has waited longer than the bound
-    on waiting needs the same resources, because that job would take the freed resources. On each node, the
-    plan selects the victims whose preemption wastes the least energy. Of all nodes, it selects those on which
-    the least energy is wasted.
+    Return one plan, in queue order, for each job that is at risk of missing its deadline and that preemption
+    enables to start in time.
+
+    No job is preempted in each of these cases:
+
+    - The urgent job already runs or fits in the free resources.
+    - Preempting every candidate would not free enough.
+    - A job that has waited longer than the bound on waiting needs the same resources. That job
+      would take the freed resources.
+
+    On each node, the plan selects the victims whose preemption wastes the least energy. Of all nodes, it
+    selects those on which the least energy is wasted.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
@@ -151,10 +160,10 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One way to free enough resources for an urgent job.
+    """One way to free enough resources for an urgent job by interrupting other jobs (victims).
 
-    The attributes are the victims with their lost energy, and the units (GPUs or CPUs) that the urgent job
-    then takes on each named node.
+    The attributes are the energy that the victims lose, the victims, and the units (GPUs or CPUs) that the
+    urgent job then takes on each named node.
     """
 
     lost_joules: float
@@ -173,11 +182,10 @@ def _free(node: NodeResources) -> dict[str, int]:
 
 
 def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
-    """Yield each shape in which a job meets its deadline.
+    """Yield the resources with which a job would meet its deadline, one entry per GPU shape.
 
-    A shape is yielded as (GPU type, units per node, number of nodes).
-
-    Units are GPUs, or CPUs if the GPU type is empty. `index` is the index of the job among the ranked jobs.
+    An entry is (GPU type, units per node, number of nodes). Units are GPUs, or CPUs if the GPU type is
+    empty. `index` is the index of the job among the ranked jobs.
     """
     queue, table, row = snapshot.queue, snapshot.shapes.table, int(snapshot.rows[index])
     nodes = max(1, int(queue.nodes[row]))
@@ -198,7 +206,7 @@ def _cpus_per_node(snapshot: Snapshot, index: int) -> int:
 
 
 def _demands(snapshot: Snapshot, index: int) -> set[tuple[str, str]]:
-    """Return the resources that a ranked job competes for, as (partition, GPU type) pairs."""
+    """Return the resources that a ranked job needs, as pairs of partition and GPU type."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     return {(partition, kind) for kind, _, _ in _needs(snapshot, index) for partition in partitions}
 
@@ -209,10 +217,10 @@ def _reserved_for_aged(
     nodes_of: Collection[int],
     free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
-    """Return the (partition, GPU type) pairs that are reserved for aged jobs.
+    """Return the resources that preemption must leave to aged jobs, as (partition, GPU type) pairs.
 
     Aged jobs are pending jobs that have waited longer than the bound on waiting. If an aged job fits in the
-    free resources, its pairs are not returned. The resources that this job will take are subtracted from
+    free resources, its pairs are not returned. Instead, the resources that it will take are subtracted from
     `free`.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
@@ -313,15 +321,18 @@ def _cheapest_option(
 def _cheapest_victims(
     here: Sequence[_Candidate], free: Mapping[str, int], kind: str, units: int, cores: int, most: int
 ) -> Sequence[int] | None:
-    """Return the ids of the jobs to preempt on a node; None if even all candidates free too little.
+    """Return the ids of the jobs whose preemption makes room for an urgent job on one node.
+
+    The selected jobs lose the least energy. The result is None if the node would have too few free resources
+    even after the preemptions.
 
     Args:
-        here: the candidates on the node.
-        free: free units on the node, by GPU type (an empty text means CPUs).
+        here: the jobs on the node that may be preempted (candidates).
+        free: number of free GPUs on the node by GPU type; the empty key holds the free CPUs.
         kind: GPU type that the urgent job needs; an empty value means CPUs.
         units: number of GPUs of this type, or of CPUs, that the urgent job needs on the node.
         cores: number of CPUs that the urgent job needs on the node.
-        most: maximum number of victims.
+        most: maximum number of jobs to preempt.
     """
     sizes = sorted((candidate.units.get(kind, 0) for candidate in here), reverse=True)
     if sum(sizes[:most]) < units - free.get(kind, 0):
@@ -348,7 +359,11 @@ def _without(
 def _move_units(
     option: _Option, candidates: Mapping[str, list[_Candidate]], free: Mapping[str, dict[str, int]]
 ) -> None:
-    """Update `free`: add the units that the victims release, subtract the units that the urgent job takes."""
+    """Update the free units of the nodes for a planned preemption.
+
+    Units that the preempted jobs release are added to `free`. Units that the urgent job takes are
+    subtracted.
+    """
     for name, here in candidates.items():
         for candidate in here if name in free else ():
             for kind, units in candidate.units.items() if candidate.job_id in option.victims else ():

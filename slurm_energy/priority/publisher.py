@@ -1,6 +1,7 @@
-"""Publication of the queue order to slurmctld: by the plugin's table, by scontrol, or not at all.
+"""Publication of the order of the queue to slurmctld.
 
-The engine decides the site factor of each job. `slurm.queue.job_update` sets site factors by scontrol.
+There are three ways: a table for the plugin, scontrol commands, or no publication. The engine decides the
+site factor of each job. `slurm.queue.job_update` sets site factors by scontrol.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Publisher(Protocol):
     """Interface that publishes the order of the queue to Slurm."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot. Return a line that describes failures; None without failures.
+        """Transfer the order of the ranked queue to Slurm.
+
+        Return a line that describes failures; None without failures.
 
         Raises:
             UnavailableError: nothing was published; the previous order stays in force.
@@ -33,7 +36,7 @@ class Publisher(Protocol):
         ...
 
     def close(self, successor: Publisher | None) -> None:
-        """Stop publishing for good. The jobs keep their places in the queue.
+        """Stop setting priorities in Slurm for good. The jobs keep their present priorities.
 
         Args:
             successor: the publisher that takes over; None means that no publisher takes over.
@@ -42,19 +45,22 @@ class Publisher(Protocol):
 
 
 class SiteFactorSetter(Protocol):
-    """Interface that sets the site factors of single jobs; see `slurm.queue.job_update.JobUpdater`."""
+    """Interface that sets the site factors of jobs. A site factor is a term of Slurm's job priority.
+
+    The class `slurm.queue.job_update.JobUpdater` implements this interface.
+    """
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
-        """Set site factors, given by job id, in the given order until the permitted time is over.
+        """Set site factors of jobs, in the given order, until the permitted time is over.
 
-        Return an `UpdateResult`. Its attribute `refused` holds Slurm's reason for each refused job, and
-        `remaining` the jobs for which the time was too short.
+        `changes` maps the job id to the site factor. Return an `UpdateResult`. Its attribute `refused` holds
+        Slurm's reason for each refused job, and `remaining` the jobs for which the time was too short.
         """
         ...
 
 
 class NullPublisher:
-    """Publisher of shadow mode, which changes nothing in Slurm."""
+    """Publisher of shadow mode. It discards the computed priorities and changes nothing in Slurm."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
         """Do nothing and report no failure."""
@@ -89,7 +95,10 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table and make slurmctld look up new jobs. Return a line on failures, else None.
+        """Write the table of site factors, from which slurmctld orders its queue.
+
+        slurmctld is then made to look up the jobs that are new. The function returns a line that describes
+        failures, or None.
 
         A job submitted before the next table is written goes to the middle of the queue, or to its end.
         """
@@ -121,7 +130,10 @@ class TablePublisher:
 
 
 class ScontrolPublisher:
-    """Publisher of portable mode, which sets only the changed site factors, in order of importance.
+    """Publisher of the portable mode, which sets the site factors of jobs with scontrol.
+
+    A site factor is the term of a job's priority that slurm-energy sets. Only changed site factors are set,
+    the most important ones first.
 
     Args:
         applier: object that sets the site factors of single jobs.
@@ -134,9 +146,10 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Set the changed site factors. Return a line that describes failures; None without failures.
+        """Set the changed site factors with scontrol commands.
 
-        Changes for which the time does not suffice are made in the next cycles.
+        Changes that do not fit in the time of this cycle are made in the next cycles. Return a line that
+        describes failures; None without failures.
         """
         changes = snapshot.site_factor_changes()
         if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:

@@ -29,7 +29,8 @@ class PriorityQuery:
 
     Attributes:
         users: login names, or uids as text.
-        neighbours: whether the result also contains the jobs directly before and after each matching job.
+        neighbours: whether the result also contains the jobs that are directly before and after each
+            matching job in the queue.
         state: whether the response also contains the columns from which the order was computed.
         visible: restriction to jobs that the caller may see; None means no restriction.
     """

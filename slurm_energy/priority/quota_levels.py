@@ -1,6 +1,7 @@
-"""Use of quotas: calendar periods, levels of use, and choice of the quota that limits a user's jobs.
+"""Rules for the use of quotas by users and accounts.
 
-The module does not need numpy.
+The module computes calendar periods and the levels of use (warning, hold). It chooses the quota that limits
+a user's jobs. The module does not need numpy.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _MONTHS: Final = {QuotaPeriod.MONTH: 1, QuotaPeriod.QUARTER: 3, QuotaPeriod.YEAR
 
 
 class QuotaLevel(IntEnum):
-    """Level of use of a quota.
+    """How far a quota is used: within its warning level, over it, or over its hold level.
 
-    Jobs over the warning level rank lower. Jobs over the hold level rank last.
+    Jobs over the warning level are ranked after other jobs. Jobs over the hold level are ranked last.
     """
 
     WITHIN = 0
@@ -59,7 +60,10 @@ class QuotaUse:
 
     @property
     def level(self) -> QuotaLevel:
-        """Level of use. Unknown use counts as within the quota."""
+        """Level of the quota that the use has reached, such as warning or hold.
+
+        Unknown use counts as within the quota.
+        """
         percent, quota = self.percent, self.quota
         if percent is None:
             return QuotaLevel.WITHIN
@@ -75,7 +79,7 @@ class QuotaUse:
 
     @property
     def sentence(self) -> str:
-        """Sentence on the use.
+        """Sentence that states how much of the quota is used.
 
         Example: `account physics has used 93 % of its energy quota of 500 kWh for this month`.
         """
@@ -111,10 +115,10 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStandings:
-    """Use of all quotas at one time.
+    """How much of each quota is used at one time.
 
     Attributes:
-        uses: the quotas with their use.
+        uses: the quotas, each with its use.
     """
 
     uses: tuple[QuotaUse, ...] = ()
@@ -134,7 +138,7 @@ class QuotaStandings:
 
     @property
     def has_holds(self) -> bool:
-        """Whether any quota is over its hold level."""
+        """Whether any quota is used beyond its hold level, from which pending jobs are held."""
         return any(use.level is QuotaLevel.HOLD for use in self.uses)
 
 

@@ -1,10 +1,13 @@
 """Effect of quotas on the order of the queue.
 
-Quotas add tiers behind the tiers of the scheduling policy.
+Jobs whose user or account has used up much of a quota are ranked last. They form two groups (tiers) behind
+the tiers of the scheduling policy:
 
-Jobs over the warning level of a quota go after all other jobs, except that the bound on waiting still holds
-for them. Jobs over the hold level go last, however long they have waited. Within each of these two tiers,
-jobs keep the order of the policy.
+- Jobs over the warning level of a quota go after all other jobs. The bound on waiting still
+  holds for them.
+- Jobs over the hold level go last, however long they have waited.
+
+Within each of these two tiers, jobs keep the order of the policy.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ TIER_NAMES: Final = ("aged", "urgent", "normal", "warned", "warned", "spent", "s
 
 
 def limiting_quotas(standings: QuotaStandings, who: Sequence[tuple[str, str]]) -> dict[int, QuotaUse]:
-    """Return the limiting quota of each job, by position. Jobs without a limiting quota are left out.
+    """Return the quota that limits each job most, by position of the job.
+
+    A quota limits a job if it is used beyond its warning or hold level. Jobs without such a quota are left
+    out.
 
     Args:
         standings: use of the quotas.
@@ -41,7 +47,9 @@ def limiting_quotas(standings: QuotaStandings, who: Sequence[tuple[str, str]]) -
 
 
 def demoted(ranking: Ranking, limiting: Mapping[int, QuotaUse]) -> Ranking:
-    """Return a ranking in which jobs over a level of a quota go after all other jobs.
+    """Return a ranking in which jobs that exceed a quota level go after all other jobs.
+
+    A quota has a warning level and a hold level.
 
     Args:
         ranking: result of the scheduling policy for n jobs.

@@ -30,8 +30,8 @@ def rank_correlation(place: Ints) -> RankCorrelation:
     """Return the rank correlation of two orders of the same jobs.
 
     Args:
-        place: place of each job in the first order, shape (n,). The jobs are listed in the second
-            order. All places are different.
+        place: position of each job in the first order, shape (n,). The jobs are listed in the second order.
+            All positions are different.
     """
     count = len(place)
     pairs = count * (count - 1) / 2
@@ -40,10 +40,10 @@ def rank_correlation(place: Ints) -> RankCorrelation:
 
 
 def count_inversions(place: Ints) -> int:
-    """Return the number of pairs in the wrong order: place[i] > place[j] for i < j. O(n log² n).
+    """Return the number of pairs in the wrong order: place[i] > place[j] for i < j.
 
-    The pairs are counted bit by bit: among numbers that agree in all higher bits, a 1 before a 0 in the
-    current bit is an inversion.
+    The cost is O(n log² n). The pairs are counted bit by bit: among numbers that agree in all higher bits, a
+    1 before a 0 in the current bit is an inversion.
     """
     rank = np.argsort(np.argsort(place, kind="stable"), kind="stable")
     total = 0

@@ -1,4 +1,7 @@
-"""Estimated usage of runs without an energy record: running jobs, and jobs that have just ended."""
+"""Estimated usage (energy and GPU seconds) of runs that have no energy record yet.
+
+These are the runs of running jobs, and of jobs that have just ended.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,11 @@ class UnrecordedRun(NamedTuple):
 
 @dataclass(slots=True)
 class UnrecordedRuns:
-    """Runs of running jobs, and runs of ended jobs until their energy record arrives.
+    """Runs whose energy records are missing: running jobs, and jobs that ended a short time ago.
 
-    Without the ended jobs, the usage of a user would drop at the end of each job and rise again when the
-    record arrives some seconds later. Between these times, the user's next jobs would rank too high.
+    The usage of a user includes these runs. Without the ended jobs, the usage would drop at the end of each
+    job and rise again some seconds later, when the record arrives. In these seconds, the user's next jobs
+    would rank too high.
     """
 
     _runs: dict[int, UnrecordedRun] = field(default_factory=dict)
@@ -57,13 +61,16 @@ class UnrecordedRuns:
         now_s: float,
         has_record: Callable[[int, int], bool],
     ) -> None:
-        """Replace the running jobs by the jobs of a queue; keep the ended jobs that have no record.
+        """Update the list of runs without an energy record from the current queue.
+
+        Running jobs are taken from the queue. Jobs that have ended remain in the list for a limited time,
+        until they have a record.
 
         Args:
             queue: all jobs.
-            power_watts: predicted watts by queue row, shape (n,).
+            power_watts: predicted watts of each row of the queue, shape (n,).
             now_s: Unix seconds.
-            has_record: function of job id and number of requeues that returns whether a recent record
+            has_record: function of job id and number of requeues. It returns whether a recent record
                 describes this run or a later run of the job.
         """
         running: dict[int, UnrecordedRun] = {}
@@ -81,13 +88,14 @@ class UnrecordedRuns:
         self._runs = running
 
     def associations(self) -> list[Association]:
-        """Return the association of each run."""
+        """Return the association (account and user) of each run."""
         return [run.association for run in self._runs.values()]
 
     def decayed(self, now_s: float, half_life_s: float) -> tuple[Floats, Floats]:
-        """Return decayed joules and decayed GPU seconds of each run, in the order of `associations`.
+        """Return the joules and GPU seconds of each run, weighted so that older usage counts less.
 
-        The joules are the predicted power times the duration of the run so far.
+        The joules are the predicted power times the duration of the run so far. The order is that of
+        `associations`.
 
         Args:
             now_s: Unix seconds.

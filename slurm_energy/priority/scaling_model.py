@@ -1,4 +1,7 @@
-"""Relative time and watts of a job's GPU shapes when only some shapes were measured. Pure functions.
+"""Prediction for the GPU shapes of a job of which only some were measured.
+
+A shape is a type and number of GPUs on which the job may run. The module computes relative run times and
+powers. All functions are pure.
 
 Measured runs on one GPU type give the run time of the job on this type. For other types and other numbers of
 GPUs, the run time is scaled by a ratio. The ratio comes from the training model if the job names a neural
@@ -48,7 +51,7 @@ def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floa
 
 
 def is_measured(predicted: QueuePredictions) -> Bools:
-    """Return for each row whether its prediction is based on measured runs in the same GPU shape.
+    """Return for each prediction whether it is based on measured runs in the same GPU shape.
 
     A GPU shape is a number and a type of GPUs.
     """
@@ -61,22 +64,21 @@ def harmonized(
 ) -> QueuePredictions:
     """Return a copy of the predictions that is consistent among the GPU shapes of each job.
 
-    If some shapes of a job have been measured, the predictions of the other shapes are scaled from
-    the shape with most runs. If no shape has been measured, the general prediction for the job is
-    used as the average over its shapes.
+    A GPU shape is a number and a type of GPUs. Some shapes of a job may have been measured. The predictions
+    of its other shapes are then scaled from the measured shape with the most runs. If no shape has been
+    measured, the average over the shapes equals the general prediction for the job.
 
-    The shapes of a job are compared by their predictions before lower bounds and factors (see
-    `prediction_guard`) are applied. If a lower bound or factor raises the prediction of a measured
-    shape, the predictions of all shapes of the job are raised by the same ratio. On average, the
-    predicted times are then not below the times that would be predicted without any runs. Decoys
-    (cheap jobs that a user runs to lower predictions) in one shape therefore cannot make another
-    shape look fast.
+    The scaling uses the predictions before lower bounds and factors are applied (see `prediction_guard`). If
+    a lower bound or a factor raises the prediction of a measured shape, the predictions of all shapes of the
+    job are raised by the same ratio. On average, the predicted times are then not below the times that would
+    be predicted without any runs. Decoys are cheap jobs that a user runs to lower predictions. Decoys in one
+    shape therefore cannot make another shape look fast.
 
     Args:
         predicted: predictions in m rows; the rows of one job are adjacent.
         job: a number that identifies the job of each row, shape (m,).
-        time: relative run times in any unit; NaN means unknown, so that the predictions of the job
-            stay unchanged.
+        time: relative run times in any unit; NaN means unknown, so that the predictions of the job stay
+            unchanged.
         watts: relative watts in any unit; NaN has the same meaning as in `time`.
         limit_s: maximum run time of each row in seconds; NaN for none.
     """

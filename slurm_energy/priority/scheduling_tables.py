@@ -1,4 +1,4 @@
-"""Conversion of queue columns to the tables that `scheduling` ranks.
+"""Conversion of the queue from Slurm to the tables that the package `scheduling` ranks.
 
 The module makes no predictions and runs no Slurm command.
 """
@@ -23,10 +23,12 @@ whether the latter apply.
 
 @dataclass(frozen=True, slots=True)
 class ShapeTable:
-    """The GPU shapes in which the ranked jobs could run. The rows of one job are adjacent.
+    """Table of the GPU shapes in which each job could run. The rows of one job are adjacent.
+
+    A GPU shape is a number and a type of GPUs.
 
     Attributes:
-        table: the alternatives that `scheduling` ranks; m rows, at least one per job.
+        table: the shapes as alternatives that a scheduling policy ranks; m rows, at least one per job.
         gpu_kind: Slurm's GPU type by row; empty if the job names no type.
         predicted: predicted run time and watts, with their source, by row.
     """
@@ -41,32 +43,41 @@ class ShapeTable:
         return f"gpu:{gpu_kind}:{gpus}" if gpu_kind else str(gpus)
 
     def fits_now(self, row: int) -> bool:
-        """Return whether the free resources suffice for the shape in a row; True if they are unknown."""
+        """Return whether the free resources suffice for the shape (set of resources) in a table row.
+
+        The result is True if the free resources are unknown.
+        """
         return bool(self.table.possible[row])
 
 
 class ShapeProvider(Protocol):
-    """Interface that determines the GPU shapes in which jobs could run."""
+    """Interface of a class that determines the shapes of jobs: numbers and types of GPUs for a job."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return the table of the shapes in which the jobs could run, at least one shape per job.
+        """Return the table of the shapes (numbers and types of GPUs) in which the jobs could run.
+
+        Each job has at least one shape.
 
         Args:
             queue: all jobs.
             rows: queue rows of the jobs, shape (n,).
-            predicted: predictions of all jobs in their original request, by queue row.
+            predicted: predictions of all jobs with their original requests, by queue row.
         """
         ...
 
 
 class RequestedShapeProvider:
-    """Shape provider that gives each job one shape, the requested one.
+    """Provider of GPU shapes that offers each job only the shape that the job requested.
 
-    The shape always counts as possible, because Slurm decides which jobs fit.
+    A GPU shape is a kind and number of GPUs. It always counts as possible, because Slurm decides which jobs
+    fit.
     """
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return a table with one row per job, the shape that the job requested."""
+        """Return a table in which each job has only one shape, the one that the job requested.
+
+        A shape is a number and a type of GPUs, or a number of nodes for a job without GPUs.
+        """
         count = len(rows)
         kinds = [queue.gpu_kind[row] for row in rows.tolist()]
         gpus = queue.gpus[rows]
@@ -87,18 +98,17 @@ def integer_codes(words: Sequence[str]) -> Ints:
 
 
 def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
-    """Return a `QueuePredictions` that holds only the given rows."""
+    """Return a copy of the predictions that contains only the given rows of the queue."""
     return QueuePredictions(*(getattr(predicted, column.name)[rows] for column in fields(QueuePredictions)))
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return the row of the leader of each queue row, shape (n,).
+    """Return for each row of the queue the index of the row of its leader, shape (n,).
 
-    A queue row shares the place of its leader in the queue. Most rows are their own leaders.
-
-    Slurm addresses all records of an array or of a heterogeneous job together. The pending records
-    of an array or heterogeneous job therefore share one place. Their leader is the first record
-    that is not held. Running records and records with a fixed place are their own leaders.
+    Most rows are their own leaders. Slurm, however, addresses all records of an array or of a heterogeneous
+    job together. Their pending records therefore share one place in the queue, the place of their leader.
+    The leader is the first record that is not held. Running records and records with a fixed place are their
+    own leaders.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -112,16 +122,16 @@ def leader_rows(queue: QueueColumns) -> Ints:
 
 
 def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) -> Ints:
-    """Return the queue rows of the pending jobs to rank.
+    """Return the queue rows that the scheduling policy must rank.
 
-    A row is included if its job is in `partitions`, if its place in the queue is not fixed, and if
-    the row is its own leader. A leader is the row that represents a whole job array or
-    heterogeneous job. Held and dependent jobs are ranked too, so that their place is right as soon
+    A row is included if three conditions hold: its job is pending in one of `partitions`, its place in the
+    queue is not fixed, and it is the leader of its job. The leader is the row that represents a whole job
+    array or heterogeneous job. Held and dependent jobs are ranked too, so that their place is right as soon
     as they are released.
 
     Args:
         queue: all jobs.
-        leader: for each queue row, the row whose place it shares (`leader_rows`), shape (n,).
+        leader: for each queue row, its leader row (`leader_rows`), shape (n,).
         partitions: names of the partitions to rank; an empty value means all.
     """
     ranked = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
@@ -134,12 +144,11 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 
 
 def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
-    """Return a copy of the predictions for ranking.
+    """Combine the predictions for the components of each heterogeneous job.
 
-    In the copy, the leader of a heterogeneous job stands for the whole job.
-
-    The leader's run time becomes the run time of the longest component. The leader's watts become the sum
-    over all components.
+    The result is a copy for ranking, in which the first component (leader) stands for the whole job. The
+    leader's run time becomes the longest run time of the components. The leader's watts become the sum over
+    all components.
     """
     parts = np.flatnonzero((queue.het_job_id > 0) & (leader != np.arange(queue.count)))
     if len(parts) == 0:
@@ -186,17 +195,18 @@ def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
 def job_table(
     queue: QueueColumns, rows: Ints, users: Ints, now_s: float, aged_starts: Mapping[int, int] | None = None
 ) -> Jobs:
-    """Return the table of the ranked jobs.
+    """Return the table of the jobs to rank, as input of a scheduling policy.
 
-    The factors of partition and QOS are unknown here and set to 0. They are not needed, because Slurm itself
-    sorts by partition tier, and because a site can give weights to Slurm's own factors in addition to the
-    site factor. The size factor is the job's number of CPUs divided by the number of CPUs of the largest job.
+    The factors of partition and QOS are unknown here and set to 0. They are not needed, for two reasons.
+    Slurm itself sorts by partition tier. A site can also give weights to Slurm's own factors in addition to
+    the site factor. The size factor is the job's number of CPUs divided by the number of CPUs of the largest
+    job.
 
     Args:
         queue: all jobs.
         rows: queue rows of the ranked jobs, shape (n,).
         users: for each ranked job, the row in the table of users that belongs to the job's user, shape (n,).
-        now_s: Unix seconds.
+        now_s: current time in Unix seconds.
         aged_starts: by uid, the number of recent starts of jobs that had waited beyond the bound; None means
             that there was no such start.
     """
@@ -216,9 +226,10 @@ def job_table(
 
 
 def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
-    """Return whether the job of each queue row is pending and waits only for resources or its turn.
+    """Return whether the job of each queue row is pending and could start if resources were free.
 
-    Jobs blocked by a limit or by a node that is down are included, see `blocked_rows`.
+    The job is neither held nor dependent on another job, and its begin time has come. Jobs blocked by a
+    limit or by a node that is down are included, see `blocked_rows`.
     """
     eligible = np.isnan(queue.eligible_s) | (queue.eligible_s <= now_s)
     free: Bools = (queue.state == PENDING) & ~queue.held & ~queue.dependent & eligible
@@ -226,8 +237,8 @@ def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
 
 
 def blocked_rows(queue: QueueColumns) -> Bools:
-    """Return, for each queue row, whether Slurm states a reason that free nodes cannot resolve.
+    """Return a mask of the queue rows whose jobs would not start even if all nodes were free.
 
-    Such a reason is, for example, a limit.
+    Slurm states the reason, for example a limit.
     """
     return np.array([reason not in _ITS_TURN for reason in queue.reason], np.bool_)

@@ -1,6 +1,8 @@
-"""Site factors for Slurm: integers that decrease from place to place in the queue. Pure functions.
+"""Site factors, which make Slurm start the jobs in the order of the ranked queue.
 
-This module does not depend on jobs, scores or the way in which Slurm receives the factors.
+A site factor is an integer that Slurm adds to the priority of a job. The site factors decrease from each
+place in the queue to the next. The module knows nothing of jobs and scores, and does not transmit the
+factors to Slurm. All functions are pure.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ _MIN_STEP: Final = 2
 
 
 def spread_site_factors(count: int) -> Ints:
-    """Return site factors for `count` jobs that have no site factors yet, descending, shape (count,).
+    """Return descending site factors for `count` jobs that have none yet, shape (count,).
 
-    The factors lie around the middle of Slurm's range, because new jobs may have to go to either end of the
-    queue.
+    Slurm adds the site factor to the priority of a job. The factors lie around the middle of Slurm's range,
+    because new jobs may have to go to either end of the queue.
     """
     spacing = min(SPACING, (MAX_SITE_FACTOR - MIN_SITE_FACTOR) // max(1, count))
     # Only the order of magnitude of the count matters: a few more jobs in the next cycle change nothing.
@@ -49,11 +51,12 @@ def spread_site_factors(count: int) -> Ints:
 
 
 def update_site_factors(old: Ints) -> Ints:
-    """Return site factors for a new order of jobs. As few of the current factors as possible change.
+    """Return site factors (terms of Slurm's priority) for a new order of jobs.
 
-    The jobs that keep their factors form a longest decreasing subsequence of the factors that leaves room for
-    the jobs between them. The factors of the other jobs are spread evenly over the gaps. If an end of the
-    range is used up, all jobs get new factors.
+    As few of the current factors as possible change. Some jobs keep their factors: a longest decreasing
+    subsequence of the factors that leaves room for the jobs between them. The factors of the other jobs are
+    spread evenly over the gaps. If there is no room left at one end of the range of factors, all jobs get
+    new factors.
 
     Args:
         old: current factors of the jobs in the new order, shape (n,); 0 means that the job has no factor.
@@ -80,20 +83,22 @@ def update_site_factors(old: Ints) -> Ints:
 
 
 def stable_order(old: Ints) -> Ints:
-    """Return an order in which jobs far behind the head of the queue keep their relative positions.
+    """Return an order of the queue that needs few changes of jobs far behind its head.
+
+    Each move of a job costs a request to slurmctld, which sets the site factor (priority term) of the job.
+    Under the policy's exact order, jobs deep in a long queue would move constantly, because jobs age and
+    because scores depend on medians over the queue.
 
     The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks. The size
     of a block is the fraction `ORDER_TOLERANCE` of the place at which the block begins. Within a block, jobs
-    stay in the order of their current factors. The purpose is to save requests to slurmctld, because each
-    move of a job costs a request. Under the policy's exact order, jobs deep in a long queue would move
-    constantly, because jobs age and because scores depend on medians over the queue.
+    stay in the order of their current site factors.
 
     Args:
-        old: current factors of the jobs in the policy's order, shape (n,); 0 means that the job has no
-            factor.
+        old: current site factors of the jobs in the policy's order, shape (n,); 0 means that the job has no
+            site factor.
 
     Returns:
-        Indices into `old`, shape (n,). If no job has a factor, this is the policy's own order.
+        Indices into `old`, shape (n,). If no job has a site factor, this is the policy's own order.
     """
     place = np.arange(len(old), dtype=np.int64)
     far = np.log(np.maximum(place, EXACT_PLACES) / EXACT_PLACES) / np.log1p(ORDER_TOLERANCE)
@@ -127,9 +132,10 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Return whether new jobs at either end of the order leave too little room for further jobs.
+    """Return whether too little room is left for the site factors of further jobs.
 
-    The room is the distance between the site factors of neighbouring new jobs.
+    The room is the distance between the site factors of neighbouring new jobs. The first and the last new
+    jobs of the order are checked.
     """
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
@@ -137,9 +143,10 @@ def _crowded(at: Ints, numbers: Ints) -> bool:
 
 
 def _interpolated(at: Ints, numbers: Ints) -> Ints:
-    """Return the site factors of the places 0 to at[-1] - 1.
+    """Return the site factors (priority terms) of the first places of the queue.
 
-    The factors are interpolated between the factors at the places `at`.
+    These are the places 0 to at[-1] - 1. The factors are interpolated between the factors at the places
+    `at`.
     """
     place = np.arange(at[-1], dtype=np.int64)
     left = np.searchsorted(at, place, side="right") - 1

@@ -1,4 +1,7 @@
-"""Result of one ranking cycle: the order of the queue, and all data from which it was computed."""
+"""Result of one ranking of the queue by senergyctld.
+
+It contains the order of the jobs and all data from which the order was computed.
+"""
 
 from __future__ import annotations
 
@@ -81,9 +84,9 @@ class Snapshot:
 
     @property
     def default_site_factor(self) -> int:
-        """Site factor for jobs that are not ranked yet: the factor in the middle of the queue.
+        """Site factor (priority term) for jobs that are not ranked yet.
 
-        0 for an empty queue.
+        It is the site factor in the middle of the queue, or 0 if the queue is empty.
         """
         if len(self.order) == 0:
             return 0
@@ -111,9 +114,10 @@ class Snapshot:
         return dict(zip(scontrol_ids(self.queue, at), self.site_factors[at].tolist(), strict=True))
 
     def site_factor_table(self) -> tuple[Ints, Ints]:
-        """Return job ids and site factors of all pending jobs.
+        """Return two columns: the ids and the site factors of all pending jobs.
 
-        The site factor of jobs that are not ranked is 0.
+        slurmctld adds the site factor to the priority of a job. The site factor of jobs that are not ranked
+        is 0.
         """
         at = np.flatnonzero(self.queue.state == PENDING)
         return self.queue.job_id[at], self.site_factors[at]
@@ -123,7 +127,10 @@ class Snapshot:
         return startable_rows(self.queue, self.computed)
 
     def correlation_with_slurm(self) -> RankCorrelation:
-        """Compare this order with Slurm's own order. Only jobs that could start are compared."""
+        """Return the correlation between senergyctld's order of the queue and Slurm's own order.
+
+        Only jobs that could start are compared.
+        """
         at = self._rows_by_place()
         at = at[self.startable()[at] & (self.leader[at] == at)]
         slurm_factors = np.lexsort((self.queue.job_id[at], -self.queue.priority[at]))
@@ -132,7 +139,7 @@ class Snapshot:
         return rank_correlation(place)
 
     def _rows_by_place(self) -> Ints:
-        """Return the queue rows that have a place, in order of their places."""
+        """Return the rows of the ranked jobs in the queue, in the order of their places."""
         at = np.flatnonzero(self.place > 0)
         rows: Ints = at[np.argsort(self.place[at], kind="stable")]
         return rows

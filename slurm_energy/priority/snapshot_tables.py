@@ -1,4 +1,7 @@
-"""Inputs of a ranking as plain data for the HTTP interface: fair shares, and the ranked columns."""
+"""Inputs of a ranking of the queue as plain data, for the HTTP interface.
+
+The inputs are the fair shares and the columns from which the jobs were ranked.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,12 @@ from slurm_energy.slurm.fair_share import FairShare
 
 
 def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
-    """Return a list with the usage and shares of every account and association, one dict for each.
+    """Return energy usage and fair shares of all accounts and associations, as rows of a table.
 
-    In the list, an account comes before the users in the account.
+    An association is a user in an account. The list contains one dict for each account and each association.
+    An account comes before the users in the account.
 
-    As in sshare, the total of an account includes the accounts below it.
+    As in Slurm's sshare, the total of an account includes the accounts below it.
     """
     users = snapshot.users
     total = float(users.energy_joules.sum())
@@ -54,7 +58,7 @@ def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
 
 
 def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the columns that `scheduling` ranked, so that the ranking can be reproduced."""
+    """Return the input of a ranking as columns, so that the ranking can be reproduced."""
     tables = {"jobs": snapshot.scheduled.jobs, "alternatives": snapshot.shapes.table, "users": snapshot.users}
     columns: dict[str, Any] = {
         name: {

@@ -91,16 +91,18 @@ def write(
     default: int = 0,
     written_unix_s: float | None = None,
 ) -> None:
-    """Replace the table atomically: a reader sees either the old table or the new one.
+    """Write the table of site factors for the plugin of slurmctld.
+
+    The table is replaced atomically: a reader sees either the old table or the new one.
 
     Args:
         path: the table file. A missing directory is created if its parent directory exists.
         job_ids: job ids without duplicates, in any order, shape (n,).
         site_factors: site factor of each job, as in `scontrol update SiteFactor=`, shape (n,). The job with
             the highest factor starts first.
-        stale_s: age in seconds at which the plugin disregards the table and leaves every job as it is.
-        default: site factor of new jobs that are not in the table; 0 means none. A new job without an entry
-            gets the default. Jobs that are deliberately not ranked therefore need an entry with factor 0.
+        stale_s: age in seconds from which the plugin disregards the table and changes no job.
+        default: site factor of new jobs that are not in the table; 0 means none. Jobs that are deliberately
+            not ranked therefore need an entry with factor 0, or they get the default.
         written_unix_s: Unix seconds at which the order was computed; None means now.
 
     Raises:

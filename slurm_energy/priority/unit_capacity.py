@@ -19,17 +19,17 @@ def unit_capacity(
 ) -> UnitCapacity | None:
     """Return the free GPUs and the GPUs of running jobs, by GPU type.
 
-    The result also contains the expected ends of the running jobs.
+    The result also contains the expected ends of the running jobs. A running job is expected to end after
+    its predicted run time, or at its time limit if this is earlier.
 
-    Return None if no job offers shapes, because the nodes are not read in this case.
-
-    GPUs of a type that no node reports, and jobs that name no type, are not tracked. A running job is
-    expected to end after its predicted run time, or at its time limit if that is earlier. Idle powers are
-    unknown here.
+    None is returned if no job offers several shapes, because the nodes are not read in this case. GPUs of a
+    type that no node reports are not tracked. Jobs that name no GPU type are not tracked either. The idle
+    powers in the result are 0, because they are unknown here.
 
     Args:
         queue: pending and running jobs.
-        shapes: shapes of the ranked jobs, which define the integer codes of the GPU types.
+        shapes: shapes (possible kinds and numbers of GPUs) of the ranked jobs. They define the integer codes
+            of the GPU types.
         predicted: predictions of all jobs, by queue row.
     """
     if not isinstance(shapes, OfferedShapeTable):

@@ -32,10 +32,11 @@ _MIN_RELATIVE_SHARE: Final = 1e-6  # relative to the mean; prevents a division b
 
 
 def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
-    """Return the fraction of an interval's usage that still counts now, from 0 to 1.
+    """Return the fraction of the usage of a past interval that still counts now, from 0 to 1.
 
-    Usage is spread evenly over the interval. The fraction is the mean of 2^(-(now - t) / half life) over the
-    interval, so it does not jump when a running job ends and its energy record replaces the estimate.
+    Usage is spread evenly over the interval and decays exponentially. The fraction is the mean of 2^(-(now -
+    t) / half life) over the interval. This mean prevents a jump when a running job ends and its energy
+    record replaces the estimate.
 
     Args:
         start_s: start of each interval, Unix seconds, any shape.
@@ -54,12 +55,15 @@ def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: floa
 
 @dataclass(slots=True)
 class DecayedUsage:
-    """Decayed energy and GPU seconds of each association. Energy records are added as they arrive.
+    """Energy and GPU seconds that each association (user in an account) has used, with decay.
+
+    Older usage counts less. Energy records are added as they arrive.
 
     Attributes:
         half_life_s: seconds after which usage counts half.
         last_row: highest database row that is included.
-        records_without_energy: number of records without energy, which count for their GPU seconds only.
+        records_without_energy: number of records without energy. Only the GPU seconds of these records are
+            counted.
     """
 
     half_life_s: float
@@ -74,11 +78,14 @@ class DecayedUsage:
 
     @property
     def window_s(self) -> float:
-        """Maximum age in seconds of the records that count."""
+        """Maximum age in seconds of the energy records that contribute to the usage."""
         return WINDOW_HALF_LIVES * self.half_life_s
 
     def without_records(self) -> DecayedUsage:
-        """Return a table with the same half-life and without any usage. All records will be read again."""
+        """Return a new, empty table of usage with the same half-life.
+
+        It is filled by reading all energy records again.
+        """
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
@@ -109,9 +116,10 @@ class DecayedUsage:
         self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
 
     def finished_rows(self, queue: QueueColumns, now_s: float) -> Bools:
-        """Return, for each queue row, whether an energy record shows that the run has ended, shape (n,).
+        """Return whether the run of each job in the queue has ended, shape (n,).
 
-        The queue file that slurmctld's plugin writes shows starts and ends only once a minute.
+        An energy record shows the end of a run. The queue file that slurmctld's plugin writes shows starts
+        and ends only once a minute.
         """
         for job in [job for job, record in self._recently_ended.items() if now_s - record.end > _RECENT_S]:
             del self._recently_ended[job]
@@ -123,7 +131,7 @@ class DecayedUsage:
         return over
 
     def has_record(self, job_id: int, restart_count: int) -> bool:
-        """Return whether a recent energy record describes this run of a job or a later run."""
+        """Return whether a recent energy record describes the given run of a job or a later run of it."""
         record = self._recently_ended.get(job_id)
         return record is not None and record.restart_count >= restart_count
 
@@ -134,11 +142,15 @@ class DecayedUsage:
         return np.array(rows, np.int64)
 
     def associations(self) -> list[Association]:
-        """Return all associations in the order of their row numbers."""
+        """Return all associations (pairs of account and user) in the order of their row numbers."""
         return list(self._rows)
 
     def decayed(self, now_s: float) -> tuple[Floats, Floats]:
-        """Return decayed joules and decayed GPU seconds of finished jobs: two arrays by association row."""
+        """Return the past energy and GPU seconds of each association, with older usage counting less.
+
+        The result is two arrays, in joules and in seconds, with one element per association of user and
+        account.
+        """
         self._decay_to(now_s)
         joules, gpu_seconds = self._counted(list(self._unsettled.values()), now_s)
         return self._joules + joules, self._gpu_seconds + gpu_seconds
@@ -149,9 +161,10 @@ class DecayedUsage:
         self._at_s = now_s  # also if the clock was set back, so that decay goes on
 
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
-        """Return decayed joules and decayed GPU seconds of the given records, by association row.
+        """Return the joules and GPU seconds of records, weighted so that old consumption counts less.
 
-        Rows for new associations are added.
+        The index of the results is the row of an association (account and user). Rows for new associations
+        are added.
         """
         rows = self.association_rows(self._owners(records))
         missing = np.zeros(len(self._rows) - len(self._joules))
@@ -203,10 +216,10 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 
 
 def shares_of(associations: list[Association], share_by_association: Mapping[Association, float]) -> Floats:
-    """Return the normalised share of each association, NaN if unknown.
+    """Return the normalised share of each association (account and user) as an array.
 
-    If some shares are known, an association without a Slurm account gets a share of 0, because a mean share
-    would reduce the shares of the other associations.
+    An unknown share is NaN. However, if some shares are known, an association without a Slurm account gets a
+    share of 0. A mean share for it would reduce the shares of the other associations.
     """
     unknown = {"": 0.0} if share_by_association else {}
     shares = [share_by_association.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]

@@ -30,7 +30,10 @@ T = TypeVar("T", int, float, bool)
 
 
 class ValueRequester:
-    """Requester of adjusted values for this process. Each kind of value is requested once."""
+    """Reader of the values that senergyctld advises for this program, for example of workers.
+
+    Each kind of value is requested from the agent only once per process.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,7 +111,10 @@ def adjusted(name: str, default: T) -> T:
 
 
 def _bounded(kind: AdjustmentKind, value: int) -> int:
-    """Return an adjusted value limited to this process: at most one loader process per CPU."""
+    """Return an adjusted value, reduced if it is too large for this process.
+
+    Only the number of loader processes is reduced: to at most one process per CPU.
+    """
     return min(value, len(os.sched_getaffinity(0))) if kind is AdjustmentKind.WORKERS else value
 
 

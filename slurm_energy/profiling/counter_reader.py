@@ -39,7 +39,7 @@ class CounterEnergyReader(EnergyReader):
             threading.Thread(target=self._watch, args=arguments, daemon=True, name="senergy-wraps").start()
 
     def read(self) -> EnergyReading | None:
-        """Return the joules of each component since this reader was created."""
+        """Return the joules that each component has used since this reader was created."""
         with self._lock:
             for counter in self._devices.counters:
                 self._add(counter)

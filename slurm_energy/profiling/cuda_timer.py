@@ -61,7 +61,10 @@ class CudaTimer:
         return mark
 
     def add(self, name: str, begin: Mark | None, end: Mark | None, weight: int = 1) -> None:
-        """Add a phase between two marks. A later call of `poll` records the time of the phase."""
+        """Add a phase that lies between two marks in the work of the GPU.
+
+        A later call of `poll` records the time of the phase.
+        """
         if begin is not None and end is not None and len(self._pending) < _MAX_PENDING:
             self._pending.append((name, begin, end, weight))
 

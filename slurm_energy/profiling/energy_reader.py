@@ -62,11 +62,14 @@ class _PendingRequest:
 
 
 class EnergyReader(ABC):
-    """Source of energy readings. Only differences between two readings are meaningful.
+    """Base class of the profiler's energy readers.
+
+    A reading is the energy since an arbitrary start. Only the difference between two readings is meaningful.
 
     Attributes:
-        name: value of `source` in the recorded sections. `agent` is the energy of the job on this node,
-            `devices` is the energy of the whole node, and `none` means no energy.
+        name: name of the energy source, written as `source` into the recorded sections. `agent` is the
+            energy of the job on this node, `devices` is the energy of the whole node, and `none` means no
+            energy.
     """
 
     name: str
@@ -91,7 +94,7 @@ class EnergyReader(ABC):
 
 
 class NullEnergyReader(EnergyReader):
-    """Reader for processes that cannot measure energy."""
+    """Energy reader for processes that cannot measure energy; each reading is unknown."""
 
     name = "none"
 
@@ -256,9 +259,9 @@ class AgentEnergyReader(EnergyReader):
         return request.reading
 
     def _receive(self, connection: socket.socket) -> None:
-        """Receive the next response and store it in the oldest pending request.
+        """Receive the next response of senergyd and store it in the oldest pending request.
 
-        The next response always belongs to this request.
+        Responses arrive in the order of the requests, so the next response always belongs to this request.
         """
         response = json.loads(self._line(connection))
         request = self._pending.popleft()

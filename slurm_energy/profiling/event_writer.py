@@ -1,8 +1,8 @@
-"""Event file of this process: the phases of the last hours, written in the background.
+"""Writer of the event file of this process.
 
-A thread writes the events every two seconds, so that a slow file system delays no step. The file has a fixed
-maximum size; the newest events replace the oldest ones. If writing fails, one warning is logged and the file
-is closed.
+The file contains the phases of the program of the last hours. A thread writes the events in the background
+every two seconds, so that a slow file system does not delay the program. The file has a fixed maximum size;
+the newest events replace the oldest ones. If writing fails, one warning is logged and the file is closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Recording of the steps of a Lightning trainer: `Trainer(callbacks=[LightningWatch()])`."""
+"""Callback that records the steps of a PyTorch Lightning trainer.
+
+Usage: `Trainer(callbacks=[LightningWatch()])`.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Undo the changes that were made to the trainer."""
+        """Undo the changes that the callback made to the Lightning trainer."""
         self._close()
 
     @never_fails

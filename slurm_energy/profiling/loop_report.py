@@ -1,4 +1,4 @@
-"""Reports of a loop: its steps as progress, and the statistics of its phases.
+"""Progress reports of a training loop, with the number of its steps and statistics of its phases.
 
 A report is sent at most twice a second.
 """
@@ -32,7 +32,7 @@ class LoopReport:
         self._collect_ns = self._collect_steps = self._sent = 0
 
     def send(self, end_ns: int, steps: int) -> tuple[int, int]:
-        """Report the steps that have ended.
+        """Report the steps that have ended, and return when the loop should call this method again.
 
         Args:
             end_ns: end of the last step.
@@ -49,6 +49,9 @@ class LoopReport:
         return end_ns + _REPORT_NS, self._collect_steps
 
     def close(self, steps: int) -> None:
-        """Report the last steps as progress; the statistics of all steps follow at the exit of Python."""
+        """Report the last steps of the training loop as progress.
+
+        The statistics of all steps are reported later, when Python exits.
+        """
         progress(steps - self._sent, self.total)
         self._sent = steps

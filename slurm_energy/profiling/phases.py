@@ -128,7 +128,7 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[_Item]:
-        """Yield the items of the loader and record the steps."""
+        """Yield the items of the wrapped data loader, and record the program's steps."""
         phases = self._attach()
         trial = None if self._max_workers is None else trial_of(self._loader, self._max_workers)
         times = EpochTimes()

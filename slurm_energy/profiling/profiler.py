@@ -143,7 +143,7 @@ def flush() -> None:
 
 
 def process_identity() -> ProcessIdentity:
-    """Return the identity of this process. The identity is recorded with the process's sections."""
+    """Return which process this is, as recorded with the measured sections of the program."""
     return current_process() if _process.recorder is None else _process.recorder.process
 
 

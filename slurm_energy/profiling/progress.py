@@ -128,7 +128,10 @@ class ProgressReporter:
         self._warned = False
 
     def add(self, n: float, total: float | None = None) -> None:
-        """Count units, and send their sum if enough time has passed since the last message."""
+        """Count completed units of work of this program.
+
+        The sum is sent to the agent if enough time has passed since the last message.
+        """
         try:
             units = float(n)
             if not (math.isfinite(units) and units >= 0):
@@ -226,7 +229,10 @@ class ProgressReporter:
         return self.document_source is not None and now >= self._next_document_s
 
     def _document(self, now: float) -> str | None:
-        """Return the document about the steps if one is due and the agent accepts documents, else None."""
+        """Return the JSON document about the program's steps that is sent with the next message.
+
+        The result is None if no document is due, or if the agent does not accept documents.
+        """
         limit = self._max_document_bytes
         if not self._units and not limit:
             limit = _FIRST_DOCUMENT_BYTES  # the agent states its limit only in a response
@@ -236,7 +242,10 @@ class ProgressReporter:
         return self.document_source(limit - _ENVELOPE_BYTES)
 
     def _receive(self) -> None:
-        """Read the responses that have arrived, without waiting. Adopt the report interval in a response."""
+        """Read the responses of the agent that have arrived, without waiting.
+
+        If a response states an interval for reports, it is used from now on.
+        """
         while self._connection is not None:
             try:
                 data = self._connection.recv(_RECEIVE_BYTES)

@@ -104,9 +104,9 @@ class SectionRecorder:
             self._flush(leave=1)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the last `MAX_LINES` sections as dicts.
+        """Return the last `MAX_LINES` measured sections of the program as dicts.
 
-        First write the sections that are not in the file yet.
+        Before that, write the sections that are not in the file yet.
         """
         self.flush()
         return list(self._lines)
@@ -119,9 +119,9 @@ class SectionRecorder:
         self._flush(leave=0)
 
     def _flush(self, leave: int) -> None:
-        """Write the finished sections except the last `leave` ones.
+        """Write the finished sections to the file, but keep the last `leave` of them for a later call.
 
-        The agent may not have sent the energy of the last sections yet.
+        The energy of the last sections may still be missing, because the agent has not sent it yet.
         """
         with self._lock:
             self._flushed_s = time.monotonic()
@@ -145,7 +145,10 @@ class SectionRecorder:
             self._path = None
 
     def abandon(self) -> None:
-        """Drop all sections in a forked child, because the parent process records them."""
+        """Forget all measured sections in a forked child process.
+
+        The parent process records these sections.
+        """
         self._lock = threading.Lock()
         self._path = None
         self._finished.clear()

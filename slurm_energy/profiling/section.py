@@ -42,20 +42,22 @@ class Section:
 
     @property
     def energy_joules(self) -> dict[str, float | None]:
-        """Joules by component; None for a component whose energy is unknown.
+        """Joules of the measured section of the program, by component.
 
-        The dict is empty while the section runs, and if the energy of the whole section is unknown. Reading
-        this property waits for the agent's responses.
+        The value is None for a component whose energy is unknown. The dict is empty while the section runs,
+        and if the energy of the whole section is unknown. Reading this property waits for the agent's
+        responses.
         """
         self._settle()
         return self._joules
 
     @property
     def age_s(self) -> float | None:
-        """Sum of the seconds between the section's start and end and the respective samples of the agent.
+        """Uncertainty of the time to which the section's energy belongs, in seconds.
 
-        The interval to which the joules belong is shifted by at most this sum. None means that the
-        section has not ended, or its energy is unknown.
+        The energy is measured between two samples of the agent, near the start and near the end of the
+        section. The value is the sum of both time differences. It is None if the section has not ended, or
+        if its energy is unknown.
         """
         self._settle()
         return self._age_s
@@ -72,9 +74,9 @@ class Section:
         return joules / self.seconds if joules is not None and self.seconds else None
 
     def _settle(self) -> None:
-        """Compute the energy of an ended section from the responses for its start and its end.
+        """Compute the energy of an ended section from the agent's responses at its start and its end.
 
-        Two threads that compute the energy at the same time get the same result.
+        If two threads call the method at the same time, both compute the same energy.
         """
         if self._end is None:
             return
@@ -101,7 +103,7 @@ def total_joules(joules: Mapping[str, float | None]) -> float | None:
 def energy_between(begin: EnergyReading, end: EnergyReading) -> dict[str, float | None]:
     """Return the joules by component between two readings.
 
-    None for a component whose energy is unknown in one of the readings.
+    The value of a component is None if its energy is unknown in one of the readings.
     """
     joules: dict[str, float | None] = {}
     for name, after in end.joules.items():

@@ -36,9 +36,10 @@ def never_fails(method: _Method) -> _Method:
 
 
 class StepMarks:
-    """Recorder of the steps of a training framework.
+    """Recorder of the training steps of a program that uses a training framework.
 
-    The time between two steps counts as wait for data, except for evaluations and checkpoints in this time.
+    The time between two steps is recorded as wait for data. Evaluations and checkpoints between the steps
+    are recorded separately.
 
     Args:
         phases: timer of the model's phases.
@@ -66,7 +67,10 @@ class StepMarks:
         self._is_first = True
 
     def end_pause(self, name: str) -> None:
-        """Record the time since the last mark as an evaluation or a checkpoint."""
+        """Record the time since the last recorded mark as an evaluation or a checkpoint.
+
+        `name` is the name of this phase.
+        """
         start_ns, self._idle_ns = self._idle_ns, _now()
         recorder.add(name, start_ns, self._idle_ns)
 

@@ -40,7 +40,7 @@ _MIN_READY_BATCHES: Final = 8
 
 
 class StepRecorder:
-    """Recorder of the phases of one process."""
+    """Recorder of the steps of a program in one process, and of their phases."""
 
     def __init__(self) -> None:
         self._waiting: collections.deque[tuple[Any, ...]] = collections.deque()
@@ -105,17 +105,18 @@ class StepRecorder:
             self._hints[name] = value
 
     def start_cpu_time(self) -> None:
-        """Count the CPU time of this process from now on.
+        """Start counting the CPU time of this process; later calls have no effect.
 
-        The hint `process_cpu_s` reports this time.
+        The recorder reports this time as the hint `process_cpu_s`.
         """
         if self._cpu_start_s is None:
             self._cpu_start_s = time.process_time()
 
     def add_loader_start(self, wait_ns: int) -> None:
-        """Count the wait for the first batch of an epoch if loader processes prepare this batch.
+        """Count the wait for the first batch of an epoch as a start of the loader.
 
-        The wait contains the start of the loader processes. The wait also counts as part of the phase `data`.
+        The wait is counted only if loader processes prepare the batch. It then contains the start of these
+        processes. The wait also counts as part of the phase `data`.
         """
         if self._hints.get("num_workers"):
             self._loader_starts += 1
@@ -139,7 +140,7 @@ class StepRecorder:
                 self._lock.release()
 
     def add_samples(self, samples: float) -> None:
-        """Add `samples` to the number of samples of the recorded steps."""
+        """Add `samples` training samples to the total for the recorded steps."""
         self.collect()
         if self._statistics is not None:
             self._statistics.add_samples(samples)
@@ -172,14 +173,14 @@ class StepRecorder:
         return fitting_json(steps, max_bytes)
 
     def close(self) -> None:
-        """Record all remaining data before the exit of Python."""
+        """Record all remaining data of the program's steps. Call this when Python exits."""
         self.collect()
         if self._writer is not None:
             self._writer.place(*self._place())
             self._writer.close()
 
     def reset_after_fork(self) -> None:
-        """Reset the recorder in a forked child."""
+        """Reset the recorder in a forked child process, so that it shares no data with its parent."""
         writer, waiting = self._writer, self._waiting
         waiting.clear()
         self.__dict__.update(StepRecorder().__dict__)
@@ -266,7 +267,10 @@ class StepRecorder:
 
 
 def fitting_json(steps: RankSteps, max_bytes: int) -> str | None:
-    """Return steps as JSON text of at most `max_bytes` characters. Details are left out if necessary."""
+    """Return the steps of a process as JSON text of at most `max_bytes` characters.
+
+    Details are left out if necessary. The result is None if even the shortest text is too long.
+    """
     for simpler in _simplifications(steps):
         text = json.dumps(rank_to_json(simpler), separators=(",", ":"))
         if len(text) <= max_bytes:
@@ -275,7 +279,11 @@ def fitting_json(steps: RankSteps, max_bytes: int) -> str | None:
 
 
 def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
-    """Yield copies of the steps of a process. Each copy has fewer details than the previous copy."""
+    """Yield smaller and smaller versions of the step statistics of a process.
+
+    Each version has fewer details than the previous one, so that the caller can send the first one that is
+    small enough.
+    """
     yield steps
     for _ in range(3):
         if steps.intervals is not None and len(steps.intervals.steps) > 1:

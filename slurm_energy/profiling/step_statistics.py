@@ -1,4 +1,7 @@
-"""Accumulation of the phases of one process into `RankSteps`, in bounded memory and without a clock."""
+"""Statistics of the phases of one process, collected step by step.
+
+The result is a `RankSteps`. The statistics need a bounded amount of memory and no clock.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ GPU: Final = -1
 
 @functools.lru_cache(maxsize=256)
 def phase_name(text: str) -> str:
-    """Convert a text to a valid name of a phase: printable and at most 64 characters long."""
+    """Convert a text to a valid name for a phase (named part) of a program's step.
+
+    A valid name contains only printable characters, at most 64.
+    """
     name = "".join(character if character.isprintable() else "?" for character in text[:MAX_NAME])
     return name or OTHER_PHASE
 
@@ -126,9 +132,9 @@ class _RollingDuration:
 
 
 class _Intervals:
-    """Steps over time in at most 720 intervals of equal length.
+    """Statistics of a process's steps over time, in at most 720 intervals of equal length.
 
-    The length of the intervals doubles when the steps take longer than all intervals together.
+    If the steps take longer than all intervals together, the length of the intervals is doubled.
     """
 
     def __init__(self, start_ns: int) -> None:
@@ -146,9 +152,10 @@ class _Intervals:
         self.columns[2][index] += duration_s
 
     def _index(self, at_ns: int) -> int:
-        """Return the number of the interval that contains an instant.
+        """Return the index of the time interval that contains the instant `at_ns`.
 
-        If necessary, double the interval length.
+        If the instant is after the last possible interval, the length of all intervals is doubled until one
+        interval contains the instant.
         """
         index = (at_ns - self.start_ns) // self.length_ns
         missing = index + 1 - len(self.columns[0])
@@ -230,9 +237,9 @@ class StepStatistics:
         self._end_step(start_ns, end_ns, samples, thread)
 
     def add_samples(self, samples: float) -> None:
-        """Add `samples` to the number of samples of the steps.
+        """Add a correction to the number of samples that the steps have processed.
 
-        This corrects the number, because the last batch of an epoch may be smaller than the others.
+        The correction is needed because the last batch of an epoch may be smaller than the others.
         """
         if self._samples is not None:
             self._samples += samples
@@ -265,7 +272,10 @@ class StepStatistics:
         )
 
     def _counted(self, name: str) -> str:
-        """Return the name under which a phase is counted, and prepare its statistics."""
+        """Return the name under which the statistics of a phase are kept, and prepare these statistics.
+
+        If there are too many different names, the name is `other`.
+        """
         if name not in self._phases:
             # Standard names and `other` always have room.
             own = sum(known not in STANDARD_PHASES for known in self._phases)

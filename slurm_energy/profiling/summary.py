@@ -175,9 +175,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a section as one row of a table.
+    """Return a measured section of a program as one flat row for a table.
 
-    The row contains the path as text, and a column `joules.NAME` for each component.
+    The row contains the path of the section as text, and a column `joules.NAME` for each component.
 
     Args:
         line: section, as `read_lines` returns it.
@@ -188,7 +188,9 @@ def flat(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_csv(lines: Iterable[dict[str, Any]]) -> str:
-    """Return sections as CSV text with a header. Unknown values are empty.
+    """Return the profiled sections of a program as CSV text with a header.
+
+    Unknown values are empty.
 
     Args:
         lines: sections, as `read_lines` returns them.
@@ -203,7 +205,9 @@ def to_csv(lines: Iterable[dict[str, Any]]) -> str:
 
 
 def frame(directory: Path | str) -> Any:
-    """Return the sections in a directory as a pandas DataFrame, one row per execution of a section.
+    """Return the measured program sections in a directory as a pandas DataFrame.
+
+    The frame has one row per execution of a section.
 
     Raises:
         ImportError: pandas is not installed.

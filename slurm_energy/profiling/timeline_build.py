@@ -146,7 +146,7 @@ class TimelineBuilder:
         self._progress(self._done_bytes, self._total_bytes)
 
     def _add_steps(self, node: NodeObservation, processes: Sequence[EventInput]) -> None:
-        """Add the recorded steps of the processes on a node that have no event file."""
+        """Add the recorded steps of each process on a node, unless the process has an event file."""
         known = {(process.header.node, process.header.pid) for process in processes}
         ranks = [steps for steps in node.ranks if (node.node, steps.pid) not in known and steps.intervals]
         names = [_label(steps.rank, steps.pid) for steps in ranks]
@@ -183,7 +183,7 @@ class TimelineBuilder:
         self._progress(self._done_bytes, self._total_bytes)
 
     def _positioned(self, file: BinaryIO, items: Iterator[_Item]) -> Iterator[_Item]:
-        """Yield the items of a profiler trace and report the progress."""
+        """Yield the items of a profiler trace. Report how much of the file has been read."""
         for index, item in enumerate(items):
             if index % _PROGRESS_EVENTS == 0:
                 self._progress(self._done_bytes + file.tell(), self._total_bytes)
@@ -204,6 +204,9 @@ def _label(rank: int | None, pid: int) -> str:
 
 
 def _group_name(rank: int | None, pid: int, node: str, gpu: str) -> str:
-    """Return the name of a process's group of lanes, such as `rank 3 (n1, gpu[0], pid 4711)`."""
+    """Return the name under which the lanes (rows of events) of a process are grouped.
+
+    Example: `rank 3 (n1, gpu[0], pid 4711)`.
+    """
     places = [node, *([gpu] if gpu else []), *([] if rank is None else [f"pid {pid}"])]
     return f"{_label(rank, pid)} ({', '.join(places)})"

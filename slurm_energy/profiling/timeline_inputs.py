@@ -1,6 +1,6 @@
-"""Inputs of a timeline: event files and profiler traces.
+"""Readers of the files from which a timeline is built: event files and profiler traces.
 
-A manager or root may read files of another user. Therefore `user_files` opens all files.
+A manager or root may read files of another user. Therefore all files are opened by `user_files`.
 """
 
 from __future__ import annotations
@@ -86,11 +86,10 @@ TimelineInput = EventInput | ProfileInput | SkippedFile
 
 
 def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
-    """Yield the inputs that a path names.
+    """Yield the input files for a timeline (event files and profiler traces) that a path names.
 
-    A path names one file, or a directory whose files are yielded in the order of their names.
-
-    In a directory, files that cannot be read are skipped with a reason, and files with other suffixes are
+    A path names one file, or a directory whose files are yielded in the order of their names. In a
+    directory, files that cannot be read are skipped with a reason, and files with other suffixes are
     ignored.
 
     Args:
@@ -98,7 +97,8 @@ def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
         whole: examine profiler traces up to their end, so that their duration is known.
 
     Raises:
-        EnergyError: the path does not exist, cannot be read, or names a file that is no input.
+        EnergyError: the path does not exist, cannot be read, or names a file that is no event file and no
+            profiler trace.
     """
     with _named(path):
         names = list_directory(path)

@@ -35,7 +35,7 @@ _LONG_STEP_NS: Final = 80_000_000
 
 
 class _Hook:
-    """Hook of a model or tensor that never fails and returns None.
+    """PyTorch hook of a model or tensor that raises no error and returns None.
 
     Args:
         call: function with the arguments of the hook.
@@ -127,7 +127,10 @@ class TorchPhases:
             log.warning("slurm_energy: phases of the model are not recorded: %s", error)
 
     def add_copy(self, start_ns: int, end_ns: int) -> None:
-        """Record a copy to the device in a timed step. The caller has timed the copy."""
+        """Record a data copy to the device if the current step is one of the timed steps.
+
+        The caller has measured start and end of the copy.
+        """
         if self._weight:
             recorder.add("copy", start_ns, end_ns, weight=self._weight)
 
@@ -166,9 +169,10 @@ class TorchPhases:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Record the time of a block in a timed step.
+        """Record the duration of the `with` block as a phase with this name.
 
-        The time is measured on the GPU if the model runs there.
+        The duration is recorded only in training steps that are timed. It is measured on the GPU if the
+        model runs there.
         """
         if not self._weight:
             yield
@@ -303,7 +307,7 @@ class TorchPhases:
             return None
 
     def _stop_cuda(self, error: Exception) -> None:
-        """Stop recording times of the GPU."""
+        """Stop recording times on the GPU after an error, and log the error."""
         self._cuda = None
         self._is_cuda_lost = True
         log.warning("slurm_energy: times of the GPU are not recorded: %s", error)
@@ -351,9 +355,10 @@ def batch_size(loader: Any) -> float:
 
 
 def missing_samples(loader: Any, batches: int) -> float:
-    """Return the correction to a number of samples for which all batches of a pass were counted as full.
+    """Return a correction of the number of samples that a pass over a data loader has processed.
 
-    The correction is negative if the last batch is smaller, and 0 if the size of the last batch is unknown.
+    The number was counted as if all batches were full. The correction is negative if the last batch is
+    smaller, and 0 if the size of the last batch is unknown.
     """
     size = batch_size(loader)
     try:
@@ -375,7 +380,7 @@ def _setting(loader: Any, name: str) -> Any:
 
 
 def report_loader(loader: Any) -> None:
-    """Store those settings of a data loader and of torch.distributed that the diagnosis uses."""
+    """Store the settings of a data loader and of torch.distributed that the diagnosis needs."""
     recorder.start_cpu_time()
     for name in ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"):
         recorder.hint(name, _setting(loader, name))

@@ -70,7 +70,9 @@ class EpochTimes:
 
 
 class WorkerTrial:
-    """Trial of more processes for one data loader. The number changes only between epochs.
+    """Trial of more processes that load data for one data loader.
+
+    The number of processes changes only between epochs.
 
     Args:
         workers: number of processes in the first epoch; 0 means that the program loads the data itself.
@@ -85,7 +87,9 @@ class WorkerTrial:
         """Last change and whether it was kept, such as `kept 1 -> 4`; empty: none."""
 
     def end_epoch(self, times: EpochTimes) -> int:
-        """Return the number of processes for the next epoch.
+        """Return the number of loader processes for the next epoch of the training.
+
+        A higher number is tried for one epoch. It is kept if the epoch was faster, and undone otherwise.
 
         Args:
             times: steps of the epoch that has ended.
@@ -125,14 +129,14 @@ _TRIALS: weakref.WeakKeyDictionary[Any, WorkerTrial] = weakref.WeakKeyDictionary
 
 
 def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
-    """Return the trial of a loader; None if the number of its processes cannot be changed between epochs.
+    """Return the trial that searches for the best number of loader processes.
 
-    A loader whose processes persist between epochs is left unchanged, because the number of processes cannot
-    change after the first epoch.
+    Return None if this number cannot be changed between epochs. It cannot be changed if the loader processes
+    persist between epochs.
 
     Args:
         loader: a `torch.utils.data.DataLoader`, or an object with an attribute `num_workers` like it.
-        max_workers: maximum number of processes; the number is also limited to that of the CPUs on which this
+        max_workers: maximum number of processes. The number never exceeds the number of CPUs on which this
             process may run.
     """
     try:
@@ -147,7 +151,7 @@ def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
 
 
 def end_epoch(loader: Any, trial: WorkerTrial, times: EpochTimes) -> None:
-    """Evaluate an epoch and set the number of processes for the next epoch."""
+    """Evaluate a training epoch. Set the number of loader processes for the next epoch."""
     try:
         before, workers = trial.workers, trial.end_epoch(times)
         if workers != before:

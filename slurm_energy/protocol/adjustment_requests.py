@@ -61,9 +61,8 @@ class ValuesRequest:
     def from_query(cls, query: Mapping[str, str]) -> ValuesRequest:
         """Parse the query parameters that `parameters` returned.
 
-        Unknown parameters, which a newer agent may send, are ignored.
-
-        Kinds of values that this release does not know are left out.
+        Unknown parameters, which a newer agent may send, are ignored. Requested values are left out if this
+        release does not know their kind.
 
         Raises:
             UsageError: a parameter is missing or malformed.
@@ -84,9 +83,9 @@ class ValuesRequest:
 
 
 def program_values(response: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values in senergyctld's response, by kind.
+    """Return the adjusted values of a program from senergyctld's response, by kind of adjustment.
 
-    Values that this release refuses are left out.
+    Kinds or values that this release does not accept are left out.
     """
     raw = response.get("values")
     values: dict[str, int] = {}

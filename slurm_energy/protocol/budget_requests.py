@@ -68,7 +68,7 @@ class StatusQuery:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Query of `GET /v1/budget/history`.
+    """Query of `GET /v1/budget/history`, the power under budgets over time.
 
     Attributes:
         begin_unix_s, end_unix_s: time range; the end is not included.
@@ -92,7 +92,7 @@ class HistoryQuery:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> HistoryQuery:
-        """Parse the query parameters that `parameters` returned.
+        """Build the query for the history of budgets from parameters that `parameters` returned.
 
         Raises:
             UsageError: a parameter is unknown, missing or malformed, or the range is empty.
@@ -108,7 +108,9 @@ class HistoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """Body of `POST /v1/budget/set`: a live limit of a budget, or the return to the configured limit.
+    """Request to change the limit of a power budget: body of `POST /v1/budget/set`.
+
+    The request sets a limit while senergyctld runs (live limit), or returns to the configured limit.
 
     Attributes:
         budget: name of the budget.
@@ -123,12 +125,12 @@ class LimitChange:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body of the request."""
+        """Return the request as a dict for the JSON body."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> LimitChange:
-        """Parse the body of a request.
+        """Parse the body of a request that sets the limit of a power budget.
 
         Raises:
             UsageError: a key is unknown, missing or malformed. A limit must be from 1 W to 2 GW.

@@ -132,7 +132,7 @@ class BudgetJobObject(TypedDict):
 
 
 class BudgetStatusResponse(TypedDict):
-    """Response to `GET /v1/budget`.
+    """Response to `GET /v1/budget`, the state of power budgets.
 
     Keys:
         unix_s: time of the response.
@@ -157,7 +157,7 @@ class BudgetStatusResponse(TypedDict):
 
 
 class BudgetSetResponse(TypedDict):
-    """Response to `POST /v1/budget/set`.
+    """Response to `POST /v1/budget/set`, with which an operator sets the limit of a power budget.
 
     A limit below the idle power of the budget is refused; the error states the required power.
 
@@ -165,9 +165,9 @@ class BudgetSetResponse(TypedDict):
         budget: name of the budget.
         limit_watts: limit in force after the change; None if there is no limit.
         previous_watts: limit before the change; None if there was no limit.
-        until_unix_s: end of the live limit; None if it has no end.
+        until_unix_s: end of the limit that the operator set; None if it has no end.
         warning: consequence that the administrator should know; may be empty. For example, no job starts
-            while the limit is below the floors of running jobs.
+            while the limit is below the lowest power to which running jobs can be limited.
     """
 
     budget: str
@@ -220,7 +220,10 @@ class BudgetChangeObject(TypedDict):
 
 
 class BudgetHistoryResponse(TypedDict):
-    """Response to `GET /v1/budget/history`: one series per budget, and the events, oldest first."""
+    """Response to `GET /v1/budget/history`: one time series per budget, and the budgets' events.
+
+    The events are in the order of time, oldest first.
+    """
 
     series: list[BudgetSeriesObject]
     changes: list[BudgetChangeObject]

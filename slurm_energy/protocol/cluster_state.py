@@ -1,8 +1,6 @@
-"""State of a cluster: resources, queue, price and carbon intensity.
+"""State of a cluster (resources, queue, price and carbon intensity) for another senergyctld.
 
-One senergyctld sends the state to another.
-
-The state contains no names of users or jobs.
+One senergyctld sends the state to another. The state contains no names of users or jobs.
 """
 
 from __future__ import annotations

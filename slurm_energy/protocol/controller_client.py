@@ -117,7 +117,10 @@ class ControllerClient:
         return self._request_in_turn(method, target, body, until_s)
 
     def _request_in_turn(self, method: str, target: str, body: bytes, until_s: float) -> dict[str, Any]:
-        """Send a request to one controller after another until the active controller answers."""
+        """Send a request to the active controller.
+
+        The controllers are tried one after another until the active one answers.
+        """
         count, errors = len(self._endpoints), list[EnergyError]()
         first = _preferred.get(self._urls, 0)
         for index in ((first + offset) % count for offset in range(count)):
@@ -140,13 +143,13 @@ class ControllerClient:
 
 
 def _may_succeed_elsewhere(error: EnergyError) -> bool:
-    """Return whether another controller may answer a request that failed with an error."""
+    """Return whether a failed request may succeed at another controller."""
     absent = isinstance(error, UnavailableError) and not isinstance(error, ActiveControllerError)
     return absent or isinstance(error, RefusedCredentialError)
 
 
 def _no_active_controller(errors: Sequence[EnergyError]) -> EnergyError:
-    """Return the error for a request that no active controller has answered."""
+    """Return the error that a client raises if no active controller has answered a request."""
     if all(isinstance(error, RefusedCredentialError) for error in errors):
         return errors[0]
     reasons = "; ".join(f"{error.what.removeprefix('controller ')}: {error.why}" for error in errors)

@@ -1,4 +1,7 @@
-"""Requests to one senergyctld: signed with munge, bounded in time and size, with a verified response."""
+"""HTTP requests to one senergyctld.
+
+Each request is signed with munge and limited in time and size. Each response is verified.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class _BrokenOffError(UnavailableError):
 
 
 class NotListeningError(UnavailableError):
-    """The connection was refused: no senergyctld runs there."""
+    """The connection was refused because no senergyctld listens at the URL."""
 
 
 class ActiveControllerError(UnavailableError):
@@ -78,7 +81,9 @@ class EndpointLimits:
 
 
 class ControllerEndpoint:
-    """One senergyctld. Threads may share the object; each request uses a new connection.
+    """Address of one senergyctld, with the methods that send requests to it.
+
+    Threads may share the object; each request uses a new connection.
 
     Args:
         url: `http://HOST:PORT`.

@@ -1,4 +1,7 @@
-"""Requests about the savings of deferral, which the CLI builds and senergyctld parses."""
+"""Requests for the savings by deferral (delayed starts of jobs).
+
+The CLI builds the requests and senergyctld parses them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class SavingsRequest:
     partitions: tuple[str, ...] = ()
 
     def parameters(self) -> dict[str, str]:
-        """Return the query parameters."""
+        """Return the query parameters of the HTTP request."""
         lists = zip(_LISTS, (self.accounts, self.users, self.partitions), strict=True)
         values = {"start": str(self.start), "end": str(self.end)}
         return values | {key: ",".join(names) for key, names in lists if names}

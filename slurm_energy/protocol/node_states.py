@@ -1,9 +1,10 @@
-"""State of a node in its live reports. `senergy doctor --cluster` checks the cluster from these states.
+"""State of a node, which its agent sends to senergyctld together with live reports.
 
-`facts` change rarely, for example releases, plugins, sources and configuration. Facts are sent when they
-change, when senergyctld requests the facts, and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers
-that every report contains. senergyctld stores facts and counts without interpreting them, so that a node of a
-newer release can send further keys.
+`senergy doctor --cluster` checks the cluster from these states. A state has two parts. `facts` change
+rarely, for example releases, plugins, sources and configuration. Facts are sent when they change, when
+senergyctld requests them, and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers that every report
+contains. senergyctld stores both parts without interpreting them, so that a node of a newer release can send
+further keys.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def check_counts(data: Any) -> Mapping[str, float]:
-    """Check the counts of a node and return them.
+    """Check the field `counts` of a node's live report, and return it.
 
     Raises:
-        UsageError: the data are not an object with a few numbers.
+        UsageError: the field is not an object with a few numbers.
     """
     if not isinstance(data, dict) or len(data) > _MAX_COUNTS:
         raise UsageError(f"live report: 'counts' is not an object of at most {_MAX_COUNTS} numbers")

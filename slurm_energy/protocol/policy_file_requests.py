@@ -39,7 +39,7 @@ class PublishedPolicies:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the response to `GET /v1/policies/file`."""
+        """Return the published policy file as the JSON response to `GET /v1/policies/file`."""
         return {"text": self.text, "issued": self.issued}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Requests about quotas, which the CLI builds and senergyctld parses."""
+"""Messages that read or change quotas. The CLI builds the requests and senergyctld parses them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
 @dataclass(frozen=True, slots=True)
 class QuotaAmount:
-    """An amount with its unit.
+    """The amount of a quota with its unit.
 
     Attributes:
         resource: `energy`, `cost` or `carbon`.
@@ -109,7 +109,7 @@ class QuotaKey:
 
 @dataclass(frozen=True, slots=True)
 class QuotaOrder:
-    """A quota to set.
+    """Request to set a quota.
 
     Attributes:
         key: identity of the quota.
@@ -132,13 +132,13 @@ class QuotaOrder:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body of the request."""
+        """Return the order to set a quota as a dict for the JSON body of the request."""
         own = {name: getattr(self, name) for name in _ORDER_KEYS}
         return {**self.key.to_json(), **own}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> QuotaOrder:
-        """Parse the body of a request.
+        """Parse the body of a request that sets a quota.
 
         Raises:
             UsageError: a key is unknown, missing or malformed, or the values contradict each other.

@@ -32,7 +32,9 @@ class ProofError(UnavailableError):
 
 
 class ResponseSeal:
-    """The proof of one response, whose body may be passed in parts.
+    """Object that computes the proof of authenticity of one HTTP response.
+
+    The body of the response may be added in several parts.
 
     Args:
         request_credential: munge credential in the header of the request.
@@ -53,7 +55,9 @@ class ResponseSeal:
         self._digest.update(part)
 
     def tail(self, munge_socket: Path | None) -> bytes:
-        """Return the end of the body: the key `proof` and the closing brace. Call it after the last `update`.
+        """Return the end of the response's body: the proof of authenticity and the closing brace.
+
+        The proof is the value of the key `proof`. Call this method after the last `update`.
 
         Args:
             munge_socket: socket of munged; None for the default of the munge library.
@@ -67,7 +71,7 @@ class ResponseSeal:
 
 @dataclass(frozen=True, slots=True)
 class ResponseVerifier:
-    """A verifier of the proofs in responses.
+    """Verifier of the proofs that authenticate the responses of senergyctld.
 
     Attributes:
         uids: uids as which senergyctld may run.

@@ -57,7 +57,7 @@ class AdviceRequest:
     gpu_watts: float | None = None
 
     def parameters(self) -> dict[str, str]:
-        """Return the query parameters. Unknown values are left out."""
+        """Return the request for tuning advice as query parameters. Unknown values are left out."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {
             name: f"{value:.6f}" if isinstance(value, float) else str(value)

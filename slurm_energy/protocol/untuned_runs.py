@@ -83,7 +83,7 @@ def request_body(programs: Sequence[ComparableProgram]) -> dict[str, Any]:
 
 
 def read_programs(body: Mapping[str, Any]) -> list[ComparableProgram]:
-    """Return the programs in the body of a request.
+    """Return the programs that a request for comparable untuned runs names in its body.
 
     Raises:
         UsageError: the body is malformed.

@@ -74,7 +74,11 @@ class PageSubject:
         return f"{self.dimension}-~{digest}.html"
 
     def includes(self, row: UsageRow) -> bool:
-        """Return whether a row of the usage belongs on the page."""
+        """Return whether a row of the usage table belongs to the subject of this page.
+
+        A page about one value of a dimension (for example one user) contains the rows of its jobs. The page
+        without a dimension contains all rows.
+        """
         return not self.dimension or (
             row.kind == JOB and (row.names.get(self.dimension) or NONE) == self.name
         )
@@ -160,9 +164,10 @@ def _kwh_cell(kwh: float) -> str:
 
 
 def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
-    """Return the layers of the chart by name.
+    """Return the layers of the stacked chart on an energy page, by name of the layer.
 
-    Each layer is a function that selects the layer's rows.
+    The layers are the accounts (or users) with the most energy, all others together, idle energy and
+    unattributed energy. Each value is a function that returns whether a usage row belongs to the layer.
     """
     by = "user" if subject.dimension == "account" else "account"
     sums = group_amounts((row for row in rows if row.kind == JOB), lambda row: row.names.get(by) or NONE)
@@ -199,7 +204,7 @@ def _layers(
 
 
 def _tiles(rows: Sequence[UsageRow], document: UsageDocument) -> list[tuple[str, str, str]]:
-    """Return name, value and remark of each figure at the top of the page."""
+    """Return name, value and remark of each figure on top of the page, such as energy and cost."""
     jobs = total(row.amounts for row in rows if row.kind == JOB)
     whole = total(row.amounts for row in rows)
     meter = "" if whole.energy_uj == jobs.energy_uj else f"{_kwh_text(whole)} kWh with idle energy"
@@ -243,7 +248,10 @@ def _table(
 
 
 def _jobs(subject: PageSubject, jobs: Iterable[JobUsage]) -> list[dict[str, Any]]:
-    """Return the jobs of the subject with the most energy."""
+    """Return the rows of a page's table of jobs: the jobs with the most energy.
+
+    The page is about one subject, such as an account or a user. Only its jobs are shown.
+    """
 
     def belongs(job: JobUsage) -> bool:
         values = {"account": job.job.account, "user": job.job.user or job.first.user}

@@ -1,4 +1,4 @@
-"""Numbers as text with decimal prefixes and units, for table columns and for sentences."""
+"""Formatting of numbers with decimal prefixes and units, for table columns and for sentences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DisplayUnits:
 
     @property
     def fixed(self) -> bool:
-        """Whether all figures of a column have the same unit. The unit is then part of the header."""
+        """Whether all figures of a column have the same unit, so that the unit is shown in the header."""
         return bool(self.prefix) or not self.convert
 
     def name(self, unit: str) -> str:
@@ -47,8 +47,9 @@ class DisplayUnits:
     def text(self, value: float | None, unit: str) -> str:
         """Return a number as text for a column; empty for None.
 
-        If all figures of the column have the same unit (`fixed`), the text is a plain number. Otherwise the
-        text is the number with two decimals (none for an integer, as in sacct), a prefix and the unit.
+        If the user has chosen one prefix for all numbers of the column (`fixed`), the text is a plain
+        number. Otherwise the text is the number with two decimals (none for an integer, as in sacct), a
+        prefix and the unit.
         """
         if value is None:
             return ""

@@ -1,4 +1,8 @@
-"""Text output of `senergy grid`: carbon intensity and price over time, state of series, yearly factors."""
+"""Tables of `senergy grid` as text.
+
+The tables show carbon intensity and price over time, the state of the fetched series, and the yearly factors
+of countries.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,8 @@ _STEPS_S: Final = (3600, 7200, 10800, 21600, 43200, 86400, 7 * 86400, 30 * 86400
 @dataclass(frozen=True, slots=True)
 class GridRow:
     """Carbon intensity and price of electricity during a time span.
+
+    If a value is unknown in a part of the span, a configured fallback value may replace it there.
 
     Attributes:
         start: start in Unix time.
@@ -109,7 +115,10 @@ def grid_fields(currency: str) -> tuple[Field[GridRow], ...]:
 def show_lines(
     rows: Sequence[GridRow], factors: GridFactors, layout: TableLayout, columns: str | None
 ) -> Iterator[str]:
-    """Yield the lines of the table. Without `columns`, the table shows the configured quantities."""
+    """Yield the lines of the table of `senergy grid`: carbon intensity and price over time.
+
+    Without `columns`, the table shows the configured quantities.
+    """
     fields = grid_fields(factors.currency)
     if columns is None:
         names = ["Start"]

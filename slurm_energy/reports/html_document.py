@@ -1,7 +1,8 @@
-"""Rendering of HTML pages from templates that share a frame.
+"""Rendering of HTML pages. All templates use the same surrounding page.
 
-A page is one file without external resources. Its content security policy permits only this package's script,
-which it identifies by a hash. A script injected through text from a user therefore does not run.
+A page is one file without external resources. The content security policy of the page permits only the
+script of this package, which it identifies by a hash. A script injected through text from a user therefore
+does not run.
 """
 
 from __future__ import annotations

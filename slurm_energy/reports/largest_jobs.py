@@ -18,10 +18,10 @@ MAX_JOBS: Final = 200
 
 
 class LargestJobs:
-    """Collector of the jobs with the most energy: in the cluster, per account, and per user.
+    """Collector of the jobs with the most energy in the cluster, per account and per user.
 
-    Memory depends on the number of accounts and users. It does not depend on the number of jobs, which can be
-    millions a month.
+    The needed memory depends on the number of accounts and users. It does not depend on the number of jobs,
+    because there can be millions of jobs a month.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LargestJobs:
 
     @property
     def jobs(self) -> list[JobUsage]:
-        """The selected jobs."""
+        """The jobs with the most energy that were selected so far."""
         return list(self._jobs.values())
 
     def add(self, jobs: Iterable[JobUsage]) -> None:

@@ -157,7 +157,10 @@ def _bar_group(
 
 
 def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a chart of power over time for each policy of a variant. The charts share one power axis."""
+    """Return one chart of power over time for each scheduling policy of a simulated variant.
+
+    The charts have the same range of power.
+    """
     lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
     top_watts = max(map(max_watts, lines.values()), default=1.0) * 1.03
     return [

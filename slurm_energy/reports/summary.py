@@ -1,10 +1,8 @@
-"""Totals of a cluster's jobs in a time window, overall and by group.
+"""Totals of a cluster's jobs in a time window, as `senergy experiment` shows them.
 
-The totals are the rows of `senergy experiment`.
-
-The module only computes; it creates no text. Figures have the names and definitions of the simulator's
-summaries, so that a live and a simulated run can be compared. Energy is the energy of jobs, without idle
-nodes.
+There is one row of totals for all jobs, and one for each group of jobs. The module only computes; it creates
+no text. The figures have the names and definitions of the simulator's summaries, so that a live and a
+simulated run can be compared. Energy is the energy of jobs, without idle nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class WholeJob:
 
     @property
     def last(self) -> JobUsage:
-        """The last run. State and names of the job come from this run."""
+        """The last run of the job. The job's state and names are those of this run."""
         return self.runs[-1]
 
     @property
@@ -127,7 +125,10 @@ class Summary:
 
     @property
     def mean_jct_s(self) -> float | None:
-        """Mean completion time (end minus submission) of completed jobs, in s; None if no job completed."""
+        """Mean completion time of completed jobs in seconds; None if no job has completed.
+
+        The completion time of a job is its end minus its submission.
+        """
         return _mean(self.jct_s)
 
     @property
@@ -140,9 +141,10 @@ class Summary:
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Mean waiting time (first start minus submission) of completed jobs in seconds.
+        """Mean waiting time of completed jobs in seconds.
 
-        The value is None if no job completed.
+        The waiting time of a job is its first start minus its submission. The value is None if no job has
+        completed.
         """
         return _mean(self.wait_s)
 
@@ -192,10 +194,11 @@ class Summary:
 
 
 def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
-    """Return one `WholeJob` per job, with all its runs.
+    """Return one `WholeJob` for each job, with all runs of the job.
 
     Args:
-        usages: jobs as returned by `usage.summarise(..., duplicates=True)`. Rows of Slurm steps are left out.
+        usages: jobs as returned by `usage.summarise(..., duplicates=True)`. Entries that describe Slurm
+            steps are ignored.
     """
     by_id: dict[tuple[str, int], list[list[JobUsage]]] = defaultdict(list)
     for usage in sorted(usages, key=lambda usage: usage.start):

@@ -78,7 +78,7 @@ _Column = tuple[str, int, Callable[[str, Summary], str]]
 
 
 def _columns(report: Report, *, parsable: bool) -> list[_Column]:
-    """Return heading, width and formatting function of each column of the summary.
+    """Return heading, width and formatting function of each column of the summary of an experiment.
 
     Each column has a fixed unit. If `parsable` is true, unknown values are empty.
     """

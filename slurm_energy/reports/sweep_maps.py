@@ -13,7 +13,9 @@ _STRONGEST_PERCENT = 70
 
 @dataclass(frozen=True, slots=True)
 class SweepSection:
-    """Totals of a sweep.
+    """Section of a report on a sweep of a scenario's values, with the totals of all simulations.
+
+    A variant is one combination of the swept values.
 
     Attributes:
         table: cells of the table of all variants and policies, header first; empty if there is no sweep.
@@ -26,7 +28,10 @@ class SweepSection:
     maps: Sequence[SweepMap]
 
     def context(self) -> dict[str, Any] | None:
-        """Return the variables of the template; None if there is no sweep."""
+        """Return the variables with which the template renders the section about the sweep.
+
+        The result is None if there is no sweep.
+        """
         if not self.table:
             return None
         return {
@@ -39,9 +44,10 @@ class SweepSection:
 
 
 def _map(one: SweepMap) -> dict[str, Any]:
-    """Return the cells of a map.
+    """Return the cells of a map (table of one result over two parameters) for an HTML page.
 
-    A cell has the text of a value, and the strength of its colour in percent.
+    A cell consists of a value as text and the strength of its colour in percent. The strength increases with
+    the value.
     """
     known = [value for row in one.values for value in row if value is not None]
     low, high = min(known), max(known)

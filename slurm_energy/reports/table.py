@@ -24,11 +24,12 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of one output table: a field with the width and justification to use.
+    """A column of an output table: the field that it shows, its width and its justification.
 
     Attributes:
         field: the field to show.
-        width: width in characters of the terminal; 0 means that each text has its natural width, as in sprio.
+        width: width in characters of the terminal; 0 means that each text has its natural width, as in
+            sprio.
         left: whether the text is left-justified.
         fixed: whether the user requested this width.
     """
@@ -48,7 +49,7 @@ class Column(Generic[Row]):
         return dataclasses.replace(self, width=max(self.width, len(header)))
 
     def title(self, header: str) -> str:
-        """Return the header as a cell."""
+        """Return the text of the column's header, fitted to the width of the column."""
         return self.cell(header[: self.width] if self.field.slurm else header)
 
     def cell(self, text: str) -> str:

@@ -58,7 +58,7 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
 
 
 class _Reading:
-    """Intermediate result of the parser: the date and the time of day that it has read so far."""
+    """State of the parser of a time specification: the date and the time of day read so far."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now.replace(microsecond=0)
@@ -158,10 +158,11 @@ def format_time(moment: float | None, style: str = "", now: datetime | None = No
 
 
 def _relative_text(when: datetime, now: datetime) -> str:
-    """Return a time as Slurm does under `SLURM_TIME_FORMAT=relative`.
+    """Format a time as Slurm does under `SLURM_TIME_FORMAT=relative`.
 
-    Slurm counts days as 1000 times the year plus the day of the year. On 1 January the day before is
-    therefore not yesterday but long ago. Source: `_relative_date_fmt` in src/common/parse_time.c.
+    Slurm numbers days as 1000 times the year plus the day of the year. On 1 January, the number of the day
+    before is much smaller. Slurm therefore does not show it as yesterday, but as a date. Source:
+    `_relative_date_fmt` in src/common/parse_time.c.
     """
     distance = _day_number(when) - _day_number(now)
     if distance == 0:

@@ -1,4 +1,4 @@
-"""Text of `senergy tune`: programs with their response curves and pins."""
+"""Text output of `senergy tune`: programs with their response curves and pinned operating points."""
 
 from __future__ import annotations
 

@@ -116,7 +116,10 @@ class JobUsage:
 
     @property
     def first(self) -> EnergyRecord:
-        """The first record, for values that are the same on all nodes: ids, user, energy policy, flags."""
+        """The record of the first node, for values that are the same on all nodes.
+
+        Such values are ids, user, energy policy and flags.
+        """
         return self.records[0]
 
     @property
@@ -145,7 +148,7 @@ class JobUsage:
 
     @property
     def start(self) -> float:
-        """Earliest start of the records, Unix seconds."""
+        """Earliest start of all records of the job, in Unix seconds."""
         return min(record.start for record in self.records)
 
     @property
@@ -281,10 +284,11 @@ class JobUsage:
 
     @property
     def quality(self) -> Quality | None:
-        """The worst quality of the job's energies; partial if a node or a measurable component is missing.
+        """Quality of the job's energy: the worst quality of its components; None if it is unknown.
 
-        Components that cannot be measured, such as `dram` or `other` on many nodes, are listed in
-        `unknown_components` and do not make the total partial. None if no quality is known.
+        The quality is `partial` if a node or a measurable component is missing. Components that cannot be
+        measured, such as `dram` or `other` on many nodes, do not make the total partial. They are listed in
+        `unknown_components`.
         """
         if self.energy_joules is None:
             return None
@@ -309,7 +313,7 @@ def component_type(component: str) -> str:
 
 
 def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
-    """Return the worst of the given qualities; None if there are none."""
+    """Return the worst of the given quality marks of energy values; None if there are none."""
     present = set(qualities)
     return next((quality for quality in _WORST_FIRST if quality in present), None)
 
@@ -365,7 +369,11 @@ class _Run(NamedTuple):
 
 
 def _runs(answers: Iterable[AccountedRecord]) -> dict[_Run, list[AccountedRecord]]:
-    """Group records by run. A record without accounting data belongs to the newest job with this id."""
+    """Group energy records by run of a job. A requeued job has several runs.
+
+    If Slurm's accounting data of a record are missing, the record belongs to the newest job with the same
+    job id.
+    """
     runs: dict[_Run, list[AccountedRecord]] = defaultdict(list)
     newest: dict[tuple[str, int], float] = {}
     with_submit: list[AccountedRecord] = []
@@ -400,7 +408,10 @@ def _usage(answers: Sequence[AccountedRecord]) -> JobUsage:
 
 
 def _step_order(usage: JobUsage) -> tuple[int, int, str]:
-    """Return the sort key of a Slurm step: batch and extern first, as in sacct, then numbered steps."""
+    """Return the sort key of a Slurm step: batch, extern, interactive, then the numbered steps.
+
+    The order is that of sacct.
+    """
     step = usage.first.step or ""
     names = ("batch", "extern", "interactive")
     rank = names.index(step) if step in names else len(names)

@@ -1,7 +1,7 @@
 """Free resources over time, computed from the expected ends of running jobs.
 
-Reservations and backfill use this profile. Resources are a vector of r numbers: free units of each kind of
-hardware and, last, free watts of the power budget.
+Reservations and backfill use the free resources. The resources are a vector of r numbers: the free units of
+each kind of hardware and, last, the free watts of the power budget.
 """
 
 from __future__ import annotations

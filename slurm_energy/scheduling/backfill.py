@@ -30,7 +30,7 @@ class Discipline(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pending job with the shape (way to run it) that the policy chose.
+    """A pending job with the shape (choice of resources) in which the policy wants to start it.
 
     Attributes:
         job: row of the job in the caller's table.
@@ -68,11 +68,11 @@ def choose(
         candidates: pending jobs in the order of the policy.
         now_s: current time in seconds.
         free: free resources, shape (r,), as in `availability`.
-        need_now: function that returns the resources that a job takes if it starts now, including the power
-            of nodes to boot. The function is called only with jobs whose units are free. None in place of the
-            function means that no node ever has to boot.
-        releases: function that returns the expected ends of running jobs and the resources that they release.
-            The function is called only if a reservation is needed.
+        need_now: function that returns the resources that a job takes if it starts now. The resources
+            include the power of nodes that must boot. The function is called only for jobs whose GPUs, nodes
+            or cores are free. None instead of a function means that no node ever has to boot.
+        releases: function that returns the expected ends of running jobs and the resources that they
+            release. The function is called only if a reservation is needed.
     """
     if discipline == Discipline.STRICT:
         return _strict(candidates, free, need_now)
@@ -82,16 +82,15 @@ def choose(
 
 
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
-    """Return the resources that a job takes if it starts now, shape (r,).
+    """Return the resources that a job needs if it starts now, shape (r,).
 
-    If too few units are free for the job, return the resources that it needs when all nodes are
-    on.
+    The resources are units and power. The power that a start adds depends on which nodes are on. If too few
+    units are free for the job, it is computed as if all nodes were on.
 
     Args:
-        candidate: pending job with the shape in which it would start.
+        candidate: pending job with the shape (possible set of resources) in which it would start.
         left: free resources, shape (r,).
-        need_now: function that returns the resources that a job takes if it starts now, as in
-            `choose`.
+        need_now: function that returns the resources that a job takes if it starts now, as in `choose`.
     """
     if need_now is None or (candidate.need[:-1] > left[:-1]).any():
         return candidate.need

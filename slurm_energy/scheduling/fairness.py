@@ -1,4 +1,7 @@
-"""Fair shares: decay of usage, fair-share factors and Jain's index. Pure functions."""
+"""Computation of fair shares from the usage of users, which decays with time.
+
+The module also computes fair-share factors and Jain's index. All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
 
 
 def fair_share_factor(usage: Floats, users: Users) -> Floats:
-    """Return the fair-share factor 2^(-U/S) of each user, 0 to 1, shape (u,).
+    """Return the fair-share factor 2^(-U/S) of each user, between 0 and 1; an array (users,).
 
-    U is the user's fraction of all usage, S the user's fraction of all shares. A user without usage has the
-    factor 1. A user whose fraction of usage equals the fraction of shares has 0.5. Source: Slurm,
+    U is the user's fraction of the usage of all users. S is the user's fraction of all configured shares. A
+    user without usage has the factor 1. A user with U = S has the factor 0.5. Source: Slurm,
     priority_multifactor, the classic fair-share formula.
     """
     total = float(np.sum(usage))

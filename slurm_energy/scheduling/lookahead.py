@@ -13,7 +13,9 @@ from slurm_energy.scheduling.queue import Floats, Ints, UnitCapacity
 
 
 class UnitPlan:
-    """Plan for one kind of hardware: times from which units are free, and gaps before planned starts.
+    """Plan of the starts of pending jobs on one kind of hardware.
+
+    The plan stores the times from which units are free, and the gaps before planned starts.
 
     Args:
         capacity: free units and running jobs.
@@ -34,7 +36,7 @@ class UnitPlan:
         self._gaps: list[tuple[float, int]] = []
 
     def starts_s(self, gpus: Ints, time_s: Floats) -> Floats:
-        """Return the earliest start of each of s shapes (allocations that a job can use).
+        """Return the earliest start of a job on each of s shapes (allocations that the job can use).
 
         The result is infinity for a shape that needs more units than the cluster has.
 
@@ -77,9 +79,10 @@ class UnitPlan:
         self._free_s.sort()
 
     def _use_gaps(self, count: int, end_s: float) -> None:
-        """Take units from gaps that last at least until `end_s`, beginning with the shortest gap.
+        """Reserve units for a job in gaps of the plan. A unit is a GPU, a core or a node.
 
-        A gap consists of units that are free from now until a planned start.
+        A gap is a group of units that are free from now until the start of a planned job. Only gaps that
+        last at least until `end_s` are used. The shortest of these gaps are used first.
         """
         left: list[tuple[float, int]] = []
         for until_s, units in sorted(self._gaps):
@@ -91,5 +94,5 @@ class UnitPlan:
 
 
 def plans(capacity: UnitCapacity, now_s: float) -> list[UnitPlan]:
-    """Return an empty plan for each kind of hardware."""
+    """Return one plan for each kind of hardware, without any planned start."""
     return [UnitPlan(capacity, kind, now_s) for kind in range(len(capacity.free))]

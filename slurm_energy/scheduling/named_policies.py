@@ -23,7 +23,7 @@ class NamedPolicy(Protocol):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function of the policy."""
+        """The Python function that implements the scheduling policy."""
         ...
 
 

@@ -1,6 +1,7 @@
-"""Protection against faults in a site's own policy: changed inputs, endless calls, varying results.
+"""Protection of the simulator and the live engine against faults in a site's own policy.
 
-A built-in policy is called directly. The simulator and the live engine call a site's policy through this
+The module detects inputs that the policy changed, endless calls, and results that vary for the same input. A
+built-in policy is called directly. The simulator and the live engine call a site's policy through this
 module, so that a fault is reported in one line that names the policy, the file and the line.
 """
 
@@ -59,7 +60,10 @@ class PolicyCalls:
     difference: str = ""
 
     def notes(self, name: str) -> list[str]:
-        """Return remarks about the policy `name` for the user, one line each."""
+        """Return remarks for the user about how the scheduling policy `name` behaves, one line each.
+
+        A remark states, for example, that the policy is slow.
+        """
         lines = []
         if self.max_s >= SLOW_S:
             mean_s = self.total_s / self.count
@@ -76,12 +80,15 @@ _calls: dict[str, PolicyCalls] = {}
 
 
 def observed_calls(name: str) -> PolicyCalls:
-    """Return the call statistics of the policy `name` since the last call of `forget_calls`."""
+    """Return the statistics of calls of a scheduling policy since the last call of `forget_calls`.
+
+    `name` is the name of the policy.
+    """
     return _calls.setdefault(name, PolicyCalls())
 
 
 def forget_calls(name: str) -> None:
-    """Delete the call statistics of the policy `name`."""
+    """Delete the statistics about the calls of the scheduling policy `name`."""
     _calls.pop(name, None)
 
 
@@ -128,7 +135,10 @@ def guarded_rank(name: str, function: Rank, queue: Queue, options: Options) -> R
 
 
 def read_only(queue: Queue) -> Queue:
-    """Return a queue whose columns are read-only views of the columns of `queue`."""
+    """Return a queue with read-only columns, so that a scheduling policy cannot change them.
+
+    The columns are views of the columns of `queue`.
+    """
     frozen: Queue = _frozen(queue)
     return frozen
 
@@ -144,9 +154,9 @@ def _frozen(value: Any) -> Any:
 
 
 def _is_repeated(count: int) -> bool:
-    """Return whether a call is repeated to compare both results.
+    """Return whether a call of a scheduling policy is repeated to check that it is deterministic.
 
-    The calls 1, 2, 4, ... are repeated, and so is every 1024th call.
+    Both results are then compared. The calls 1, 2, 4, ... are repeated, and so is every 1024th call.
     """
     return count % _REPEAT_INTERVAL == 0 if count >= _REPEAT_INTERVAL else count & (count - 1) == 0
 

@@ -1,4 +1,7 @@
-"""Tables of pending jobs, of each job's shapes (ways to run), and of users. Plain data."""
+"""Tables of pending jobs, of the alternatives (ways to run) of each job, and of users.
+
+The tables are the input of the scheduling policies. They contain only data.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,9 @@ def _complete(
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The m shapes in which jobs could run; columns have shape (m,). Rows of the same job are adjacent.
+    """Table of the m shapes of all jobs. A shape is a set of resources on which a job could run.
+
+    Each row is one shape, and each column has shape (m,). The rows of a job are adjacent.
 
     Attributes:
         first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,). Each job has at least one
@@ -153,6 +158,8 @@ class Alternatives:
     def edp(self) -> Floats:
         """Return the energy-delay product P T^2 of each alternative in joule seconds, shape (m,).
 
+        An alternative is one choice of resources with which a job could run.
+
         Source: thesis, Eq. 5.1.
         """
         product: Floats = self.power_watts * np.square(self.time_s)
@@ -165,13 +172,14 @@ class Alternatives:
 
 
 def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Column) -> Alternatives:
-    """Return a table of alternatives. Each omitted column gets a neutral value.
+    """Return a table of the alternatives (ways to run) of all jobs, with neutral defaults.
 
     Args:
         first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,).
         time_s: predicted run times, shape (m,).
         power_watts: predicted mean powers, shape (m,).
-        **columns: further columns of `Alternatives` by name.
+        **columns: further columns of `Alternatives` by name. Each omitted column gets a neutral
+            value.
 
     Raises:
         UsageError: columns differ in length, a job has no alternative, or a time or power is not positive.
@@ -235,14 +243,16 @@ class UnitCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Input of a scheduling policy: pending jobs, the alternatives of each job, and the users.
+    """Input of a scheduling policy.
+
+    It contains the pending jobs, the ways in which each job can run (alternatives), and the users.
 
     Attributes:
         now_s: current time in seconds, on the clock of `jobs.submit_s`.
         signals: price, carbon intensity and other signals from the current time on; None if no signal is
             known.
-        capacity: free units and expected ends of running jobs; None if unknown. Only policies that look ahead
-            (`Policy.looks_ahead`) get the capacity.
+        capacity: free units and expected ends of running jobs; None if unknown. Only policies that look
+            ahead (`Policy.looks_ahead`) get the capacity.
     """
 
     now_s: float

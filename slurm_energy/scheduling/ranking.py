@@ -1,8 +1,8 @@
-"""Ranking: the result of a scheduling policy.
+"""Ranking of the pending jobs: the result of a scheduling policy.
 
-A ranking orders the jobs, and chooses the shape (way to run) of each job.
-
-The module also contains the functions from which policies build a ranking.
+A ranking states the order of the jobs. It also states which of its possible resource shapes (for example
+kind and number of GPUs) each job uses. The module also contains the functions from which scheduling policies
+build a ranking.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Component of the jobs' scores. Terms only explain scores to users and have no effect on decisions.
+    """Component of the score by which a scheduling policy orders the jobs.
+
+    Terms only explain the scores to users. They have no effect on decisions.
 
     Attributes:
         value: value for each of n jobs, shape (n,). NaN means that the term does not apply to the job.
@@ -62,9 +64,9 @@ class Term:
 
     @property
     def contribution(self) -> Floats | None:
-        """Return by how much the term lowers (improves) each job's score, shape (n,).
+        """The term's part of each job's score, shape (n,). A lower score is better.
 
-        Return None if the term has no weight.
+        The value is None if the term has no weight.
         """
         return None if self.weight is None else self.weight * self.value
 
@@ -100,7 +102,10 @@ class Ranking:
 
 
 def fault(ranking: Ranking, queue: Queue) -> str:
-    """Return why a ranking is invalid for a queue, in one line; an empty string if the ranking is valid."""
+    """Return in one line why the result of a scheduling policy is invalid for a queue.
+
+    The result is an empty string if the ranking is valid.
+    """
     if not isinstance(ranking, Ranking):
         return f"it returned {type(ranking).__name__}, not a Ranking"
     count, first = queue.jobs.count, queue.alternatives.first
@@ -134,7 +139,7 @@ def fault(ranking: Ranking, queue: Queue) -> str:
 
 
 def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
-    """Return for each of n jobs the possible alternative with the lowest value.
+    """Return, for each of n jobs, which of its possible alternatives has the lowest value.
 
     Args:
         values: value of each alternative, shape (m,).
@@ -171,7 +176,11 @@ def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints
 
 
 def _aged(queue: Queue, options: Options) -> Ints:
-    """Return the rows of the jobs of tier AGED: each owner's oldest jobs that exceed the bound on waiting."""
+    """Return the rows of the jobs of tier AGED, which are ranked before all others.
+
+    A job belongs to this tier if it has waited longer than the configured bound. Each owner can have only a
+    limited number of such jobs; the oldest ones are taken.
+    """
     jobs = queue.jobs
     rows: Ints = np.flatnonzero(queue.wait_s >= options.wait_bound_s)
     if options.aged_jobs_per_user is None or len(rows) == 0:
@@ -193,15 +202,15 @@ def ranked(
     urgent_first: bool = False,
     terms: Mapping[str, Term] | None = None,
 ) -> Ranking:
-    """Return the ranking of n jobs that is defined by a score.
+    """Return a ranking of n jobs by their scores.
 
     Jobs that have waited longer than the bound on waiting come first, in order of submission.
 
     Args:
         queue: the pending jobs.
         options: parameters of the site.
-        choice: row of the chosen alternative of each job, shape (n,); -1 if no alternative was chosen. A job
-            without an alternative gets the score +inf.
+        choice: row of the chosen alternative (shape) of each job, shape (n,); -1 if no alternative was
+            chosen. A job without an alternative gets the score +inf.
         score: score of each job, lower first, shape (n,).
         urgent_first: whether jobs with a deadline come before the jobs without one.
         terms: components of the score by name, for explanations; None if the score has no components.
@@ -223,13 +232,16 @@ def edp_term(edp: Floats) -> Term:
 
 
 def minus_sum(terms: Mapping[str, Term]) -> Floats:
-    """Return the score of each job as minus the sum of the terms' contributions, shape (n,)."""
+    """Return the negative sum of the terms' contributions as the score of each job, shape (n,)."""
     score: Floats = -np.sum([c for term in terms.values() if (c := term.contribution) is not None], axis=0)
     return score
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return the value of each job's chosen alternative, shape (n,); +inf if no alternative was chosen.
+    """Return a value of the shape that was chosen for each job, shape (n,).
+
+    The shapes are the alternatives from which a scheduling policy chooses. The result is +inf for a job
+    without a chosen alternative.
 
     Args:
         values: value of each alternative, shape (m,).
@@ -253,7 +265,9 @@ def slack_s(queue: Queue, time_s: Floats) -> Floats:
 
 
 def over_all(values: Floats, table: Alternatives) -> Floats:
-    """Return each job's lowest value over all its alternatives, including those not possible now.
+    """Return each job's lowest value over all its alternatives (ways to run the job).
+
+    Alternatives that are not possible now count, too.
 
     Args:
         values: value of each alternative, shape (m,).
@@ -269,10 +283,11 @@ def over_all(values: Floats, table: Alternatives) -> Floats:
 
 
 def in_time(queue: Queue) -> Bools:
-    """Return the mask of the alternatives with which the job would meet its deadline if it started now, (m,).
+    """Return which alternatives (ways to run a job) meet the deadline of the job, shape (m,).
 
-    All alternatives of a job without a deadline are True. If a job would miss its deadline in every
-    alternative, all its alternatives are True as well.
+    An alternative meets the deadline if the job would end in time when started now. If a job has no
+    deadline, all its alternatives are True. If a job would miss its deadline in every alternative, all its
+    alternatives are True as well.
     """
     table = queue.alternatives
     counts = np.diff(table.first)

@@ -117,15 +117,16 @@ def names() -> list[str]:
 
 
 def check_weights(weights: Collection[str]) -> None:
-    """Check that at least one registered policy reads each of the given weights.
+    """Check that each of the given weights is used by at least one registered scheduling policy.
 
-    While a site's own policy is loaded, any weight is accepted, because a site's policy may read any weight.
+    If the site has loaded a policy of its own, every weight is accepted, because this policy may use any
+    weight.
 
     Args:
         weights: names of weights.
 
     Raises:
-        UsageError: no policy reads a weight. The message names the weight.
+        UsageError: no policy uses a weight. The message names the weight.
     """
     _load_built_in()
     site_policies = [entry for entry in _policies.values() if not entry.built_in]

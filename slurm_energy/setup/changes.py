@@ -61,7 +61,14 @@ class FileChange:
 
 
 def edit(file: SiteFile, hunks: tuple[Hunk, ...], reason: str, kind: str) -> FileChange:
-    """Return the planned change of a file that replaces lines as the hunks state."""
+    """Return the planned change of a file: some lines of the file are replaced.
+
+    Args:
+        file: the file.
+        hunks: the lines to replace, and the new lines.
+        reason: reason for the change.
+        kind: kind of the change.
+    """
     return FileChange(file, apply(file.text, hunks).encode(ENCODING), hunks, reason, kind)
 
 
@@ -77,7 +84,10 @@ def diff(before: bytes | None, after: bytes | None, path: Path) -> list[str]:
 
 
 def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()) -> None:
-    """Make a change: back up the file, record the change in the journal, and replace the file atomically.
+    """Change a file of the host so that the change can be undone.
+
+    The function makes a backup of the file, records the change in the journal, and replaces the file
+    atomically.
 
     Args:
         change: change to make.

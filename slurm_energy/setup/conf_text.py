@@ -1,9 +1,6 @@
-"""Lines of slurm.conf with their positions in the text.
+"""Parser of the lines of slurm.conf; it keeps the position of each line in the text.
 
-All functions are pure.
-
-Lines are joined and cleaned as Slurm's parser does it.
-
+Continuation lines are joined and comments are removed as Slurm's parser does it. All functions are pure.
 Source: src/common/parse_config.c of Slurm (_get_next_line, _strip_comments, _strip_continuation).
 """
 
@@ -49,13 +46,13 @@ class ConfLine:
 
     @property
     def key(self) -> str:
-        """First key of the line in lower case; empty if the line has none."""
+        """First key of a line of slurm.conf in lower case; empty if the line has none."""
         match = _PAIR.match(self.text)
         return match["key"].lower() if match else ""
 
     @property
     def included(self) -> str:
-        """Name of the file in an Include line; empty if the line is no Include line."""
+        """Name of the file that an Include line of slurm.conf names; empty for any other line."""
         words = self.text.split(None, 2)
         return words[1] if len(words) > 1 and words[0].lower() == "include" else ""
 

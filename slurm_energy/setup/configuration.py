@@ -1,4 +1,4 @@
-"""Text of energy.toml with the values that setup has detected."""
+"""Text of energy.toml with the values that `senergy setup` has detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER: Final = re.compile(r"^\[(\w+)\]$")
 
 @dataclass(frozen=True, slots=True)
 class DetectedValues:
-    """Values that setup writes to energy.toml, and notes about them.
+    """Values that `senergy setup` writes to energy.toml, and notes about them.
 
     Attributes:
         values: values to write, by section and key.

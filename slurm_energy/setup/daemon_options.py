@@ -92,7 +92,7 @@ def _user_ids(process: Path) -> list[int]:
     The real user id of a set-uid program is the id of the user who started the program.
 
     Raises:
-        OSError: the process has ended, or its ids are unknown.
+        OSError: the process has ended, or its ids cannot be found.
     """
     for line in (process / "status").read_text(errors="replace").splitlines():
         if line.startswith("Uid:"):
@@ -101,9 +101,10 @@ def _user_ids(process: Path) -> list[int]:
 
 
 def _is_slurms(uid: int) -> bool:
-    """Return whether a user is trusted with the path of slurm.conf.
+    """Return whether a user may determine which slurm.conf slurm-energy edits.
 
-    If a process of a trusted user names a slurm.conf in its command line, root may edit that file.
+    A running process may name a slurm.conf in its command line. Root edits this file only if the owner of
+    the process is trusted: root, the caller, or Slurm's user.
     """
     if uid in (0, os.geteuid()):
         return True

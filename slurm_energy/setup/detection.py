@@ -50,7 +50,7 @@ def detected_values(
 
 
 def slurm_values(site: SlurmSite) -> dict[tuple[str, str], Any]:
-    """Return the values that follow from slurm.conf."""
+    """Return the values of configuration keys of slurm-energy that follow from slurm.conf."""
     values: dict[tuple[str, str], Any] = {("cluster", "name"): site.cluster_name}
     if site.controllers:
         values["cluster", "controller_url"] = list(

@@ -1,4 +1,7 @@
-"""Interface between setup and the administrator, and the result of a run."""
+"""Interface through which setup communicates with the administrator.
+
+The module also defines the result of a run of setup or undo.
+"""
 
 from __future__ import annotations
 

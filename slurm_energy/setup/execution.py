@@ -1,4 +1,7 @@
-"""Execution of a setup plan: changes of files, units, restarts of Slurm's daemons."""
+"""Execution of the plan of `senergy setup`.
+
+The plan changes files, starts systemd units and restarts the daemons of Slurm.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _SETTLE_CHECKS: Final = 3
 
 
 class SetupRun:
-    """One execution of a plan.
+    """One execution of the plan of `senergy setup`.
 
     Args:
         plan: the plan to execute.
@@ -119,9 +122,10 @@ class SetupRun:
             self.outcome.changed.append(str(change.path))
 
     def _without_refused(self, change: FileChange) -> FileChange | None:
-        """Return a change without its hunk for JobSubmitPlugins.
+        """Return a change of slurm.conf without the edit of JobSubmitPlugins.
 
-        The hunk is left out because job_submit.lua was not written.
+        This edit is left out because job_submit.lua, which it would put to use, was not written. None is
+        returned if no other edit remains.
         """
         hunks = tuple(hunk for hunk in change.hunks if hunk.key != "jobsubmitplugins")
         if len(hunks) == len(change.hunks):

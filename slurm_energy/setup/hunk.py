@@ -58,9 +58,10 @@ def from_document(document: dict[str, Any]) -> Hunk:
 
 
 def apply(text: str, hunks: Iterable[Hunk]) -> str:
-    """Return the text with the replacements of all hunks. The offsets of all hunks refer to the given text.
+    """Apply a list of text changes (hunks) to a text, and return the result.
 
-    Insertions at the same offset keep the order of `hunks`.
+    The offsets of all hunks refer to the given text. Insertions at the same offset keep the order of
+    `hunks`.
     """
     parts: list[str] = []
     at = 0
@@ -73,8 +74,9 @@ def apply(text: str, hunks: Iterable[Hunk]) -> str:
 def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
     """Remove the lines that setup added to a text, even if the text has changed since.
 
-    Other lines are never removed. If the site changed a value that setup had extended, only the items that
-    setup added are removed from the value.
+    A hunk is one replacement of lines that setup made. Lines that setup did not add are never removed. If
+    the site has changed a value that setup had extended, only the items that setup added are removed from
+    the value.
 
     Returns:
         The new text, and the hunks of which no line was found in the text.
@@ -91,7 +93,7 @@ def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
 
 
 def _revert_one(text: str, hunk: Hunk) -> str | None:
-    """Return the text without the lines of one hunk; None if no line of the hunk was found."""
+    """Undo one change (hunk) of a text. Return None if no line of the change was found."""
     at = _find_lines(text, hunk.after, hunk.at)
     if at is None:
         return _revert_changed(text, hunk)
@@ -102,9 +104,12 @@ def _revert_one(text: str, hunk: Hunk) -> str | None:
 
 
 def _revert_changed(text: str, hunk: Hunk) -> str | None:
-    """Return the text without those lines of a hunk that the site has not changed; None if none is left.
+    """Revert a change of a text although parts of the changed lines were edited later.
 
-    A block of several lines is removed only as a whole, because the site may have changed lines of the block.
+    The lines of the change that the site has not edited are reverted. If the change has several lines and
+    the site may have edited some of them, the change can be reverted only as a whole.
+
+    Return the new text, or None if no part of the change is left to revert.
     """
     lines = list(raw_lines(text))
     after = list(raw_lines(hunk.after))

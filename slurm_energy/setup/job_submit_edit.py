@@ -56,14 +56,15 @@ end
 
 
 def add_check(text: str, library: Path, script: Path) -> Hunk | None:
-    """Return the change that adds the check of energy flags to a script; None if the script has the check.
+    """Return the change that makes a job_submit script check the energy flags.
 
-    The block is inserted before the `return` statement at the end of the script.
+    None means that the script already has the check. The change inserts lines before the `return` statement
+    at the end of the script.
 
     Args:
         text: text of the script.
         library: directory of senergy_submit.lua.
-        script: path of the script, for the error.
+        script: path of the script, for the error message.
 
     Raises:
         UnavailableError: the script cannot be changed safely.
@@ -105,7 +106,10 @@ def new_script(library: Path) -> str:
 
 
 def _local_function(tokens: list[LuaToken]) -> str:
-    """Return the name of a Slurm function that the script declares as a local name, or an empty text."""
+    """Return the name of a Slurm function that a Lua script declares as a local name.
+
+    The result is an empty text if there is none.
+    """
     for number, token in enumerate(tokens):
         if token.text != "local" or not token.is_name or token.depth:
             continue

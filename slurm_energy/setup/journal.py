@@ -146,7 +146,7 @@ class SetupJournal:
             raise UnavailableError(f"{self.directory}/{entry.backup}", error.strerror or str(error)) from None
 
     def delete(self) -> None:
-        """Delete the directory of an empty journal."""
+        """Delete the files of a journal without entries, and its directory if nothing else is in it."""
         for name in (_NAME, "lock"):
             atomic_file.remove(self.directory / name)
         with contextlib.suppress(OSError):

@@ -100,7 +100,11 @@ def lua_tokens(text: str) -> Iterator[LuaToken]:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Return the offset after the blanks or the comment at an offset; the same offset if there are none."""
+    """Return the offset of the next token in a Lua text.
+
+    If there are blanks or a comment at the given offset, the function returns the offset after them.
+    Otherwise it returns the given offset.
+    """
     if match := _SPACE.match(text, at):
         return match.end()
     if not text.startswith("--", at):

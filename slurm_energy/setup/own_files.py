@@ -1,4 +1,7 @@
-"""The installed files of slurm-energy on this host: plugins for Slurm, programs and units."""
+"""Locations of the installed files of slurm-energy on this host.
+
+The files are the plugins for Slurm, the programs and the systemd units.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class OwnFiles:
 
     @property
     def has_check_module(self) -> bool:
-        """Whether the module for job_submit.lua is installed."""
+        """Whether the Lua module with which job_submit.lua checks jobs is installed."""
         return (self.library / "senergy_submit.lua").exists()
 
     def packaged_unit(self, name: str) -> Path | None:

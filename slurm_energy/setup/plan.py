@@ -59,7 +59,7 @@ class SetupPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Choices of the administrator.
+    """Choices of the administrator for `senergy setup`.
 
     Attributes:
         contain: whether to add the flag Contain to PrologFlags of slurm.conf as well.
@@ -75,7 +75,7 @@ class PlanOptions:
 
 
 def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) -> SetupPlan:
-    """Return the plan for a host.
+    """Return the plan of `senergy setup`: all changes that set up slurm-energy on a host.
 
     Raises:
         UnavailableError: files of slurm-energy are not installed.
@@ -167,9 +167,9 @@ def service_user(site: SlurmSite) -> str:
 
 
 def _may_edit_slurm_conf(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -> bool:
-    """Return whether PrologFlags may be changed in slurm.conf on this host.
+    """Return whether setup may change PrologFlags in slurm.conf on this host now.
 
-    A slurmd with the flag Alloc waits for a message that a slurmctld without Alloc never sends, and jobs
+    A slurmd with the flag Alloc waits for a message that a slurmctld without Alloc never sends. Jobs then
     fail. Therefore the flag is set for slurmctld first.
     """
     if plan.role is Role.CONTROLLER or site.runs_prolog_at_allocation:
@@ -262,7 +262,10 @@ def _plan_plugstack(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
 
 
 def _edit_conf(plan: SetupPlan, site: SlurmSite, key: str, items: list[str], reason: str) -> None:
-    """Add items to a key of slurm.conf, in the file that sets the key last."""
+    """Add items to a key of slurm.conf.
+
+    If several included files set the key, the file that sets it last is changed.
+    """
     sources = conf_sources(site.conf, site.cluster_name)
     files = [read_site_file(path) for path in sources]
     setting = [file for file in files if _sets(file, key)]
@@ -276,7 +279,11 @@ def _edit_conf(plan: SetupPlan, site: SlurmSite, key: str, items: list[str], rea
 
 
 def _merge(plan: SetupPlan, file: SiteFile, hunk: Hunk, reason: str) -> None:
-    """Add a hunk to the planned change of a file, so that each file is changed only once."""
+    """Add a change of some lines (hunk) to the setup plan.
+
+    If the plan already changes this file, the hunk is added to that change, so that each file is written
+    only once.
+    """
     for number, change in enumerate(plan.slurm_changes):
         if change.path == file.path:
             if any(other.at == hunk.at for other in change.hunks):

@@ -9,10 +9,10 @@ from slurm_energy.setup.hunk import NOTE, Hunk
 
 
 def add_include(text: str, pattern: str) -> Hunk | None:
-    """Return the change that appends an `include` line; None if the text already contains this line.
+    """Return the change that appends an `include` line to plugstack.conf.
 
-    The line ends with a line feed in every file, because Slurm does not accept a carriage return at the end
-    of this line.
+    None means that the file already contains this line. The line always ends with a line feed, because Slurm
+    does not accept a carriage return at the end of this line.
 
     Args:
         text: text of plugstack.conf.

@@ -15,9 +15,9 @@ _PASS: Final = "power_save_interval="
 
 
 def power_saving_lines(site: SlurmSite, library: Path) -> list[str]:
-    """Return instructions for the lines that slurm.conf needs for power saving, one text each.
+    """Return instructions for the administrator: which lines to add to slurm.conf for power saving.
 
-    The administrator must follow each instruction. The result is empty if no line is missing.
+    Each instruction is one text. The result is empty if no line is missing.
 
     Args:
         site: Slurm on this host.

@@ -18,7 +18,7 @@ _STAYS: Final = "was changed by the site and stays; delete it if you no longer n
 
 @dataclass(frozen=True, slots=True)
 class FileReversal:
-    """Plan for the reversal of a change of a file.
+    """Plan of how to undo a change that setup made to a file.
 
     Attributes:
         entry: the change in the journal.
@@ -82,7 +82,7 @@ def reverse_file(reversal: FileReversal, journal: SetupJournal) -> None:
 
 
 def restore_file(entry: SetupEntry, journal: SetupJournal) -> None:
-    """Plan and undo one change of a file."""
+    """Undo one change that setup made to a file, as recorded in the journal."""
     reverse_file(plan_reversal(entry, journal), journal)
 
 

@@ -66,7 +66,7 @@ class UnitManager:
         return self._property(unit, "ActiveState") in ("active", "activating", "reloading")
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether a unit is started at boot."""
+        """Return whether systemd starts a unit at boot."""
         return self._property(unit, "UnitFileState") in ("enabled", "enabled-runtime", "static", "alias")
 
     def main_pid(self, unit: str) -> int:

@@ -1,4 +1,7 @@
-"""The part of the site's configuration that a new host copies from senergyctld."""
+"""Configuration that all hosts of a site share.
+
+`senergy setup` copies it from senergyctld to a new host.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,10 @@ def _is_table(value: Any) -> bool:
 
 
 def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return the values of plain sections by section and key.
+    """Return the values of the shared configuration, by section and key.
 
-    Section `cluster` is left out, because its values follow from slurm.conf.
+    Tables with names, such as `[policies.NAME]`, are left out. Section `cluster` is left out too, because
+    its values follow from slurm.conf.
     """
     return {
         (section, name): value

@@ -120,7 +120,10 @@ class SlurmSite:
 
     @property
     def runs_prolog_at_allocation(self) -> bool:
-        """Whether PrologFlags run the prolog on every node when a job is allocated."""
+        """Whether slurm.conf makes Slurm run the prolog on every node when a job is allocated.
+
+        The key PrologFlags decides this.
+        """
         return not ALLOC_FLAGS.isdisjoint(self.items("prologflags"))
 
     @property
@@ -244,7 +247,10 @@ def _installation(prefix: Path | None, daemons: Iterable[DaemonOptions], root: P
 
 
 def _locate(installation: Installation | None, daemons: Iterable[DaemonOptions], root: Path) -> Path | None:
-    """Return the path of the slurm.conf that Slurm's programs on this host read; None if none is found."""
+    """Find the slurm.conf that Slurm's programs on this host read, and return its path.
+
+    The result is None if no slurm.conf is found.
+    """
     if named := os.environ.get("SLURM_CONF"):
         return Path(named)
     candidates = [one.conf for one in daemons if one.conf is not None]
@@ -257,7 +263,10 @@ def _locate(installation: Installation | None, daemons: Iterable[DaemonOptions],
 
 
 def _built_in_paths(installation: Installation) -> list[Path]:
-    """Return the path of slurm.conf that was compiled into Slurm's library."""
+    """Return the path of slurm.conf that was compiled into Slurm's library, as a list.
+
+    The list is empty if the path cannot be found.
+    """
     try:
         library = installation.plugin_directory(run=None) / "libslurmfull.so"
         found = _BUILT_IN_PATH.findall(library.read_bytes())
@@ -272,7 +281,10 @@ def _own_names() -> frozenset[str]:
 
 
 def _nodes_on(names: frozenset[str], node_list: str, host_list: str) -> list[str]:
-    """Return the nodes in a NodeName line whose host has one of the given names."""
+    """Return the names of the nodes in a NodeName line of slurm.conf that match one of `names`.
+
+    A node matches if `names` contains its NodeName or its NodeHostname.
+    """
     try:
         nodes, hosts = expand_hostlist(node_list, "NodeName"), expand_hostlist(host_list, "NodeHostname")
     except UsageError:

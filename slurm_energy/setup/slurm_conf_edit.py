@@ -16,11 +16,10 @@ _UNUSUAL: Final = "#\\\"' \t\r\n\v\f"
 
 
 def add_items(text: str, key: str, items: Sequence[str], reason: str) -> Hunk:
-    """Return the change that adds items to the value of a key.
+    """Return the change that adds items to the value of a key in slurm.conf.
 
-    The change edits the last line that sets the key.
-
-    The replaced line is kept as a comment. If no line sets the key, a new line is added.
+    The change edits the last line that sets the key. The old line is kept as a comment. If no line sets the
+    key, a new line is added.
 
     Args:
         text: text of slurm.conf, or of a file that it includes.

@@ -42,7 +42,7 @@ class RunningSettings:
 
     @property
     def uses_job_submit_lua(self) -> bool:
-        """Whether slurmctld runs job_submit.lua."""
+        """Whether slurmctld runs the script job_submit.lua."""
         return bool({"lua", "job_submit/lua"} & self._items.get("jobsubmitplugins", set()))
 
 

@@ -1,6 +1,6 @@
 """Execution of `senergy setup undo`.
 
-The order is: Slurm's files, then the daemons, then the files of setup.
+The command reverts setup in this order: Slurm's files, then the daemons, then the files of setup.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class UndoRun:
                 yield self._planned(entry)
 
     def preview(self) -> list[FileReversal]:
-        """Return one reversal per file. Each reversal undoes all changes of its file at once."""
+        """Return what an undo of the setup would change, without changing anything.
+
+        There is one reversal per file, which undoes all changes of the file at once.
+        """
         combined: dict[str, FileReversal] = {}
         for entry in reversed(self._journal.entries):
             if entry.action != "file":
@@ -103,9 +106,9 @@ class UndoRun:
         return self.outcome
 
     def _planned(self, entry: SetupEntry, file: SiteFile | None = None) -> FileReversal:
-        """Return the reversal for one file.
+        """Return the change that restores a file which setup has changed.
 
-        JobSubmitPlugins is kept if the job_submit.lua of setup is kept.
+        The key JobSubmitPlugins in slurm.conf is not removed if the job_submit.lua of setup is kept.
         """
         if entry.facts.get("kind") == "slurm.conf" and self._script_stays():
             hunks = tuple(hunk for hunk in entry.hunks if hunk.key != "jobsubmitplugins")
@@ -139,10 +142,10 @@ class UndoRun:
         self.outcome.changed.append(str(path))
 
     def _restart_slurm(self) -> None:
-        """Restart slurmd before slurmctld.
+        """Restart Slurm's daemons, slurmd before slurmctld, where the undo of setup requires it.
 
-        slurmd with PrologFlags=Alloc waits at each job for a message that slurmctld without PrologFlags=Alloc
-        does not send.
+        The order matters for the option PrologFlags=Alloc. A slurmd that still has this option waits at each
+        job for a message, which a slurmctld without the option does not send.
         """
         actions = {
             RESTART_SLURMD: self._units.active_units("slurmd.service")

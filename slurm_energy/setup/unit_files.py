@@ -1,4 +1,7 @@
-"""Units of systemd for the daemons: units of the packages with drop-ins, or rendered templates."""
+"""Changes by which `senergy setup` installs the systemd units of the daemons.
+
+A unit that a package installed is extended by a drop-in. Other units are rendered from templates.
+"""
 
 from __future__ import annotations
 

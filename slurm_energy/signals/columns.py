@@ -1,4 +1,7 @@
-"""Signals of a cluster or site as columns over time slots, with forecasts and uncertainty. Plain data."""
+"""Carbon intensity, price and other signals of a cluster or site, with forecasts and uncertainty.
+
+Each signal is a column with one value per time slot. The module holds plain data.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class SignalForecast:
 
     @property
     def known(self) -> bool:
-        """Return whether the value of at least one slot is known."""
+        """Return whether the forecast has a known value for at least one time slot."""
         return bool(np.any(np.isfinite(self.mean)))
 
 
@@ -57,7 +60,7 @@ def constant_forecast(value: float, slots: int, source: str = "constant") -> Sig
 
 @dataclass(frozen=True, slots=True)
 class SignalColumns:
-    """Signals of one cluster by slot, from the current time on.
+    """Signals of one cluster (such as the price) by time slot, from the current time on.
 
     Slot i begins at start_s + i step_s.
 
@@ -68,7 +71,7 @@ class SignalColumns:
         step_s: length of a slot in seconds.
         price_per_kwh: price of electricity in units of the currency per kWh; may be negative.
         carbon_g_per_kwh: carbon intensity in grams of CO2 equivalents per kWh.
-        renewable_share: share of renewable sources in the generation, 0 to 1.
+        renewable_share: fraction of renewable sources in the generation, 0 to 1.
         budget_watts: power budget of the cluster in watts; infinity means no limit.
         outside_celsius: outside temperature in degrees Celsius, from which the PUE follows.
         pue: energy of the site divided by the energy of its computers. If None, the PUE follows from the
@@ -101,7 +104,7 @@ class SignalColumns:
 
     @property
     def slot_start_s(self) -> Floats:
-        """Return the start of each slot in seconds, shape (h,)."""
+        """Start of each time slot in seconds, shape (h,)."""
         return self.start_s + self.step_s * np.arange(self.slots, dtype=np.float64)
 
     @property
@@ -119,7 +122,10 @@ class SignalColumns:
         return self._at(name, time_s, deviation=False)
 
     def deviations(self, name: SignalName | str, time_s: ArrayLike) -> Floats:
-        """Return the standard deviations of a signal at given times; NaN where unknown or outside slots."""
+        """Return the standard deviations of a signal's forecast at given times.
+
+        The result is NaN where the deviation is unknown, and for times outside the stored time slots.
+        """
         return self._at(name, time_s, deviation=True)
 
     def at(self, name: SignalName | str, time_s: float) -> float | None:
@@ -128,9 +134,10 @@ class SignalColumns:
         return None if math.isnan(value) else value
 
     def site_factor(self) -> Floats:
-        """Return the PUE in each slot: energy of the site divided by energy of its computers, shape (h,).
+        """Return the PUE in each time slot, shape (h,).
 
-        An unknown PUE is replaced by 1, so that it does not affect the comparison of slots.
+        The PUE is the energy of the data centre divided by the energy of its computers. An unknown PUE is
+        replaced by 1, so that it does not affect the comparison of slots.
         """
         if self.pue is not None:
             ratio = self.pue.mean

@@ -82,7 +82,10 @@ class SignalFeed:
         return self._columns
 
     def actual(self, name: SignalName) -> SignalSeries | None:
-        """Return all values of a signal, past and future; None if the signal has no source."""
+        """Return the true values of a signal, past and future, as the simulator knows them.
+
+        The result is None if the signal has no source.
+        """
         source = self.sources.get(name)
         return None if source is None else source.series
 
@@ -94,7 +97,10 @@ class SignalFeed:
         return forecast(source.series, now_s, edges, known_s, model=model, deviation=deviation)
 
     def _deviation(self, name: SignalName, source: SignalSource, now_s: float) -> Floats:
-        """Return the standard deviation of past forecasts' errors. The errors are measured once a day."""
+        """Return the standard deviation of the errors of past forecasts.
+
+        The errors are computed once a day.
+        """
         day = math.floor(now_s / DAY_S)
         cached = self._deviations.get(name)
         if cached is None or cached[0] != day:

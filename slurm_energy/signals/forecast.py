@@ -63,13 +63,15 @@ DEFAULT_MODEL: Final = HistoryModel()
 
 
 def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, model: HistoryModel) -> Floats:
-    """Return the expected values of the steps after each origin, shape (origins, horizon).
+    """Forecast the steps after each of several points in time (origins).
+
+    Return the expected values, shape (origins, horizon).
 
     Args:
         values: values of all steps, shape (n,). A forecast uses only the values before its origin.
         origins: for each forecast, the row of the first unknown step, shape (b,).
-        horizon: number of steps.
-        step_s: length of a step.
+        horizon: number of steps to forecast.
+        step_s: length of a step in seconds.
         model: parameters of the statistical forecast.
     """
     day = max(1, round(DAY_S / step_s))
@@ -87,9 +89,10 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
 
 
 def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model: HistoryModel) -> Floats:
-    """Return the blend of the means over recent days and weeks, for each row.
+    """Forecast the value of each row of a time series from the past of the series.
 
-    Only values before row `known` are used.
+    The forecast is a weighted mean of two means: over the same time on recent days, and over the same time
+    and weekday of recent weeks. Only values before row `known` are used.
     """
     days = _same_phase(values, rows, known, day, model.days)
     weeks = _same_phase(values, rows, known, day * WEEK_DAYS, model.weeks)
@@ -103,10 +106,11 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 
 
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
-    """Return for each row the mean of earlier values at the same phase, for example the same time of day.
+    """Forecast values of a periodic series by the mean of earlier values at the same phase.
 
-    Earlier values are values before row `known`. Their distance from the row is a multiple of `period`. The
-    last `count` of these values are used.
+    An example of the same phase is the same time of day. Earlier values are those before index `known`. Only
+    values whose distance from the forecast index in `rows` is a multiple of `period` are used, and of these
+    the last `count` values.
     """
     periods = np.maximum(1, -((known - 1 - rows) // period))
     last = rows - periods * period
@@ -129,7 +133,7 @@ def _mean(values: Floats, axis: int) -> Floats:
 
 
 def backtest_deviation(values: Floats, horizon: int, step_s: float, model: HistoryModel) -> Floats:
-    """Return the root mean square error of past forecasts, by step of the horizon, shape (horizon,).
+    """Return the typical error of past forecasts for each step of the horizon, shape (horizon,).
 
     Args:
         values: all values that are known now, shape (n,).
@@ -138,8 +142,9 @@ def backtest_deviation(values: Floats, horizon: int, step_s: float, model: Histo
         model: parameters of the statistical forecast.
 
     Returns:
-        The errors. The errors do not decrease with the horizon. All errors are NaN if there are too few past
-        values.
+        Root mean square errors. They do not decrease with the horizon. All errors are NaN if
+            there are
+        too few past values.
     """
     count = len(values)
     stride = max(1, round(model.backtest_step_s / step_s))

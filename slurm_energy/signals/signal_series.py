@@ -63,10 +63,12 @@ class SignalSeries:
         return total
 
     def means(self, edges_s: ArrayLike) -> Floats:
-        """Return the mean between successive times, over the known values; NaN if no value is known.
+        """Return the mean of the signal in each of h intervals.
+
+        Only known values count. The mean is NaN if an interval has no known value.
 
         Args:
-            edges_s: h + 1 ascending times.
+            edges_s: h + 1 ascending times, the bounds of the intervals.
         """
         edges = np.asarray(edges_s, np.float64)
         known = SignalSeries(self.start_s, self.step_s, np.isfinite(self.values).astype(np.float64))

@@ -1,9 +1,10 @@
-"""Simulations of schedules from Python: runs, comparisons, sweeps, single steps, and own policies.
+"""Simulations of schedules from Python.
 
-    from slurm_energy import simulations
-    scenario = simulations.read("training")
-    scenario.run("zeus").summary["energy_kwh"]
-    scenario.compare(["fcfs", "zeus"], seeds=range(5)).groupby("policy").energy_kwh.mean()
+There are single runs, comparisons, sweeps, single steps, and scheduling policies written by the user.
+
+    from slurm_energy import simulations scenario = simulations.read("training")
+    scenario.run("zeus").summary["energy_kwh"] scenario.compare(["fcfs", "zeus"],
+    seeds=range(5)).groupby("policy").energy_kwh.mean()
 
 The package requires the extra `simulation`. Data frames also require the extra `analysis` (pandas).
 `slurm_energy.simulations.environment` is a Gymnasium environment and requires the extra `gym`.

@@ -78,7 +78,9 @@ class SchedulingEnvironment(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode. Return the first observation and the information dict of gymnasium.
+        """Begin an episode (simulated schedule) of the Gymnasium environment.
+
+        Return the first observation and the information dict of gymnasium.
 
         Args:
             seed: seed of the random numbers that draw workloads. None continues with the current random

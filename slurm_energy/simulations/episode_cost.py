@@ -33,12 +33,17 @@ class EpisodeCost:
 
     @classmethod
     def nothing(cls) -> EpisodeCost:
-        """Return the cost of a workload without jobs."""
+        """Return the cost object for a workload without jobs."""
         return cls(np.zeros(0), 1.0, 1.0, 0.0)
 
     @classmethod
     def of(cls, work: Workload, delay_weight: float) -> EpisodeCost:
-        """Return the cost function for a workload."""
+        """Return the cost function of schedules for a workload, with its reference energy and time.
+
+        Args:
+            work: the workload.
+            delay_weight: weight of the delay relative to the energy.
+        """
         if not work.count:
             return cls.nothing()
         joules = np.minimum.reduceat(work.predicted_time_s * work.predicted_watts, work.first[:-1])
@@ -46,10 +51,12 @@ class EpisodeCost:
         return cls(work.submit_s, max(1.0, float(joules.sum())), float(fastest_s.sum()), delay_weight)
 
     def total(self, energy_joules: float, accounts: EnergyAccounts, now_s: float) -> float:
-        """Return the cost up to now.
+        """Return the cost of the simulated schedule from the start until now.
+
+        The cost is the normalised energy plus the weighted, normalised time that jobs have spent.
 
         Args:
-            energy_joules: energy of the cluster up to now.
+            energy_joules: energy of the cluster until now.
             accounts: times and energies of the jobs, among them each job's end.
             now_s: current time in seconds.
         """

@@ -1,4 +1,7 @@
-"""Baseline agent: linear functions of the features, fitted by the cross-entropy method."""
+"""Simple agent that schedules jobs in a simulation, as a baseline for learned agents.
+
+Its decisions are linear functions of features. The weights are fitted by the cross-entropy method.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,19 @@ class LinearAgent:
 
     @classmethod
     def size(cls, kinds: int) -> int:
-        """Return the number of weights for a cluster with `kinds` kinds of nodes."""
+        """Return the number of weights of the agent, which depends on the number of kinds of nodes."""
         return 2 * (len(JOB_FEATURES) + len(CLUSTER_FEATURES) + kinds)
 
     @classmethod
     def of(cls, vector: Floats) -> LinearAgent:
-        """Return the agent whose weights are the elements of a vector."""
+        """Return an agent with the given weights.
+
+        `vector` contains the two rows of weights one after the other.
+        """
         return cls(vector.reshape(2, -1))
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the action for an observation of `SchedulingEnvironment`."""
+        """Return the scheduling decision (action) for the observed state of a `SchedulingEnvironment`."""
         jobs, cluster = observation["jobs"], observation["cluster"]
         features = np.concatenate([jobs, np.tile(cluster, (len(jobs), 1))], axis=1)
         action: NDArray[np.float32] = (1 / (1 + np.exp(-features @ self.weights.T))).astype(np.float32)

@@ -32,21 +32,32 @@ Observation = dict[str, NDArray[np.float32]]
 
 
 def visible(queue: Queue, count: int) -> NDArray[np.int64]:
-    """Return the rows of the first `count` pending jobs by submission; ties are ordered by job id."""
+    """Return the rows of the first `count` pending jobs, in order of their submission.
+
+    Jobs with the same time of submission are ordered by job id.
+    """
     order: NDArray[np.int64] = np.lexsort((queue.jobs.job_id, queue.jobs.submit_s))
     return order[:count]
 
 
 def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) -> Observation:
-    """Return the observation of a scheduling pass, with all values from -20 to 20.
+    """Return what a learning agent sees at a scheduling pass: features of jobs and cluster.
 
-    The features of a job are: the constant 1; log(1 + wait / 60 s); the log of its shortest run time in
-    minutes; the log of the run time of its thriftiest shape (the shape with the least energy) divided by the
-    run time of its fastest shape; the log of the ratio of the energies of these two shapes, in the same
-    order; the fractions of the cluster that the fastest and the thriftiest shape take; whether the fastest
-    and the thriftiest shape fit in the free units; and the time until its deadline divided by its shortest
-    run time, at most 10, and 10 without a deadline. Only possible shapes count. A job without a possible
-    shape is a row of zeros.
+    All values are from -20 to 20. A shape is a possible choice of resources of a job. Only possible shapes
+    count. The fastest shape is the shape with the shortest run time, and the thriftiest shape is the shape
+    with the least energy. The features of a job are, in this order:
+
+    - the constant 1;
+    - log(1 + wait / 60 s);
+    - the logarithm of the run time of the fastest shape in minutes;
+    - the logarithm of the ratio of run times, thriftiest shape to fastest shape;
+    - the logarithm of the ratio of energies, thriftiest shape to fastest shape;
+    - the fractions of the cluster that the fastest and the thriftiest shape take;
+    - whether the fastest and the thriftiest shape fit in the free units;
+    - the time until the deadline divided by the shortest run time, at most 10; 10 without a
+    deadline.
+
+    A job without a possible shape is a row of zeros.
 
     Args:
         queue: the pending jobs.
@@ -86,16 +97,16 @@ def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) 
 
 
 def ranking_of(queue: Queue, action: NDArray[np.floating], options: Options, rest: Ranking) -> Ranking:
-    """Return the ranking of the pending jobs that follows from an action.
+    """Return the ranking of the pending jobs that follows from the action of a learning scheduler.
 
     Args:
         queue: the pending jobs.
         action: priority and thrift of each visible job, from 0 to 1, shape (count, 2). Jobs with a higher
-            priority go first. A job gets the shape with the lowest time^(1-thrift) * energy^thrift. A thrift
-            of 0 selects the fastest shape, 0.5 the shape with the lowest energy-delay product, and 1 the
-            shape with the least energy.
+            priority go first. A job gets the shape (number and kind of GPUs) with the lowest time^(1-thrift)
+            * energy^thrift. A thrift of 0 selects the fastest shape, 0.5 the shape with the lowest
+            energy-delay product, and 1 the shape with the least energy.
         options: options of the policy.
-        rest: ranking by a policy. This ranking orders the jobs that are not visible. These jobs go after all
+        rest: ranking by a policy, which orders the jobs that are not visible. These jobs go after all
             visible jobs.
     """
     table, rows = queue.alternatives, visible(queue, len(action))

@@ -18,12 +18,12 @@ class SimulationSession:
     """Simulation that runs from one scheduling pass to the next.
 
     Args:
-        scenario: the scenario, with one site.
+        scenario: the scenario. It must describe a single site.
         policy: policy that ranks the jobs if the caller gives no ranking. The policy also determines whether
             jobs are preempted and whether the budget is kept.
         seed: seed of the random numbers.
-        predict: oracle that predicts run time and power of the jobs that train models; None if the scenario
-            has no models.
+        predict: function that predicts run time and power of the jobs that train models; None if the
+            scenario has no models.
 
     Attributes:
         queue: pending jobs of the current pass; None if the simulation has ended.

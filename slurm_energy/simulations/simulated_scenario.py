@@ -1,4 +1,4 @@
-"""Scenario with methods that simulate it, and results as data frames."""
+"""A scenario that can be simulated from Python, and its results as data frames."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SimulatedSchedule:
 
 
 class SimulatedScenario:
-    """A scenario that can be simulated.
+    """A scenario for simulations from Python.
 
     Args:
         scenario: contents of a scenario file.
@@ -163,7 +163,10 @@ class SimulatedScenario:
         return SimulationSession(self.scenario, policy, seed, self._predict())
 
     def _predict(self) -> Predict | None:
-        """Return the oracle for jobs that train models; None if no job of the scenario trains one."""
+        """Return the predictor (oracle) for jobs that train models.
+
+        The result is None if no job of the scenario trains a model.
+        """
         if not self.scenario.models:
             return None
         from slurm_energy.simulator.model_predictions import predict

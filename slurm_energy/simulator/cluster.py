@@ -17,7 +17,7 @@ Allocation = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """Properties of the nodes of one kind.
+    """Properties of the nodes of one kind in the simulated cluster.
 
     Attributes:
         name: name of the kind.
@@ -27,7 +27,8 @@ class NodeKind:
         idle_watts: power of a node that is on and idle.
         unit_idle_watts: idle power of one unit, a part of `idle_watts`. While a job holds the unit, this
             power counts as power of the job.
-        unit_min_watts: lowest power limit that can be set for a unit. 0 means that units have no power limit.
+        unit_min_watts: lowest power limit that can be set for a unit. 0 means that units have no power
+            limit.
         off_watts: power of a node that is off.
         boot_s, boot_watts: duration in seconds and power of booting.
         shutdown_s, shutdown_watts: duration in seconds and power of shutting down.
@@ -78,7 +79,9 @@ _USABLE = (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
 
 
 class Cluster:
-    """Nodes of the cluster, numbered consecutively by kind, and their free units.
+    """Nodes of the simulated cluster and their free units (GPUs or cores).
+
+    The nodes are numbered consecutively: all nodes of the first kind, then those of the next kind.
 
     Attributes:
         kinds: the k kinds of nodes.
@@ -152,14 +155,17 @@ class Cluster:
         return list(zip((nodes.start + rows[order]).tolist(), parts.tolist(), strict=True))
 
     def take(self, allocation: Allocation) -> None:
-        """Allocate the units of an allocation. The units must be free, and the nodes usable."""
+        """Take the units of an allocation from the free units of the cluster.
+
+        The units must be free, and the nodes must be usable.
+        """
         self.version += 1
         for node, count in allocation:
             self.node_free[node] -= count
             self.free[self.kind_of[node]] -= count
 
     def release(self, allocation: Allocation) -> None:
-        """Free the units of an allocation."""
+        """Return the units of an allocation to the free units of the cluster."""
         self.version += 1
         for node, count in allocation:
             self.node_free[node] += count
@@ -168,7 +174,10 @@ class Cluster:
 
     @property
     def usable_nodes(self) -> Bools:
-        """Whether jobs can get units of each node (see `usable`). Callers must not change the array."""
+        """Mask of the nodes on which jobs can get units, as determined by `usable`.
+
+        A unit is a GPU, a core or a node. Callers must not change the array.
+        """
         return self._is_usable
 
     def usable(self, node: int) -> bool:

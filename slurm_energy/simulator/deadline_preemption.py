@@ -36,7 +36,9 @@ class PreemptionSelection:
 
 
 class DeadlinePreemption:
-    """Controller that interrupts jobs without a deadline if a pending job would miss its deadline.
+    """Simulated controller that interrupts running jobs in favour of jobs with a deadline.
+
+    It interrupts jobs without a deadline if a pending job would otherwise miss its deadline.
 
     Args:
         jobs: workload with all jobs.
@@ -47,7 +49,7 @@ class DeadlinePreemption:
         demand: resources that jobs need.
         left_watts: function that returns the power in watts that is free under the budget.
         interrupt: function that interrupts a running job.
-        start: function that starts a job in a shape.
+        start: function that starts a job in a shape (possible set of resources).
         constrained: selection of jobs under constraints; None if only units and power restrict jobs.
     """
 
@@ -77,13 +79,13 @@ class DeadlinePreemption:
         self._constrained = constrained
 
     def at_risk_s(self, job: int) -> float:
-        """Return the time in seconds at which the deadline of a pending job begins to be at risk."""
+        """Return the time in seconds from which a pending job is in danger of missing its deadline."""
         return at_risk_s(self._jobs, job, self._rules)
 
     def run(self, pending: Iterable[int]) -> None:
         """Interrupt running jobs, and start the pending jobs that would otherwise miss their deadline.
 
-        `pending` has the rows of all pending jobs.
+        `pending` contains the indices of all pending jobs.
 
         Source: thesis, Algorithm 7.
         """
@@ -126,7 +128,10 @@ def deadline_preemption(
     start: Callable[[int, int], object],
     constrained: ConstrainedSelection | None,
 ) -> DeadlinePreemption | None:
-    """Return the preemption for deadlines. Return None if the settings do not permit preemption."""
+    """Return the object that interrupts jobs so that other jobs meet their deadlines.
+
+    Return None if the settings do not permit such interruptions.
+    """
     if settings.preemption is None:
         return None
     return DeadlinePreemption(

@@ -115,10 +115,11 @@ class Simulation:
             return result
 
     def steps(self) -> Generator[Queue, Ranking, SimulationResult]:
-        """Simulate like `run`, but yield the queue of each scheduling pass and wait for the queue's ranking.
+        """Simulate like `run`, but let the caller rank the queue in each scheduling pass.
 
-        The caller sends the ranking of each queue to the generator. The generator's return value is the
-        result of the simulation. At each pass, the caller can read the state of the cluster from `state`.
+        The generator yields the queue of each pass. The caller sends the ranking of this queue back to the
+        generator. The generator's return value is the result of the simulation. At each pass, the caller can
+        read the state of the cluster from `state`.
         """
         if self._jobs.count:
             self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
@@ -177,7 +178,10 @@ class Simulation:
         )
 
     def _power_saving(self) -> PowerSavingControl | None:
-        """Return the control of power saving by forecast; None if the settings do not use it."""
+        """Return the object that powers simulated nodes down and up.
+
+        None means that the settings of the simulation do not use power saving.
+        """
         saving = self._settings.power_saving
         if saving is None:
             return None
@@ -185,7 +189,10 @@ class Simulation:
         return PowerSavingControl(saving, *parts)
 
     def _deferral_control(self) -> DeferralControl | None:
-        """Return the control of deferral; None if the settings do not use it."""
+        """Create the object that controls the deferral of jobs.
+
+        The result is None if the settings do not use deferral.
+        """
         settings = self._settings
         if settings.deferral is None:
             return None
@@ -240,7 +247,10 @@ class Simulation:
         return any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes)
 
     def _expect_window(self, _: None = None) -> None:
-        """Request a scheduling pass at each begin and end of a reservation's window."""
+        """Request a scheduling pass now and at each later begin or end of a reservation's window.
+
+        Pending jobs that can no longer run become unrunnable.
+        """
         if self._constrained is not None:
             for job in self._constrained.expired(list(self._pending)):
                 del self._pending[job]
@@ -261,7 +271,10 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a scheduling pass if a job is still pending when its deadline begins to be at risk."""
+        """Start a scheduling pass at the time from which a job could miss its deadline.
+
+        Nothing is done if the job is not pending any more.
+        """
         if job in self._pending:
             self._request_pass()
 
@@ -320,7 +333,10 @@ class Simulation:
         return math.inf if self._control is None else self._control.left_watts()
 
     def _request_pass(self) -> None:
-        """Schedule a scheduling pass at the next multiple of the interval, unless a pass is already due."""
+        """Schedule a scheduling pass at the next multiple of the interval between passes.
+
+        Nothing is done if a pass is already scheduled.
+        """
         interval_s = self._settings.interval_s
         due_s = math.ceil(self._events.now_s / interval_s) * interval_s if interval_s else self._events.now_s
         if due_s < self._pass_due:
@@ -342,9 +358,9 @@ class Simulation:
         self._open_pass = self._scheduling.steps(self._pending)
 
     def _allocate(self, job: int, shape: int) -> Allocation | None:
-        """Choose free units for a job in a shape, without allocating them.
+        """Choose free units (GPUs or cores) for a job that shall run in a given shape.
 
-        Return None if the job cannot start.
+        The units are not allocated yet. Return None if the job cannot start.
         """
         if self._constrained is not None:
             return self._constrained.place_now(job, shape)

@@ -1,4 +1,7 @@
-"""State of the column engine, and compiled functions that start, end and interrupt jobs."""
+"""State of the fast (column) engine of the simulator.
+
+The module also contains the compiled functions that start, end and interrupt jobs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ _PENDING, _RUNNING, _COMPLETED, _TIMEOUT = (
 
 
 class Accounts(NamedTuple):
-    """Times and energies of n jobs, as real and integer columns.
+    """Times and energies of n simulated jobs, as real and integer columns.
 
     Attributes:
         real: the columns of real numbers, shape (n, 8).
@@ -58,15 +61,16 @@ class SimulationColumns(NamedTuple):
 
     Attributes:
         free: free units by kind of nodes.
-        offered: units that are free at the start of a pass. Under the discipline packing, chosen shapes must
-            fit in these units.
-        pending, running, users, accounts: pending jobs, running jobs, usage of users, and accounts of jobs.
+        offered: units that are free at the start of a pass. Under the discipline packing, the chosen shape
+            (way to run a job) must fit in these units.
+        pending, running, users, accounts: pending jobs, running jobs, usage of users, and times and energies
+            of jobs.
         plan: planned starts, for `metis`.
         jobs_watts: power of running jobs above the idle power of their units, shape (1,).
         pass_due_s: time in seconds of the next scheduling pass, shape (1,). Infinity if no pass is due.
         last_s: two times in seconds: of the last events, and of the latest event without effect, shape (2,).
         progress: four counts, shape (4,): arrived jobs, deadlines that have begun to be at risk, scheduling
-            passes, and steps of the cluster's power.
+            passes, and changes of the cluster's power.
     """
 
     free: Ints
@@ -83,7 +87,7 @@ class SimulationColumns(NamedTuple):
 
 
 def empty_accounts(count: int) -> Accounts:
-    """Return the accounts of `count` jobs that have not run."""
+    """Return the accounts (times, energies and outcomes) of `count` jobs that have not run."""
     real, whole = np.zeros((count, 8)), np.zeros((count, 3), np.int64)
     real[:, [START_S, END_S]], whole[:, SHAPE], whole[:, OUTCOME] = np.nan, -1, _PENDING
     return Accounts(real, whole)
@@ -91,7 +95,11 @@ def empty_accounts(count: int) -> Accounts:
 
 @compiled
 def request_pass(policy: PolicyRules, state: SimulationColumns, now_s: float) -> None:
-    """Schedule a scheduling pass at the next multiple of the interval, unless a pass is already due."""
+    """Request that the simulated scheduler examines the queue again (a scheduling pass).
+
+    The pass takes place at the next multiple of the interval. If a pass is already due earlier, nothing
+    changes.
+    """
     interval_s = policy.interval_s
     due_s = np.ceil(now_s / interval_s) * interval_s if interval_s > 0 else now_s
     state.pass_due_s[0] = min(state.pass_due_s[0], due_s)
@@ -101,7 +109,7 @@ def request_pass(policy: PolicyRules, state: SimulationColumns, now_s: float) ->
 def start_job(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int, shape: int
 ) -> None:
-    """Start a pending job in a shape whose units are free."""
+    """Start a pending job in a shape (way to run the job) whose units, such as GPUs, are free."""
     real, whole = state.accounts.real, state.accounts.whole
     leave(policy, state.pending, jobs, job)
     state.free[jobs.need[shape, KIND]] -= jobs.need[shape, UNITS]
@@ -142,7 +150,10 @@ def _work_done_s(jobs: JobColumns, state: SimulationColumns, job: int) -> float:
 def interrupt_job(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
 ) -> None:
-    """Interrupt a running job in favour of another job. Work up to the last checkpoint is kept."""
+    """Interrupt a running simulated job so that another job can run.
+
+    The work of the interrupted job up to its last checkpoint is kept.
+    """
     lost_joules, saved = loss(policy, jobs, state, now_s, job)
     state.last_s[1] = max(state.last_s[1], state.accounts.real[job, STOP_S])
     withdraw(state.running, job)
@@ -159,7 +170,7 @@ def interrupt_job(
 
 @compiled
 def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> None:
-    """Release the units of a job and add its run, which ends now, to the accounts."""
+    """Stop a running job at `now_s`. Free its units (such as GPUs), and account for its run."""
     real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
     units, run_s = jobs.need[shape, UNITS], now_s - real[job, BEGIN_S]
     state.free[jobs.need[shape, KIND]] += units

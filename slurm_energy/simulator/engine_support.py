@@ -1,4 +1,7 @@
-"""Detection of simulations that the compiled engines do not support, only the general engine."""
+"""Detection of simulations that only the general engine supports.
+
+The faster, compiled engines do not support them.
+"""
 
 from __future__ import annotations
 

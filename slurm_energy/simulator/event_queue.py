@@ -49,7 +49,7 @@ class EventQueue:
     def add(self, time_s: float, kind: EventKind, act: Callable[..., None], argument: object) -> None:
         """Schedule the call `act(argument)` at the simulated time `time_s`.
 
-        A call at infinity never happens and is not stored.
+        A call at the time infinity is not stored, because it would never happen.
         """
         if not math.isinf(time_s):
             self._count += 1

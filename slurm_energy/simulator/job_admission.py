@@ -1,8 +1,10 @@
 """Admission of simulated jobs under a power budget, by the functions that also admit live jobs.
 
-A job is admitted if the power that it needs at its economic limit is free, or if the running jobs do less
-work per watt with this power. An admitted job starts as soon as the limits in force leave enough power free.
-Its power limit at the start is the economic limit or a higher limit.
+The economic limit of a job is the power limit to which the budget may lower the job. There are two cases in
+which a job is admitted. In the first case, the power that the job needs at its economic limit is free. In
+the second case, running jobs hold this power but do less work per watt with it. An admitted job starts as
+soon as the limits in force leave enough power free. Its power limit at the start is the economic limit or a
+higher limit.
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ class JobAdmission:
     def added_watts(self, shapes: Sequence[int], room_watts: float) -> list[float]:
         """Return the power in watts that jobs add when they start at their economic limits.
 
+        The economic limit is the power limit at which a job yields the most work per watt.
+
         Args:
-            shapes: row of the shape in which each job starts.
+            shapes: row of the shape (way to run a job) in which each job starts.
             room_watts: power that the budget leaves for one job if no other job runs. A job that needs more
                 power and has no slowdown limit starts with a lower limit, but not below its floor.
         """
@@ -59,12 +63,20 @@ class JobAdmission:
         return [min(watts, max(lowest_watts, room_watts)) for watts, lowest_watts, _, _ in known]
 
     def price_levels(self, shapes: Sequence[int]) -> list[int]:
-        """Return for each shape the index of the job's price of power in `work_price.PRICES`."""
+        """Return, for each shape, the index in `work_price.PRICES` of the job's price of power.
+
+        A shape is a number and kind of GPUs with which a job could run. The price is the work that the job
+        does per joule.
+        """
         self._find(shapes)
         return [self._economic[shape][2] for shape in shapes]
 
     def _find(self, shapes: Sequence[int]) -> None:
-        """Compute and store the economic power of the given shapes for which it is not stored yet."""
+        """Compute the economic power of shapes and store it for later queries.
+
+        The economic power is the power at which a pending job yields the most work per watt. A shape is one
+        way to run a job. Shapes whose economic power is already stored are skipped.
+        """
         unknown = sorted({shape for shape in shapes if shape not in self._economic})
         if not unknown:
             return
@@ -83,9 +95,10 @@ class JobAdmission:
     def headroom_at_prices(
         self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
     ) -> Floats:
-        """Return the watts that new jobs may add, at each price of power in `work_price.PRICES`.
+        """Return the watts that new jobs may add, for each price of power in `work_price.PRICES`.
 
-        The prices are in node-seconds of work per joule. A negative value means an exceeded limit.
+        The price of power is the work that a job does per joule, in node-seconds. A negative value means
+        that the power exceeds the limit.
 
         Args:
             working: the running jobs that draw power.
@@ -102,7 +115,9 @@ class JobAdmission:
         return headroom
 
     def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
-        """Return whether a job fits in the headroom, and the headroom in watts that remains afterwards.
+        """Return whether a job fits in the headroom, which is the power that new jobs may add.
+
+        The headroom in watts that remains afterwards is returned as the second value.
 
         Args:
             watts: power that must be free for the job.
@@ -147,7 +162,10 @@ class JobAdmission:
         return committed_watts - math.fsum(saved)
 
     def reducible_watts(self, job: int, shape: int) -> float:
-        """Return by how many watts power limits can lower the power of a job, down to its floor."""
+        """Return by how many watts power limits can lower the power of a job.
+
+        A power limit cannot be lower than the job's minimum limit (floor).
+        """
         watts = self._reducible_watts.get(shape)
         if watts is None:
             limits = self._columns.limits([job], [shape])

@@ -67,9 +67,11 @@ def first_job(
     held: HeadReservation,
     fitting: bool,
 ) -> tuple[int, int]:
-    """Return the first pending job in the order of the policy, and its shape; (-1, -1) if there is none.
+    """Return the first pending job in the order of the policy, and the shape in which it shall start.
 
-    With `fitting`, the search ignores jobs that do not fit in the free units or would delay the reservation.
+    A shape is a possible choice of resources of the job. The result is (-1, -1) if there is no such job.
+    With `fitting`, only those jobs are considered that fit in the free units and do not delay the
+    reservation of an earlier job.
     """
     column = NODE_KEYS
     if policy.discipline == PACKING:
@@ -127,7 +129,10 @@ def first_job(
 def _bound(
     policy: PolicyRules, nodes: Floats, traits: Ints, node: int, now: Moment, column: int
 ) -> tuple[float, float]:
-    """Return lower bounds of the tier and of the score over all jobs below a tree node."""
+    """Return lower bounds for the tier and the score of all jobs below a node of the search tree.
+
+    A search can skip the node if these bounds are worse than the best job found so far.
+    """
     wait_s = max(0.0, now.now_s - nodes[node, NODE_SUBMIT])
     if wait_s >= policy.wait_bound_s:
         return 0.0, nodes[node, NODE_PLACE]
@@ -144,10 +149,11 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units by kind of nodes, and two maxima over the kinds.
+    """Return the free units of each kind of nodes, and two maximum sizes of a job that starts now.
 
-    The first maximum counts all free units. The second maximum is for jobs that would still run when the
-    reserved job starts. It excludes the units that the reserved job needs.
+    A job runs on one kind of nodes. The first maximum is the largest number of free units of one kind. The
+    second maximum is for a job that would still run when the job with a reservation starts. This maximum
+    leaves out the units that the reservation needs.
     """
     most, most_long = 0, 0
     for kind in range(len(free)):
@@ -166,7 +172,10 @@ def _counts(
     held: HeadReservation,
     fitting: bool,
 ) -> bool:
-    """Return whether a tree node has pending jobs; with `fitting`, whether one of these jobs may fit."""
+    """Return whether a part of the tree of pending jobs contains a job to consider.
+
+    If `fitting` is true, a job must also fit on the free units, as far as the tree node shows.
+    """
     if not fitting:
         return bool(nodes[node, NODE_SUBMIT] < np.inf)
     units, kind = nodes[node, NODE_SIZE], traits[node, TRAIT_KIND]
@@ -179,7 +188,12 @@ def _counts(
 
 @compiled
 def fits(jobs: JobColumns, job: int, shape: int, now_s: float, free: Ints, held: HeadReservation) -> bool:
-    """Return whether a job in a shape fits in the free units without delaying the reservation."""
+    """Return whether a job can start now in a given shape without delaying the reservation.
+
+    A shape is one way to run a job: a kind of nodes and a number of units (GPUs, cores or nodes). The
+    reservation holds units for the first waiting job. A job that ends before the start of the reservation
+    does not delay it. A later end is permitted if the reservation leaves enough units.
+    """
     if shape < 0:
         return False
     kind, units = jobs.need[shape, KIND], jobs.need[shape, UNITS]

@@ -1,4 +1,7 @@
-"""Predictions of the training oracle for scenarios whose jobs train neural networks."""
+"""Predictions for simulated jobs that train neural networks.
+
+The predictions come from the training model of the predictor (oracle).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compiled table of the running jobs of the column engine: a heap of ends, and a list of expected ends."""
+"""Compiled table of the running jobs of the column engine.
+
+The table consists of a heap of the ends of jobs, and a list of their expected ends.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from slurm_energy.simulator.kernels.compiled import compiled
 
 
 class RunningColumns(NamedTuple):
-    """Running jobs. Each array has room for the maximum number of jobs that can run at once.
+    """Running jobs of the simulation, in two orders: by end, and by expected end.
+
+    Each array has room for the maximum number of jobs that can run at once.
 
     Attributes:
-        end_s, number, job: heap ordered by the time of the end; jobs with equal ends are ordered by the
-            number of the start.
+        end_s, number, job: heap of the jobs, ordered by the time of the end. Jobs with equal ends are
+            ordered by the number of the start.
         expected_s, expected_shape, expected_job: list of the same jobs, sorted by expected end.
         tally: number of running jobs, and number of starts so far, shape (2,).
     """
@@ -80,7 +85,7 @@ def push(running: RunningColumns, end_s: float, expected_s: float, job: int, sha
 
 @compiled
 def pop(running: RunningColumns) -> int:
-    """Remove the job that ends first, and return its row."""
+    """Remove the job that ends first from the running jobs. Return its row number."""
     job = running.job[0]
     running.tally[0] -= 1
     size = running.tally[0]
@@ -103,7 +108,7 @@ def pop(running: RunningColumns) -> int:
 
 @compiled
 def withdraw(running: RunningColumns, job: int) -> None:
-    """Remove a running job that is interrupted."""
+    """Remove an interrupted job from the table of running jobs."""
     slot = 0
     while running.job[slot] != job:
         slot += 1
@@ -117,7 +122,10 @@ def withdraw(running: RunningColumns, job: int) -> None:
 
 @compiled
 def _forget(running: RunningColumns, job: int, size: int) -> None:
-    """Remove a job from the list of expected ends. `size` jobs remain."""
+    """Remove a job from the list of the expected ends of running jobs.
+
+    `size` is the number of jobs that remain in the list.
+    """
     slot = 0
     while running.expected_job[slot] != job:
         slot += 1

@@ -87,12 +87,17 @@ class RunningJob:
     working: bool = False
 
     def worked_s(self, now_s: float) -> float:
-        """Return for how many seconds the job has drawn power in this run, up to `now_s`."""
+        """Return the seconds for which the job has computed in this run until `now_s`.
+
+        Time before the job was ready to compute is not included.
+        """
         return max(0.0, now_s - self.ready_s)
 
 
 class RunningJobs:
     """All running jobs with their power, and the energy accounts of jobs and users.
+
+    A unit is a GPU, node or core that a job occupies.
 
     Attributes:
         running: running jobs by row of the job in the workload.
@@ -100,8 +105,8 @@ class RunningJobs:
         left: fraction of each job's work that remains, shape (n,).
         held_s: time for which each job was held by deferral, shape (n,); None if no job is held.
         watts: power that all running jobs add to the idle power of their units.
-        lent_watts: amount by which `watts` is lowered by jobs that draw less power than their units do when
-            idle. This power returns when these jobs end.
+        lent_watts: reduction of `watts` by jobs that draw less power than their units draw when idle. This
+            power is needed again when these jobs end.
         joules: energy of all finished runs.
         segments: record of the intervals in which jobs drew power; None if the simulation has no signals.
     """
@@ -134,7 +139,7 @@ class RunningJobs:
         ready_s: float,
         point: PowerPoint = UNLIMITED,
     ) -> RunningJob:
-        """Start a job on an allocation. The job draws power only after `work` is called.
+        """Start a job on allocated units. The job draws power only after `work` is called.
 
         Args:
             job: row of the job in the workload.
@@ -142,7 +147,7 @@ class RunningJobs:
             allocation: units that the job gets.
             now_s: current time in seconds.
             ready_s: time in seconds at which the job's work begins.
-            point: power limit with which the job starts, and its effect.
+            point: power limit with which the job starts, and the effect of this limit.
         """
         workload, accounts = self._workload, self.accounts
         restart_s = self._restart_s(job)
@@ -190,7 +195,7 @@ class RunningJobs:
         return limit_s if self._settings.kill_at_limit and limit_s == limit_s else math.inf
 
     def _restart_s(self, job: int) -> float:
-        """Return the extra seconds that the next start of a job takes for a restart."""
+        """Return the seconds by which a restart lengthens the next run of an interrupted job."""
         if job in self._resume_s:
             return self._resume_s[job]
         restarted = self.accounts.preemptions[job] + self.accounts.failures[job] > 0
@@ -332,17 +337,26 @@ class RunningJobs:
         )
 
     def extra_watts(self, shape: int) -> float:
-        """Return the watts that a job adds to the cluster's power if it runs in the shape of row `shape`."""
+        """Return the watts that a job adds to the cluster's power if it runs in a given shape.
+
+        A shape is a number and kind of GPUs or nodes with which the job can run.
+
+        Args:
+            shape: row number of the shape.
+        """
         return float(self._extra_watts[shape])
 
     def _extra_at(self, shape: int, watts: float) -> float:
-        """Return a job's power `watts` minus the idle power of the job's units."""
+        """Return the power above idle of a job that draws `watts` in a given shape.
+
+        The shape determines the job's units. Their idle power is subtracted from `watts`.
+        """
         return float(self._extra_watts[shape] - self._workload.power_watts[shape]) + watts
 
     def _expected_ratio(self, job: int, point: PowerPoint) -> float:
-        """Return the factor by which a power limit extends the expected run time of a job.
+        """Return by which factor the scheduler expects a power limit to extend the run time of a job.
 
-        The factor is 1 for a job with a time limit.
+        If the job has a time limit, this limit is its expected run time, and the factor is 1.
         """
         return point.time_ratio if math.isnan(self._workload.time_limit_s[job]) else 1.0
 

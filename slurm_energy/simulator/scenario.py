@@ -102,7 +102,10 @@ class Scenario:
 
     @property
     def policy_names(self) -> list[str]:
-        """Return the names of the compared policies; with several sites, names such as `POLICY@PLACEMENT`."""
+        """Return the names of the compared scheduling policies.
+
+        With several sites, the names have the form `POLICY@PLACEMENT`.
+        """
         policies = self.schedule.policies
         if not self.sites:
             return policies
@@ -183,7 +186,7 @@ class Scenario:
         return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
 
     def budget_rules(self) -> BudgetRules:
-        """Return the rules by which the power budget is kept."""
+        """Return the rules by which the simulated controller keeps the power budget."""
         power = self.power
         return BudgetRules(
             distribution=power.distribution,

@@ -85,11 +85,15 @@ def with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
-    """Make the paths in `files` of the extended scenario absolute.
+    """Prepare the workload files that a scenario inherits from the scenario that it extends.
 
-    If `own` names other workload files, remove the file or files of the extended scenario.
+    Relative paths in `files` of the extended scenario become absolute. If the extending scenario names other
+    workload files, the inherited file or files are removed.
 
-    `base` and `own` are the tables `[workload]` of the extended scenario and of the extending one.
+    Args:
+        base: table `[workload]` of the extended scenario; changed in place.
+        own: table `[workload]` of the extending scenario.
+        folder: folder of the extended scenario.
     """
     if not isinstance(base, dict):
         return

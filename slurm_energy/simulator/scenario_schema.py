@@ -17,7 +17,7 @@ OUTLIERS = ("drop", "clip")
 
 @dataclass(frozen=True, slots=True)
 class KindSection:
-    """Nodes of one kind, `[cluster.NAME]`."""
+    """Description of the nodes of one kind, from the table `[cluster.NAME]` of a scenario file."""
 
     nodes: int = key(1, "Number of nodes.", between(1, 10_000_000))
     units: int = key(1, "GPUs or cores of a node that jobs can hold; 1: whole nodes.", between(1, 100_000))
@@ -45,11 +45,14 @@ class KindSection:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSection:
-    """Source of the jobs, `[workload]`: a file, models drawn at random (`[[model]]`), or both.
+    """Section `[workload]` of a scenario: the source of the simulated jobs.
 
-    If both are given, the file states the users, the submission times, and one run time of each job. The
-    stated run time is that in the model's rigid shape on the first kind of nodes. The model that is drawn for
-    the job states the job's other shapes.
+    The source is a file, a set of models from which jobs are drawn at random (`[[model]]`), or both.
+
+    If both are given, the file states the users, the submission times and one run time of each job. A model
+    is drawn for each job. The run time in the file is the job's run time in the model's rigid shape (its
+    fixed number of GPUs) on the first kind of nodes. The model also states the other shapes in which the job
+    can run.
     """
 
     file: str = key("", "SWF, CSV or sacct output; relative to the scenario's folder.")
@@ -172,7 +175,7 @@ class ScheduleSection:
 
 @dataclass(frozen=True, slots=True)
 class PowerSection:
-    """Budget, power states and prices, `[power]`."""
+    """Section `[power]` of a scenario: power budget, power states of nodes, and prices of energy."""
 
     budget_watts: float = key(0.0, "Power budget; 0: none.", _not_negative)
     budget_file: str = key("", "CSV with columns time_s, watts: a budget that varies.")
@@ -201,7 +204,10 @@ class PowerSection:
 
 @dataclass(frozen=True, slots=True)
 class PowerSavingSection:
-    """Parameters of `power.power_saving = "forecast"`, `[power_saving]`; as in energy.toml."""
+    """Section `[power_saving]` of a scenario: parameters of powering idle nodes down.
+
+    They apply with `power.power_saving = "forecast"`. They have the same meaning as in energy.toml.
+    """
 
     risk: float = key(
         _RULES.risk,
@@ -233,7 +239,7 @@ class PowerSavingSection:
     reserve_percent: float = key(0.0, "Idle nodes that stay on, in percent of each kind.", between(0, 100))
 
     def rules(self) -> PowerSavingRules:
-        """Return the parameters of the rule."""
+        """Return the parameters of the rule that decides which nodes are powered down or up."""
         return PowerSavingRules(
             *(self.risk, self.wake_probability, self.min_saving, self.min_idle_s, self.min_on_s),
             *(self.cycle_s, self.max_down, self.max_up),

@@ -1,4 +1,7 @@
-"""Settings of a simulation: discipline, budget, preemption, power states. Plain data."""
+"""Settings of a simulation. Plain data.
+
+Examples are the scheduling discipline, the power budget, preemption and power states.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ class BudgetRules:
         distribution: name of the policy that distributes the budget among running jobs.
         period_s: control period in seconds. Decided limits are in force one period after the decision. With
             0, decided limits are in force at once.
-        floor_share: floor of running jobs, as a fraction of a unit's range of power limits. 0 is the lowest
-            limit, 1 is the highest limit.
+        floor_share: floor of running jobs: the power limit that they keep in any case. It is a fraction of a
+            unit's range of power limits; 0 is the lowest limit, 1 is the highest limit.
         slowdown_limit: slowdown limit of jobs, as a fraction. A job is slowed further only if the budget
             cannot be kept otherwise. NaN means no limit.
-        announced: whether steps of the budget are known before they apply.
+        announced: whether changes of the budget are known before they apply.
         interrupts: whether jobs are interrupted if lower limits do not suffice. If not, running jobs keep
             their floors, and a job does not start if its floor would exceed the budget within the job's time
             limit.
@@ -92,18 +95,18 @@ class ScheduleSettings:
     """Settings of one simulation in addition to cluster, workload and policy.
 
     Attributes:
-        discipline: rule that decides which ranked jobs may start.
+        discipline: rule that decides which ranked jobs may start, for example backfill.
         interval_s: seconds between two scheduling passes; 0 means a pass after each event.
         horizon_s: end of the simulation; None means that the simulation ends when all jobs are done.
         budget_watts: power budget over time; None without a budget.
-        hard_budget: whether the budget holds under every policy. Otherwise the budget holds only under
+        hard_budget: whether the budget must be kept under every policy. Otherwise it is kept only under
             policies that enforce the budget (`Policy.keeps_budget`).
         budget_rules: rules by which the budget is kept.
         preemption: settings of preemption for policies that preempt; None if no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None means that nodes stay on.
         power_saving: power saving by the forecast of idle gaps; None if nodes are not powered down by
             forecast.
-        deferral: deferral of jobs with slack; None if no job is held.
+        deferral: deferral of jobs that may be delayed; None if no job is deferred.
         signals: price, carbon intensity and other signals; None if no signal is known.
         half_life_s: half life of the users' usage, for fair shares.
         shares: fair shares by user name. A user without an entry has the share 1.

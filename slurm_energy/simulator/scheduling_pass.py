@@ -1,6 +1,7 @@
-"""The scheduling pass.
+"""One pass of the simulated scheduler over the queue.
 
-The policy ranks the pending jobs, and the discipline selects the jobs that start now.
+The scheduling policy ranks the pending jobs. The discipline, such as backfill, selects the jobs that start
+now.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ class SchedulingPass:
     Args:
         jobs: workload with all jobs.
         cluster: the nodes of the cluster.
-        settings: discipline, budget and options of the policy.
+        settings: discipline (such as backfill), budget and options of the policy.
         runs: the running jobs.
         events: event queue, which provides the simulated time.
         demand: resources that jobs need, and resources that are free.
         commitment: committed power of the cluster, see `PowerCommitment`.
         control: control loop of the power budget; None without a budget.
-        start: function that starts a job in a shape.
-        constrained: selection of jobs under constraints; None if only units and power restrict jobs.
-        looks_ahead: whether the queue for the policy contains the capacity of the cluster.
+        start: function that starts a job in a shape, which is one way to run the job.
+        constrained: selects jobs if the scenario has further constraints, such as memory or partitions; None
+            if only units (GPUs, cores or nodes) and power restrict jobs.
+        looks_ahead: whether the policy plans later starts and therefore gets the capacity of the cluster
+            together with the queue.
     """
 
     def __init__(
@@ -73,11 +76,13 @@ class SchedulingPass:
         self._size = jobs.sizes(cluster.total)
 
     def steps(self, pending: Iterable[int]) -> PassSteps:
-        """Yield the queue of the pending jobs, then start jobs under the ranking of this queue.
+        """Run one scheduling pass as a generator.
 
-        `pending` has the rows of the pending jobs in the workload.
+        The generator yields the queue of the pending jobs. The caller gets a ranking of this queue from the
+        scheduling policy, or from a learning agent, and sends it to the generator. The generator then starts
+        jobs in the order of the ranking.
 
-        The caller gets the ranking from the policy, or from a learning agent, and sends it to the generator.
+        `pending` contains the rows of the pending jobs in the workload.
         """
         rows = np.fromiter(pending, np.int64)
         now_s = self._events.now_s
@@ -98,7 +103,10 @@ class SchedulingPass:
     def _chosen(
         self, candidates: Sequence[Candidate], now_s: float
     ) -> Iterator[tuple[Candidate, Allocation | None]]:
-        """Yield the jobs that start now. If constraints determine their units, yield the units as well."""
+        """Yield the jobs that start now.
+
+        If constraints determine which units a job gets, its units are yielded as well.
+        """
         discipline = self._settings.discipline
         if self._constrained is not None:
             yield from self._constrained.choose(discipline, candidates)
@@ -112,10 +120,12 @@ class SchedulingPass:
     def _mark_possible(self, queue: Queue, rows: Ints, shapes: Ints) -> None:
         """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
 
-        Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). Under the other
-        disciplines all shapes are offered, and a job waits for its chosen shape. A job that has waited longer
-        than the bound also gets all shapes and a reservation. Power counts as a resource if the budget binds
-        every policy. A policy that keeps the budget itself (Charon) ranks without regard to power.
+        Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). A job that has
+        waited longer than the bound is an exception: all its shapes are marked, and it gets a reservation.
+        Under the other disciplines all shapes are marked, and a job waits for its chosen shape.
+
+        Power counts as a resource if the power budget applies to every policy. A policy that keeps the
+        budget itself (Charon) ranks jobs without regard to power.
 
         Args:
             queue: table of the pending jobs, modified in place.
@@ -159,12 +169,11 @@ class SchedulingPass:
                 return  # no other job may delay it
 
     def _may_start(self, candidate: Candidate) -> bool:
-        """Return whether a job may start under the budget.
+        """Return whether a job may start under the power budget.
 
-        The budget must admit the job, and the limits in force must leave enough power for the job.
-
-        If the job is admitted but too little power is free, limits are lowered so that the job may start in a
-        later pass.
+        The budget must admit the job, and the limits in force must leave enough power for the job. If the
+        budget admits the job but too little power is free, the method lowers limits of running jobs. The job
+        may then start in a later pass.
         """
         if self._control is None:
             return True

@@ -15,7 +15,9 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class SimulationState:
-    """State of the cluster and of the jobs at one time.
+    """State of the cluster and of the jobs at one time of a simulation.
+
+    A unit is a GPU, node or core.
 
     Attributes:
         now_s: simulated time in seconds.

@@ -50,15 +50,18 @@ class StallGuard:
         self._progress_s = max(self._progress_s, now_s)
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether the limit is exceeded at `now_s`, the time of the next event."""
+        """Return whether the simulation makes no progress for longer than the limit.
+
+        `now_s` is the time of the next event.
+        """
         return now_s > self._progress_s + self._limit_s
 
 
 def _last_change_s(work: Workload, settings: ScheduleSettings) -> float:
     """Return the latest known time at which a waiting job may become able to start.
 
-    The known times are submissions, latest starts, changes of the budget, and ends of
-    reservations.
+    After this time, the simulation can only stall. The considered times are submissions, latest starts,
+    changes of the budget, and ends of reservations.
     """
     times = [float(np.max(work.submit_s, initial=0.0))]
     times.append(float(np.max(np.nan_to_num(work.latest_start_s(np.arange(work.count))), initial=0.0)))

@@ -84,10 +84,10 @@ class ActiveSlurmctld:
         return self._hosts[index] if is_recent and index < len(self._hosts) else None
 
     def _ping(self) -> str | None:
-        """Return the first host that answers.
+        """Return the host of the active slurmctld: the first host that answers.
 
-        This host is the active one, because a backup resigns when a slurmctld that precedes it in slurm.conf
-        starts.
+        The first host is the active one, because a backup resigns when a slurmctld that precedes it in
+        slurm.conf starts.
         """
         if self._clock_s() - self._pinged_s >= PING_INTERVAL_S:
             self._pinged_s = self._clock_s()
@@ -120,7 +120,7 @@ def first_up(output: str, hosts: Sequence[str]) -> str | None:
 
 
 def is_this_host(name: str) -> bool:
-    """Return whether a name in slurm.conf denotes this host.
+    """Return whether a host name in slurm.conf means this host.
 
     Names are compared as slurmctld compares them.
     """

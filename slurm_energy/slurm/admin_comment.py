@@ -1,4 +1,4 @@
-"""Reader and writer of the AdminComment of ended jobs. Slurm's accounting stores this comment."""
+"""Reader and writer of the AdminComment of ended jobs, which Slurm's accounting stores."""
 
 from __future__ import annotations
 

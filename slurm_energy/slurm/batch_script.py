@@ -143,11 +143,11 @@ def _check_form(path: str, content: bytes) -> None:
 
 
 class _Lines:
-    """The lines of a batch script: the options before its first command, and that command.
+    """The parts of a batch script that matter for a prediction.
 
     Attributes:
-        given: line number, long option name and value of each option. If the value is None, the option has no
-            value.
+        given: line number, long option name and value of each option before the first command. If the value
+            is None, the option has no value.
         notes: warnings, one line each.
         command: the first command line; an empty value means none.
         heterogeneous: whether the script is a heterogeneous job. Only its first component is parsed.
@@ -174,10 +174,10 @@ class _Lines:
             self.notes.append("a heterogeneous job: only its first component is predicted")
 
     def _store_options(self, path: str, number: int, text: str) -> bool:
-        """Store the options of one #SBATCH line.
+        """Store the options in one #SBATCH line of a batch script.
 
         Args:
-            path: path of the script, for errors.
+            path: path of the script, for error messages.
             number: line number, from 1.
             text: the line after #SBATCH.
 
@@ -195,9 +195,9 @@ class _Lines:
 
 
 class _Request:
-    """The options of a job request: by option name, the last value of the option and the place of this value.
+    """The options of a job request. Each option has its last value and the origin of this value.
 
-    The place (file and line, or command line) is text for messages.
+    The origin (file and line, or command line) is text for messages.
     """
 
     def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:
@@ -277,11 +277,10 @@ class _Request:
         return self._sum([item for item in plain if item == "gpu" or item.startswith(("gpu:", "gpu="))], name)
 
     def _sum(self, items: Sequence[str], name: str) -> tuple[int, str | None]:
-        """Return the total number of GPUs in a list of requests, and the first GRES type that is named.
+        """Return the total number of GPUs in a list of requests, and the type of the GPUs.
 
-        The type is None if no request names one.
-
-        If the list names further types, a note is added.
+        If the requests name several types, the first one is returned and a note is added. If no request
+        names a type, the type is None.
 
         Args:
             items: requests such as `gpu:a100:2`.

@@ -26,7 +26,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 class CommandGate:
-    """A gate before all Slurm commands of this process.
+    """A check that runs before every Slurm command of this process and can forbid the command.
 
     Attributes:
         permit: function that is called before each command; raises an EnergyError while no command may run.
@@ -36,7 +36,7 @@ class CommandGate:
         self.open()
 
     def open(self) -> None:
-        """Permit every command."""
+        """Let all further Slurm commands of this process run."""
         self.permit: Callable[[], None] = lambda: None
 
 

@@ -63,14 +63,17 @@ class ExactPlugin(enum.Enum):
         }
 
     def is_named(self, settings: Mapping[str, list[str]]) -> bool:
-        """Return whether settings, as `conf_files.read_settings` returns them, name the plugin."""
+        """Return whether settings of a Slurm configuration file name this plugin.
+
+        The settings have the form that `conf_files.read_settings` returns.
+        """
         key, value = next(iter(self.settings.items()))
         return value in ",".join(settings.get(key.lower(), [])[-1:]).split(",")
 
 
 @dataclass(frozen=True, slots=True)
 class PluginState:
-    """Whether an installed plugin fits the installed Slurm, and how slurm.conf names the plugin.
+    """Whether an installed plugin of slurm-energy fits the installed Slurm, and whether it is in use.
 
     Attributes:
         kind: which plugin of slurm-energy.
@@ -81,7 +84,7 @@ class PluginState:
         enabled: whether slurm-energy.conf names the plugin.
         suspended: why slurm-energy.conf no longer names the plugin; empty if the plugin was not suspended.
         included: whether slurm.conf includes slurm-energy.conf.
-        needed: whether a daemon of this host would load the plugin if slurm.conf named the plugin.
+        needed: whether a Slurm daemon of this host loads plugins of this kind.
     """
 
     kind: ExactPlugin
@@ -157,7 +160,9 @@ def disable(state: PluginState) -> None:
 
 
 def suspend(state: PluginState) -> None:
-    """Remove the settings of a plugin from slurm-energy.conf, and write there why it does not fit Slurm.
+    """Disable a plugin that does not fit the installed Slurm.
+
+    The settings of the plugin are removed from slurm-energy.conf. The reason is written there instead.
 
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.
@@ -177,7 +182,7 @@ def _enabling(kind: ExactPlugin) -> str:
 
 
 def _write(state: PluginState, own_lines: str) -> None:
-    """Write the file with new lines for one plugin. The lines for the other plugin are kept."""
+    """Write slurm-energy.conf with new lines for one plugin. The lines for the other plugin are kept."""
     named = _named_plugins(state.include)
     lines = [own_lines]
     for kind in ExactPlugin:

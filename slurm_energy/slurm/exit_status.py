@@ -49,7 +49,10 @@ class ExitStatus:
 
     @property
     def is_killed(self) -> bool:
-        """Whether SIGKILL probably ended the process or, if the process is a shell, its last program."""
+        """Whether SIGKILL probably ended the process.
+
+        If the process is a shell, the result is also true if SIGKILL ended the shell's last program.
+        """
         return signal.SIGKILL in (self.signal, self.code % _SHELL_SIGNAL_OFFSET)
 
     def __str__(self) -> str:

@@ -55,6 +55,8 @@ class FairShare:
 class ShareTree:
     """The fair shares of all Slurm accounts and users.
 
+    An entitlement is the share of the cluster to which an account or user is entitled.
+
     Attributes:
         accounts: entitlement by name of the Slurm account.
         users: entitlement by pair (Slurm account, user).
@@ -66,7 +68,10 @@ class ShareTree:
     parents: Mapping[str, str] = field(default_factory=dict)
 
     def ancestors(self, account: str) -> list[str]:
-        """Return a Slurm account and all Slurm accounts above it, from the account up to the root."""
+        """Return a Slurm account and all Slurm accounts above it.
+
+        The order is from the given account up to the root.
+        """
         accounts = [account]
         while (above := self.parents.get(accounts[-1], "")) and above not in accounts:
             accounts.append(above)
@@ -143,10 +148,10 @@ class ShareCache:
 def normalise_shares(associations: Iterable[Association]) -> ShareTree:
     """Return the tree of fair shares, with the fraction of the cluster for each association.
 
-    On each level, the shares of an association are divided by the sum of the shares of all siblings, users
-    and accounts alike. An association with `Share=parent` has the fraction of its account. The children of
-    this association compete one level higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized
-    Shares".
+    An association is an account, or a user in an account. On each level of the tree, the shares of an
+    association are divided by the sum of the shares of all its siblings and itself, users and accounts
+    alike. An association with `Share=parent` has the fraction of its account; its children compete one level
+    higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
     """
     rows = list(associations)
     tree = _Tree(rows)
@@ -176,9 +181,10 @@ class _Tree:
             self._below.setdefault(above, []).append(row)
 
     def parts(self) -> list[tuple[Association, float]]:
-        """Return the root associations and the associations below them, each with its fraction.
+        """Return all associations of the tree of fair shares, from the root associations down.
 
-        The fraction is the association's fraction of the cluster, from 0 to 1.
+        An association is a Slurm account, or a user in an account. Each association has its fraction of the
+        cluster, from 0 to 1.
         """
         parts = [(row, 1.0) for row in self._tops]
         visited = {row.account for row in self._tops}
@@ -193,9 +199,10 @@ class _Tree:
         return parts
 
     def _level(self, account: str, visited: set[str]) -> list[Association]:
-        """Return the associations that compete for the shares of a Slurm account.
+        """Return the accounts and users that compete for the shares of a Slurm account.
 
-        The result includes the associations below accounts with `Share=parent`.
+        An account with `Share=parent` does not compete itself. The accounts and users below it are in the
+        result, too.
 
         Args:
             account: name of the account.

@@ -108,7 +108,9 @@ def count_at(counts: str, position: int) -> int | None:
 
 
 def sum_repeats(counts: str) -> int:
-    """Return the number of nodes in a list of counts such as `64(x2),32`.
+    """Return the number of nodes in a list of counts per node such as `64(x2),32`.
+
+    The example describes three nodes: two with the count 64 and one with 32.
 
     Raises:
         UsageError: `counts` is not a list of counts.
@@ -123,7 +125,10 @@ def sum_repeats(counts: str) -> int:
 
 
 def is_uniform(counts: str) -> bool:
-    """Return whether a list of counts has one item that gives all nodes the same count, such as `64(x2)`."""
+    """Return whether a list of counts per node contains a single count that applies to all nodes.
+
+    Example: `64(x2)` means 64 on each of 2 nodes.
+    """
     return _COUNT.fullmatch(counts.strip()) is not None
 
 
@@ -144,9 +149,9 @@ def _check_ranges(hostlist: str, name: str) -> None:
 
 
 def _split_groups(hostlist: str) -> Iterator[str]:
-    """Split a host list at the commas outside brackets.
+    """Yield the parts of a host list, split at the commas outside brackets.
 
-    The n-th part corresponds to the n-th count in a list of counts for the host list.
+    In Slurm's output, a list of counts may accompany the host list: its n-th count belongs to the n-th part.
     """
     depth, start = 0, 0
     for end, letter in enumerate(hostlist):

@@ -25,11 +25,11 @@ _BELOW_PREFIX: Final = ("lib/slurm", "lib64/slurm", "lib/*/slurm", "lib/*/slurm-
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A Slurm installation, in /usr or elsewhere.
+    """A Slurm installation, in /usr or under another prefix.
 
     Attributes:
         prefix: directory with `bin` and `sbin`.
-        daemon: path of the program slurmctld, or of slurmd on a host without slurmctld.
+        daemon: path of the program slurmctld; on a host without slurmctld, path of slurmd.
     """
 
     prefix: Path

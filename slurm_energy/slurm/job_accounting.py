@@ -114,7 +114,7 @@ class JobFacts:
 
     @property
     def finished(self) -> bool:
-        """Whether the state is final. Later queries then return the same facts."""
+        """Whether the job state is final. If so, later queries of the job return the same facts."""
         return self.state.split(" ")[0] not in _UNFINISHED
 
     @property
@@ -129,7 +129,10 @@ class JobFacts:
 
     @property
     def het_job_id(self) -> int | None:
-        """Job id of the heterogeneous job to which the component belongs; None means not a component."""
+        """Job id of the heterogeneous job to which this job belongs as a component.
+
+        None means that the job is not a component of a heterogeneous job.
+        """
         return self._base_if("offset")
 
     @property
@@ -193,9 +196,9 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
 
 
 def overlaps(facts: JobFacts, start: float, end: float) -> bool:
-    """Return whether a run may have overlapped the time from `start` to `end`, in Unix seconds.
+    """Return whether a run of a job may have overlapped the time from `start` to `end` (Unix s).
 
-    The run is extended by 5 minutes at both ends for this comparison, because clocks may differ.
+    The comparison extends the run by 5 minutes at both ends, because the clocks of the hosts may differ.
     """
     began = facts.start if facts.start is not None else facts.submit or 0.0
     return began - _CLOCK_SKEW_S < end and (facts.end is None or facts.end + _CLOCK_SKEW_S > start)

@@ -1,4 +1,4 @@
-"""Queries of the states of jobs."""
+"""Queries of the states of jobs in Slurm."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class JobStatus:
 
 
 def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[int, JobStatus]:
-    """Return the status of several jobs. The jobs must be neither arrays nor heterogeneous.
+    """Return the status of several jobs. None of them may be an array or a heterogeneous job.
 
-    One squeue command reads the jobs that slurmctld knows, and one sacct command reads the remaining jobs.
-    Jobs that neither command knows are missing from the result. A failure of sacct is no error, because a
-    cluster may keep no accounting.
+    One squeue command reads the jobs that slurmctld knows. One sacct command reads the remaining jobs. Jobs
+    that neither command knows are missing from the result. A failure of sacct is no error, because a cluster
+    may keep no accounting.
 
     Args:
         job_ids: numeric job ids.
@@ -112,9 +112,9 @@ def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[i
 
 
 def find_own_jobs(names: Sequence[str], run: Runner | None = None) -> dict[str, int]:
-    """Return the job ids of the caller's jobs in the queue by job name.
+    """Return the ids of the caller's own jobs with given names.
 
-    Jobs that ended a few minutes ago are included.
+    The result maps the job name to the job id. Jobs that ended a few minutes ago are included.
 
     Args:
         names: job names to find.

@@ -39,13 +39,13 @@ class LicensePool:
 
 @dataclass(frozen=True, slots=True)
 class LicenseReservation:
-    """A reservation that withholds a license from all jobs.
+    """A Slurm reservation that withholds some copies of a license from all jobs.
 
     Attributes:
         start_unix_s: start, Unix seconds.
         end_unix_s: end, Unix seconds; None means no end.
         license: name of the license.
-        count: number of withheld licenses.
+        count: number of withheld copies of the license.
     """
 
     start_unix_s: int
@@ -137,14 +137,14 @@ class LicenseReservations:
         return reservations
 
     def apply(self, wanted: Mapping[str, LicenseReservation], now_unix_s: float) -> int:
-        """Make the reservations in slurmctld equal to `wanted`; return the number of changes.
+        """Make the license reservations in slurmctld equal to `wanted`; return the number of changes.
 
         Reductions of counts are written before increases, because Slurm refuses overlapping reservations of
-        more than the total. Only changes since the last call are written; after an error, all reservations
-        are read again.
+        more licenses than exist. Only changes since the last call are written. After an error, all
+        reservations are read again.
 
         Args:
-            wanted: reservations by name; each name begins with the prefix.
+            wanted: reservations by name. Each name begins with the prefix of this writer.
             now_unix_s: present time in Unix seconds.
 
         Raises:

@@ -107,7 +107,7 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
 
 
 class _Context:
-    """A munge_ctx_t, valid in a `with` block.
+    """A context of the munge library (`munge_ctx_t`), valid in a `with` block.
 
     Each thread needs its own context. Creating a context takes microseconds.
     """

@@ -1,6 +1,6 @@
-"""Power states of all nodes, and Slurm's settings of power saving.
+"""Power states of all nodes as slurmctld knows them, and commands that change them.
 
-The module also has commands that power nodes down and up.
+The commands make Slurm power nodes down and up.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class NodePowerStatus:
 
     @property
     def hindrance(self) -> str:
-        """Lower-case name of a state that forbids a change of the node's power state.
+        """Names of the node states that forbid to power the node down or up, in lower case.
 
-        Empty if no state forbids a change.
+        The text is empty if no state forbids a change.
         """
         harmless = _HARMLESS | _BUSY | _OFF | _STOPPING | _BOOTING
         # A node that is off does not respond.

@@ -18,7 +18,7 @@ _BUSY: Final = frozenset(("allocated", "mixed", "completing"))
 
 @dataclass(frozen=True, slots=True)
 class NodeInSlurm:
-    """A node in Slurm.
+    """A node as Slurm knows it.
 
     Attributes:
         name: Slurm's name of the node.

@@ -32,7 +32,10 @@ Say = Callable[[str], None]
 
 
 def plugin_sources() -> Path:
-    """Return the directory `plugins/` of $SENERGY_PARTS_DIR, of slurm-energy-plugins, or of the checkout.
+    """Return the directory `plugins/` that contains the sources of the plugins.
+
+    The directory belongs to $SENERGY_PARTS_DIR, to the package slurm-energy-plugins, or to the source
+    checkout.
 
     Raises:
         UnavailableError: the directory does not exist.

@@ -1,4 +1,7 @@
-"""The files of slurm-energy that this host's slurm.conf and plugstack.conf name. No command is run."""
+"""Search for the files of slurm-energy that Slurm uses on this host.
+
+The files are named in slurm.conf and plugstack.conf. The module only reads files; it runs no command.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class SlurmFiles:
 
 
 def find_slurm_files(conf: Path | None) -> SlurmFiles:
-    """Return the files of slurm-energy that the configuration of Slurm names.
+    """Return the files of slurm-energy that slurm.conf and plugstack.conf name.
 
     Args:
         conf: path of slurm.conf; None means that there is no slurm.conf. The Slurm release may be known

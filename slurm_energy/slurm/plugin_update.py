@@ -33,10 +33,10 @@ def default_output(release: Release) -> Path:
 
 
 def update_spank(prefix: Path | None, say: Say) -> None:
-    """Select the SPANK plugins of the packages for the installed Slurm.
+    """Select the installed SPANK plugins that fit the installed Slurm.
 
-    If the packages contain no plugins for the release series of this Slurm, the plugins are built. If
-    slurm-energy was not installed from packages, nothing is done.
+    The packages of slurm-energy contain plugins for several release series of Slurm. If they contain none
+    for this series, the plugins are built. If slurm-energy was not installed from packages, nothing is done.
 
     Args:
         prefix: prefix of Slurm; None means the prefix of srun on PATH.
@@ -69,10 +69,10 @@ def update_spank(prefix: Path | None, say: Say) -> None:
 def update_exact(
     slurm: Installation, conf: Path | None, source: Path | None, say: Say
 ) -> Iterator[EnergyError]:
-    """Rebuild the plugins in use if they do not fit the installed Slurm. Yield the errors.
+    """Rebuild Slurm plugins of slurm-energy that do not fit the installed Slurm. Yield the errors.
 
-    A plugin is in use if slurm-energy.conf names the plugin. A plugin also counts as in use if `--check`
-    removed it from slurm-energy.conf because it does not fit the installed Slurm.
+    Only plugins in use are rebuilt. A plugin is in use if slurm-energy.conf names it. A plugin is also in
+    use if `--check` removed it from slurm-energy.conf because it does not fit the installed Slurm.
 
     Args:
         slurm: the Slurm installation of this host.

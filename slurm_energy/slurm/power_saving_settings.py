@@ -65,10 +65,10 @@ class PowerSavingSettings:
 
     @property
     def boot_wait_s(self) -> float | None:
-        """Maximum time that PrologSlurmctld may wait for the nodes of a job; None means unknown.
+        """Maximum time in seconds that PrologSlurmctld may wait for the nodes of a job to boot.
 
-        A node responds or is set to DOWN within ResumeTimeout after the start of its boot. slurmctld requeues
-        a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
+        None means unknown. A node responds or is set to DOWN within ResumeTimeout after the start of its
+        boot. slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
         """
         if self.resume_timeout_s is None:
             return None
@@ -120,7 +120,7 @@ def read_power_saving_settings(run: Runner = run_command) -> PowerSavingSettings
 
 
 def parse_power_saving_settings(text: str) -> PowerSavingSettings:
-    """Parse the output of `scontrol show config`."""
+    """Return Slurm's settings of power saving from the output of `scontrol show config`."""
     values = {name: value.strip() for name, value in _SETTING.findall(text)}
     given = {name: "" if value in _NO_VALUES else value for name, value in values.items()}
     return PowerSavingSettings(

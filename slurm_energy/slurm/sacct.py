@@ -2,7 +2,7 @@
 
 sacct writes rows without any quoting. This module runs sacct with a random delimiter, so that no name chosen
 before the call can move a value into another field. The delimiter is visible in the list of processes while
-sacct runs (about 10 ms); the shape of each row is checked as well.
+sacct runs (about 10 ms). Therefore the number of fields is checked as well.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ _TIME: Final = re.compile(r"\((\d{9,11})\)", re.ASCII)
 
 
 class NoAccountingError(UnavailableError):
-    """This host has no sacct or no slurm.conf, or the cluster has no slurmdbd."""
+    """Slurm's accounting cannot be used from this host.
+
+    The host has no sacct or no slurm.conf, or the cluster has no slurmdbd.
+    """
 
 
 class NoDataParserError(UnavailableError):
-    """sacct lacks the plugin that writes JSON."""
+    """sacct cannot print JSON, because Slurm's plugin for JSON is not installed."""
 
 
 def read_sacct_release(run: Runner | None = None) -> Release:
@@ -158,11 +161,14 @@ def _explained(messages: Sequence[str]) -> UnavailableError | UsageError:
 
 
 def _local_time(match: re.Match[str]) -> str:
-    """Return, as local time, a time that a message of sacct contains in Unix seconds."""
+    """Convert a time in Unix seconds in a message of sacct to local time."""
     return f"({datetime.fromtimestamp(int(match[1])).isoformat()})"
 
 
 def seconds_of(cells: Mapping[str, str], name: str) -> float | None:
-    """Return a time or duration of a row in seconds; None if sacct prints a word or nothing."""
+    """Return a time or duration from a row of sacct's output, in seconds.
+
+    Return None if sacct prints a word such as `Unknown`, or nothing.
+    """
     text = cells.get(name, "")
     return float(text) if text.isdecimal() else None

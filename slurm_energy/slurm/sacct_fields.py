@@ -184,18 +184,17 @@ NEWEST: Final = Release(26, 5, 0)
 
 
 def date_overflow(release: Release) -> Overflow:
-    """Return the way in which sacct of a release prints a time that is longer than its column.
+    """Return how sacct of a release prints a time that is too long for its column.
 
     Returns:
-        `date`: the end of the time is dropped, even with --parsable. `cut_date`: the end is dropped, in
-            tables only.
-        `hash`: the column is filled with `#`, in tables only.
+        `date`: the end of the time is dropped, even with --parsable. `cut_date`: the end is
+        dropped, in tables only. `hash`: the column is filled with `#`, in tables only.
     """
     return "date" if release < (23, 2, 1) else "cut_date" if release < (23, 11) else "hash"
 
 
 def fields_of(release: Release) -> tuple[SacctField, ...]:
-    """Return the fields of one release. They are in the order of sacct."""
+    """Return the fields that sacct has in one Slurm release, in the order in which sacct lists them."""
     return tuple(field for field in SACCT_FIELDS if field.exists_in(release))
 
 

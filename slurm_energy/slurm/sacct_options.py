@@ -53,7 +53,7 @@ class SacctOption:
 
     @property
     def optional(self) -> bool:
-        """Whether the option may be given with or without a value."""
+        """Whether the value of the option may be left out."""
         return self.value.startswith("[")
 
     def check(self, release: Release) -> None:
@@ -139,5 +139,5 @@ SACCT_OPTIONS: Final = (
 
 
 def options_with(treatment: Treatment) -> tuple[SacctOption, ...]:
-    """Return the options that `senergy acct` handles with the given treatment."""
+    """Return the options of sacct that `senergy acct` handles in a given way (treatment)."""
     return tuple(option for option in SACCT_OPTIONS if option.treatment == treatment)

@@ -87,17 +87,16 @@ def words(line: str) -> list[str]:
 
 
 def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the long name and the value of each option, as getopt parses them.
+    """Yield the long name and the value of each sbatch option, split as getopt splits them.
 
-    The value is None if the option has no value.
-
-    An unknown name is yielded unchanged, with the value after `=` if there is one.
+    The value is None if the option has no value. An option with a name that sbatch does not know is yielded
+    unchanged. Its value is the text after `=`, if there is one.
 
     Args:
         arguments: words of a command line or of an #SBATCH line.
 
     Raises:
-        UsageError: a value is missing, an abbreviation is ambiguous, or a word is not an option.
+        UsageError: a value is missing, an abbreviation is ambiguous, or a word does not begin with a dash.
     """
     rest = list(arguments)
     while rest:

@@ -22,11 +22,10 @@ MAX_MEMORY_MIB: Final = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class RequestedResources:
-    """Resources that a job requests on all nodes together.
+    """Resources that a job requests on all nodes together, read from a list of Slurm's TRES.
 
-    None means that the list does not contain the resource.
-
-    `gpus` is also None for a job without GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
+    An attribute is None if the list does not contain the resource. `gpus` is also None for a job without
+    GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
 
     Attributes:
         nodes, cpus, gpus: number of nodes, of CPUs and of GPUs.
@@ -42,9 +41,9 @@ class RequestedResources:
 
 
 def parse_tres(text: str | None) -> RequestedResources:
-    """Return the resources in a list of TRES. If `text` is None, the list is empty.
+    """Parse a list of Slurm's trackable resources (TRES), such as `cpu=4,node=1`.
 
-    Items that cannot be parsed are skipped.
+    None means an empty list. Items that cannot be parsed are skipped.
     """
     counts: dict[str, int] = {}
     memory_mib = None

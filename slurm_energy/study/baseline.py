@@ -39,7 +39,9 @@ _DOUBTFUL_DAYS: Final = 28
 
 
 def run_baseline(study: StudyDirectory, sources: StudySources, command: str, seed: int = 0) -> dict[str, Any]:
-    """Run the step `baseline` and return its result.
+    """Run the step `baseline` of a study, which measures the present state of the cluster.
+
+    Return the result of the step.
 
     Args:
         study: directory of the study.
@@ -141,7 +143,7 @@ def baseline_result(
 def statement(
     objective: StudyObjective, estimates: Mapping[str, MeanEstimate], analyses: list[dict[str, Any]]
 ) -> list[str]:
-    """Return one sentence per target: whether the data suffice to detect the targeted change.
+    """Return for each target one sentence that says whether the data suffice to detect the change.
 
     If the data do not suffice, the sentence says what is missing, for example the number of further days.
     """
@@ -190,19 +192,28 @@ def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
 
 
 def _unit(kpi: str, objective: StudyObjective) -> str:
-    """Return the unit of a KPI. Units of cost contain the currency of the objective."""
+    """Return the unit of a key performance indicator (KPI).
+
+    Units of cost contain the currency that the objective of the study states.
+    """
     unit = KPIS[kpi].unit
     return objective.prices.currency if unit == "currency" else unit
 
 
 def _coverage(daily: DailyKpis) -> float:
-    """Return the share of node-hours with known energy, averaged over the used days; NaN without work."""
+    """Return the mean share of node-hours with known energy over the days that count.
+
+    The share of a day without work is unknown and left out. The result is NaN if no day has a known share.
+    """
     known = daily.coverage[daily.days.used & ~np.isnan(daily.coverage)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def _limits(objective: StudyObjective, estimates: Mapping[str, MeanEstimate]) -> list[dict[str, Any]]:
-    """Return the bounds of each limit, computed from the baseline. A missing bound is null."""
+    """Return the bounds of all limits of the study, computed from the baseline.
+
+    A missing bound is null.
+    """
     listed = []
     for limit in objective.limits:
         estimate = estimates[limit.kpi]

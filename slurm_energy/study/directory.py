@@ -1,7 +1,8 @@
-"""The directory of a study: manifest, lock, objective, and the files of each step.
+"""The directory of a study, with its manifest, lock, objective, and the files of each step.
 
-A step runs inside the context manager `StudyDirectory.running`, which records the SHA-256 of inputs and
-outputs. If the inputs of a step have changed, the step is stale and later steps refuse its result.
+A step runs inside the context manager `StudyDirectory.running`, which records the SHA-256 of the inputs and
+outputs of the step. If the inputs of a finished step have changed since, the step is stale. Later steps then
+refuse its result.
 """
 
 from __future__ import annotations
@@ -149,7 +150,10 @@ class StudyDirectory:
         return ""
 
     def require(self, step: str) -> None:
-        """Check that all earlier steps on which a step depends are done and current.
+        """Check that the earlier steps on which a step of a study depends are done.
+
+        They must also be current: their inputs must not have changed since they ran (otherwise they are
+        stale).
 
         Raises:
             UsageError: an earlier step is missing or stale.
@@ -295,7 +299,10 @@ class StudyDirectory:
         return inputs
 
     def _first_to_repeat(self, step: str) -> str:
-        """Return the earliest step that must run before `step` can be current again."""
+        """Return the step of the study to run first, so that `step` can then be run with current inputs.
+
+        This is the earliest required step that is not done or stale; `step` itself if there is none.
+        """
         for name in STEPS[step].requires:
             if self.manifest.steps[name].state is not StepState.DONE or self.staleness(name):
                 return self._first_to_repeat(name)
@@ -307,15 +314,18 @@ class StudyDirectory:
 
 
 def _continues(before: StepEntry, inputs: Mapping[str, str], seed: int | None) -> bool:
-    """Return whether a run with these inputs continues the run that `before` describes."""
+    """Return whether a new run of a step continues an earlier run that was interrupted.
+
+    This is the case if inputs, seed and release are the same.
+    """
     interrupted = before.state in (StepState.RUNNING, StepState.FAILED)
     return interrupted and before.inputs == inputs and before.seed == seed and before.release == __version__
 
 
 def _keeps_result(before: StepEntry, run: StepRun, error: EnergyError) -> bool:
-    """Return whether the earlier result stays valid.
+    """Return whether the earlier result of a study step stays valid after a failed run of the step.
 
-    An earlier result stays valid if the run was refused for its input and wrote nothing.
+    It stays valid if the run was refused because of its input and wrote nothing.
     """
     return before.state is StepState.DONE and isinstance(error, UsageError) and not run.outputs
 

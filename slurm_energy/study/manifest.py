@@ -76,7 +76,7 @@ class StudyManifest:
     steps: dict[str, StepEntry] = field(default_factory=lambda: {name: StepEntry() for name in STEPS})
 
     def with_step(self, name: str, entry: StepEntry) -> StudyManifest:
-        """Return the manifest with the entry of one step replaced."""
+        """Return a copy of the study's manifest in which the entry of one step is replaced."""
         return replace(self, steps=self.steps | {name: entry})
 
     def to_json(self) -> dict[str, Any]:

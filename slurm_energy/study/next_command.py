@@ -1,4 +1,4 @@
-"""The command that continues a study."""
+"""Determination of the command with which the user continues a study."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition
 def next_command(study: StudyDirectory) -> str:
     """Return the command line that continues a study.
 
-    The command runs the first step that is missing or stale. If every step is current, the command
-    writes the report.
+    The command runs the first step that is missing or stale. If every step is current, the command writes
+    the report.
 
-    While a deployment applies its alternative, no earlier step may be repeated. After a repetition,
-    validation would refuse the study and no longer guard its limits.
+    While a deployment applies its alternative, the command never repeats an earlier step. Otherwise the step
+    `validate` would refuse the study and would no longer guard its limits.
     """
     prefix, name = "senergy study", shlex.quote(str(study.path))
     stage, is_active = _deployment(study)
@@ -39,7 +39,7 @@ def next_command(study: StudyDirectory) -> str:
 
 
 def _deployment(study: StudyDirectory) -> tuple[DeploymentStage, bool]:
-    """Return the stage of the deployment, and whether this stage is in force."""
+    """Return (stage of the study's deployment, whether this stage is in force)."""
     try:
         result = study.result("deploy", unchanged=False)
         return DeploymentStage(result["stage"]), not result["stopped"]

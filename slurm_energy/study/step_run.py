@@ -1,4 +1,7 @@
-"""One run of a step of a study: its outputs and its partial work."""
+"""One run of a step of an energy study.
+
+The run writes the output files of the step. It stores partial work, so that an interrupted run can continue.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,14 @@ class StepRun:
         self._write(self._partial / f"{name}.json", json.dumps(value).encode())
 
     def partial_folder(self) -> Path:
-        """Return the directory of the partial work, for files that are not JSON."""
+        """Return the directory in which a step of a study keeps unfinished work in files other than JSON."""
         return self._partial
 
     def write(self, name: str, data: bytes | str) -> Path:
-        """Write an output of the step and return its path."""
+        """Write an output file of the step of the study and return the path of the file.
+
+        The SHA-256 of the content is recorded as an output of the step.
+        """
         content = data.encode() if isinstance(data, str) else data
         path = self.folder / name
         self._write(path, content)
@@ -76,7 +82,7 @@ class StepRun:
         self.finished = True
 
     def clear_partial(self) -> None:
-        """Remove the partial work."""
+        """Remove the intermediate files of the unfinished step."""
         shutil.rmtree(self._partial, ignore_errors=True)
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -104,7 +110,7 @@ def unwritable(path: Path, error: OSError) -> UsageError:
 
 
 def _finite(value: Any) -> Any:
-    """Return a JSON value in which None replaces NaN and infinities."""
+    """Return a JSON value in which NaN and infinities are replaced by None."""
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):

@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class StudyStep:
-    """A step of a study.
+    """A step of an energy study, with the steps whose results it uses.
 
     Attributes:
         name: name of the subcommand and name of the directory with the results.

@@ -45,7 +45,7 @@ class StudySymptom:
 
 
 def symptoms(period: StudyPeriod, daily: DailyKpis) -> list[StudySymptom]:
-    """Return those symptoms that the data of a period show.
+    """Return the symptoms that the data of a period show. A symptom hints at wasted energy.
 
     Args:
         period: measured period of the cluster.
@@ -108,7 +108,7 @@ def _lost(jobs: JobsTable) -> StudySymptom | None:
 
 
 def _unequal(period: StudyPeriod) -> list[StudySymptom | None]:
-    """Return symptoms: partitions with different load, and accounts with different waits."""
+    """Return symptoms of unequal use: partitions with different load, accounts with different waits."""
     jobs = period.jobs.where(period.jobs.end_s > period.jobs.start_s)
     waits = _group_means(jobs.account, (jobs.start_s - jobs.submit_s) / HOUR_S)
     found: list[StudySymptom | None] = []

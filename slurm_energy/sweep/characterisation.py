@@ -53,7 +53,7 @@ class NodeRequest:
     options: tuple[str, ...]
 
     def job_options(self, time_limit_minutes: int, cpus: int, gpus: int) -> list[str]:
-        """Return the options of a job that has the whole node.
+        """Return the submission options of a job that has the whole node to itself.
 
         Args:
             time_limit_minutes: time limit of the job in minutes.
@@ -68,12 +68,12 @@ class NodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClassSweep:
-    """The sweep of one class of reference kernels.
+    """Sweep of a characterisation: runs of one class of reference kernels at several settings.
 
     Attributes:
         name: class of the kernel.
         script: content of the batch script.
-        factor: knob with its values.
+        factor: the setting that varies (knob), with its values.
     """
 
     name: str
@@ -134,9 +134,10 @@ def job_minutes(seconds: float) -> int:
 
 
 def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) -> dict[str, Any]:
-    """Run a short job on a node.
+    """Measure the speed of a node and read its ranges of settings, with a short job on the node.
 
-    The job measures the reference kernels and reads the ranges of the node's knobs.
+    The job measures the reference kernels. It reads the ranges of the CPU frequency and of the GPU power
+    limit.
 
     Args:
         request: node to describe, and options for submitting its jobs.
@@ -172,12 +173,13 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
 
 
 def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
-    """Return the knob to vary: the GPU power limit on GPUs, else the upper bound of the CPU frequency.
+    """Return the setting that `senergy tune characterise` varies if the user names none.
 
-    The values to try are the fractions `SHARES` of the value in force, as far as the hardware allows them.
+    On GPUs it is the GPU power limit. Otherwise it is the upper bound of the CPU frequency. The values to
+    try are the fractions `SHARES` of the value in force, as far as the hardware allows them.
 
     Raises:
-        UnavailableError: the node does not have the knob.
+        UnavailableError: the node does not have this setting.
     """
     name, key, step = ("gpu-cap", "gpu_watts", 5.0) if gpu else ("cpu-freq", "cpu_mhz", 100.0)
     if description[key] is None:
@@ -191,11 +193,11 @@ def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
 def class_sweep(
     name: str, factor: Factor, seconds: float, *, gpu: bool, command: str | None, units_per_s: float | None
 ) -> ClassSweep:
-    """Return the sweep of one class of kernels.
+    """Return the sweep (runs at several settings) of one class of reference kernels.
 
     Args:
         name: name of the class.
-        factor: knob to vary.
+        factor: setting (knob) to vary.
         seconds: run time of the kernel at full speed.
         gpu: whether the kernel runs on GPUs.
         command: command line of the site's own kernel, in which `{seconds}` is replaced; None means the

@@ -7,8 +7,9 @@ The classes are `compute` (matrix products), `memory` (the triad a = b + s c on 
 one pass of the kernel over all CPUs or GPUs of the job. The same number of units is therefore the same work
 at every setting.
 
-`--describe` prints one line of JSON with the hardware's ranges and the units per second of each class, or the
-module that is missing.
+`--describe` prints one line of JSON. The line contains the ranges of the CPU frequency and the GPU power
+limit, and the units per second of each class. If a Python module is missing, the line names the module
+instead.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(gpu: bool, seconds: float) -> dict[str, Any]:
-    """Return the ranges of the node's knobs, and the speed of the reference kernel of each class.
+    """Describe this node: the ranges of its CPU frequency and GPU limit, and its measured speeds.
+
+    A speed is the speed of the reference kernel of one class.
 
     Args:
         gpu: measure the kernels on GPUs.
@@ -93,7 +96,10 @@ def describe(gpu: bool, seconds: float) -> dict[str, Any]:
 
 
 def measure_speed(kernel: Kernel, seconds: float) -> float:
-    """Return the units per second of a kernel. The measurement starts after the first unit."""
+    """Measure how many units of work per second a compute kernel completes.
+
+    The first unit is a warm-up and is not measured.
+    """
     kernel()
     start = time.perf_counter()
     units = 0
@@ -104,7 +110,7 @@ def measure_speed(kernel: Kernel, seconds: float) -> float:
 
 
 def make_kernel(name: str, *, gpu: bool) -> Kernel:
-    """Return a function that performs one unit of work of a kernel class.
+    """Return a function that runs a reference kernel of the given class once.
 
     Raises:
         ImportError: numpy or PyTorch is not installed.
@@ -136,7 +142,10 @@ def _cpu_kernel(name: str) -> Kernel:
 
 
 def _cpu_triad(np: Any) -> Kernel:
-    """Return the triad with a thread per CPU. numpy releases the interpreter lock on large arrays."""
+    """Return the kernel triad for the CPUs, with one thread per CPU.
+
+    Threads can work in parallel because numpy releases the interpreter lock on large arrays.
+    """
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     arrays = [tuple(np.full(_ARRAY, value) for value in (0.0, 1.0, 2.0)) for _ in range(threads)]
     pool = ThreadPoolExecutor(threads)

@@ -44,12 +44,12 @@ class SweepCluster:
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """Limits of the extent of a sweep.
+    """Limits of the number of jobs in a sweep.
 
     Attributes:
-        repetitions: number of repetitions of each point.
-        max_in_flight: maximum number of jobs that are pending or running at a time.
-        exhaustive: whether dominated points are repeated, too.
+        repetitions: number of repetitions of each point (combination of settings).
+        max_in_flight: maximum number of jobs that are pending or running at the same time.
+        exhaustive: whether to repeat also the points that another point beats in time and energy.
         deadline_s: time on the runner's clock after which no further job is submitted; None means no limit.
     """
 
@@ -143,7 +143,11 @@ class SweepRunner:
         )
 
     def _adopt(self) -> bool:
-        """Find the jobs of sweep runs whose submission was interrupted. Remove runs without a job."""
+        """Find out which runs of the sweep have a job in Slurm, if an earlier submission was interrupted.
+
+        Runs without a job are removed from the state. The function returns whether there were such uncertain
+        runs.
+        """
         unknown = [run for run in self._state.runs if run.status is RunStatus.SUBMITTING]
         if not unknown:
             return False
@@ -189,7 +193,10 @@ class SweepRunner:
         return True
 
     def _collect(self) -> bool:
-        """Read the states and records of all jobs in flight; return whether a run has ended."""
+        """Read the states and records of all submitted jobs of the sweep that had not ended before.
+
+        Return whether a run has ended.
+        """
         runs = {run.job_id: run for run in self._state.in_flight if run.job_id is not None}
         if not runs:
             return False
@@ -212,7 +219,10 @@ class SweepRunner:
         return job.first.step is None and (tag == self._state.tag or tag.startswith(f"{self._state.tag}+"))
 
     def _settle(self, run: SweepRun, status: JobStatus | None, job: JobUsage | None) -> bool:
-        """Store the result of an ended job; return False if its state or records have not arrived."""
+        """Store the result of a run of the sweep whose job has ended.
+
+        Return False if the job's state or its energy records have not arrived yet.
+        """
         state = status.state if status else (job.job.state or "").split(" ")[0] if job else ""
         if state and state != _COMPLETED:
             run.status, run.note = RunStatus.FAILED, f"the job ended as {state}"

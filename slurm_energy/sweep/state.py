@@ -171,7 +171,9 @@ def digest(content: bytes) -> str:
 
 
 def load(path: Path) -> SweepState | None:
-    """Return the state of a sweep in a file; None if the file does not exist.
+    """Read the saved state of a sweep (runs of a job at several settings) from a file.
+
+    The result is None if the file does not exist.
 
     Raises:
         UsageError: the file is not the state of a sweep.

@@ -145,8 +145,8 @@ def _text(path: Path) -> str:
     """Return the text of a template file.
 
     Raises:
-        ConfigError: the file cannot be read, is not UTF-8, or is a site's file that other users could have
-            written.
+        ConfigError: the file cannot be read, or it is not UTF-8. The error is also raised if the file was
+            added by the site and users without permission could have changed it.
     """
     try:
         data = path.read_bytes() if path.is_relative_to(_FOLDER) else read_trusted(path)
@@ -163,14 +163,14 @@ def _shared() -> dict[str, dict[str, Any]]:
 
 
 def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
-    """Return the variables that the head of a template declares.
+    """Return the variables that the head of a batch script template declares.
 
     Args:
         head: parsed TOML of the head of the template.
         path: path of the template file, for errors.
 
     Raises:
-        ConfigError: names the file and the key.
+        ConfigError: a declaration is invalid. The error names the file and the key.
     """
     shared, uses = _shared(), head.get("uses", [])
     if not isinstance(uses, list) or not all(isinstance(name, str) and name in shared for name in uses):

@@ -73,12 +73,12 @@ def check(kind: str, name: str, value: str) -> str:
 
 
 def names() -> list[str]:
-    """Return the names of all kinds."""
+    """Return the names of all kinds of values that variables of templates can have."""
     return [*_FORMS, *ENERGY_KINDS]
 
 
 def known(kind: str) -> bool:
-    """Return whether `kind` is the name of a kind."""
+    """Return whether `kind` is the name of a kind of template value."""
     return kind in names()
 
 
@@ -86,12 +86,12 @@ EnergyCheck = Callable[[dict[str, str]], object]
 
 
 def check_energy(values: dict[str, str], checker: EnergyCheck) -> None:
-    """Check the energy flags together, with the rules for submitted jobs.
+    """Check the energy flags of a template together, as they are checked when a job is submitted.
 
     Args:
         values: non-empty values by kind (`policy`, `cap`, ...).
-        checker: function that checks the values; its argument maps names in the job-control environment, such
-            as `ENERGY_GPU_CAP`, to values.
+        checker: function that checks the values; its argument maps names in the job-control environment,
+            such as `ENERGY_GPU_CAP`, to values.
 
     Raises:
         UsageError: a value is invalid, or values contradict each other.

@@ -54,7 +54,9 @@ class RankFacts:
 
 
 def placement(environment: Mapping[str, str]) -> RankPlacement:
-    """Return the placement of this rank from the variables of srun, or of torchrun.
+    """Return rank, number of ranks and master address of this process, for distributed training.
+
+    The values are read from the variables of srun, or of torchrun.
 
     Raises:
         UsageError: neither srun nor torchrun started the program.

@@ -57,7 +57,10 @@ class RankWindow:
 
 @dataclass(slots=True)
 class _Power:
-    """Idle power of one rank, and its power while computing in the last measurement windows."""
+    """Power of one rank while it waits (idle power), and while it computes.
+
+    The power while it computes comes from the last measurement windows.
+    """
 
     idle_watts: float | None
     busy_watts: collections.deque[float] = field(
@@ -65,9 +68,10 @@ class _Power:
     )
 
     def add(self, window: RankWindow) -> None:
-        """Update the power from a measurement window.
+        """Update the rank's idle power or busy power from one measurement window.
 
-        If the rank used less energy in the window than an idle rank would, lower the idle power.
+        A window without samples gives the idle power. From the energy of any other window, the energy of
+        waiting at idle power is subtracted; the rest gives the busy power.
         """
         if window.joules is None or window.window_s <= 0:
             return
@@ -121,7 +125,10 @@ class Balancer:
 
     @property
     def unmeasured(self) -> tuple[int, ...]:
-        """Ranks whose power is unknown. Until the power of all ranks is known, the goal is time."""
+        """Ranks of the training whose power is unknown.
+
+        Until the power of all ranks is known, the batch is divided for the shortest time.
+        """
         return tuple(rank for rank, power in enumerate(self._powers) if power.idle_watts is None)
 
     @property
@@ -130,10 +137,11 @@ class Balancer:
         return sum(fit.changes for fit in self._fits)
 
     def add(self, windows: Sequence[RankWindow]) -> bool:
-        """Add the measurements of all ranks for one window, and decide how to divide the batch.
+        """Add the measurements of one window, and decide how the batch is divided among the ranks.
 
         Args:
-            windows: measurements of each rank, by rank, taken with the current division.
+            windows: measurements of the window, one for each rank, in the order of the ranks. They were
+                taken with the current division of the batch.
 
         Returns:
             Whether the number of samples of any rank has changed.
@@ -163,7 +171,10 @@ class Balancer:
         return True
 
     def costs(self) -> list[RankCost] | None:
-        """Return the measured cost of a step on each rank. None until every rank is measured."""
+        """Return the measured time and power that a training step costs on each rank (process).
+
+        None is returned until every rank has been measured.
+        """
         result = []
         for fit, power in zip(self._fits, self._powers, strict=True):
             if fit.sample_s is None:
@@ -174,7 +185,10 @@ class Balancer:
 
     @property
     def exchange(self) -> ExchangeCost:
-        """Time of the gradient exchange that computation does not hide, scaled to the observed steps."""
+        """Expected cost of the exchange of gradients, as far as computation does not hide it.
+
+        The cost is scaled to the exchange times that were observed in training steps.
+        """
         factor = statistics.median(self._exchange_factors) if self._exchange_factors else 1.0
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
@@ -196,9 +210,10 @@ class Balancer:
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Record the time of a gradient exchange in a window, divided by the time measured at the start.
+        """Record how much longer a gradient exchange took in a window than expected.
 
-        The time in the window is the part of a step in which no rank computes.
+        The recorded value is the exchange time in the window, divided by the time that was measured at the
+        start. The exchange time in the window is the part of a step in which no rank computes.
         """
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))

@@ -1,6 +1,6 @@
-"""Settings of a training program from its environment variables, which the presets of `senergy sweep` set.
+"""Settings of a training program, read from environment variables.
 
-PyTorch is imported at the first use.
+The presets of `senergy sweep` set these variables. PyTorch is imported at the first use.
 """
 
 from __future__ import annotations

@@ -40,10 +40,11 @@ class StepPlan:
 
 
 class _ShareSampler:
-    """Batch sampler of this rank for one epoch. The training session decides how each batch is divided.
+    """Batch sampler that yields the samples of this rank in one epoch.
 
-    With loading processes, the sampler runs ahead of the training by the same number of batches on all ranks.
-    All ranks therefore change their shares at the same step.
+    The training session decides how many samples of each global batch every rank gets (its share). With
+    loading processes, the sampler runs ahead of the training by the same number of batches on all ranks. All
+    ranks therefore change their shares at the same step.
     """
 
     def __init__(self, session: TrainingSession, samples: int, options: BalancedOptions) -> None:
@@ -76,9 +77,9 @@ class _ShareSampler:
 
 
 class BalancedLoader:
-    """Loader of the batches of this rank.
+    """Loader of the training batches of one process (rank) of a distributed training.
 
-    An iteration over the loader runs the steps, measurements and checkpoints.
+    An iteration over the loader also runs the training steps, the measurements and the checkpoints.
 
     A rank that pauses gets no batch until it resumes.
 
@@ -102,7 +103,7 @@ class BalancedLoader:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Current samples of each rank in a step."""
+        """Number of samples that each rank currently processes in a step."""
         return self._session.samples
 
     def __len__(self) -> int:

@@ -1,4 +1,7 @@
-"""Options of balanced training, validated."""
+"""Options of balanced training and their validation.
+
+Balanced training distributes the training of a network over nodes of different speed.
+"""
 
 from __future__ import annotations
 

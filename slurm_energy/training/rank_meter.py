@@ -1,4 +1,4 @@
-"""Time and energy of a rank while its training loop runs."""
+"""Meter of the time and energy that a rank uses while its training loop runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class RankMeter:
             self._start_s, self._start = time.perf_counter(), self._read()
 
     def pause(self) -> None:
-        """Add the time and the energy since `resume`."""
+        """Stop the measurement until the next `resume`.
+
+        The time and the energy since the last `resume` are added to the sums.
+        """
         if self._start_s is None:
             return
         reading, now_s = self._read(), time.perf_counter()
@@ -45,9 +48,9 @@ class RankMeter:
         self._start_s = self._start = None
 
     def take(self) -> tuple[float, float | None]:
-        """Return the seconds and joules since the last call, and reset both to 0.
+        """Return the time and the energy that a rank used since the last call.
 
-        The joules are None if unknown.
+        The result is (seconds, joules). Both counts restart at 0. The joules are None if unknown.
         """
         is_running = self._start_s is not None
         self.pause()

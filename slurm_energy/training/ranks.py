@@ -21,10 +21,10 @@ _PROBES = 5
 
 
 class Ranks:
-    """All ranks of the program.
+    """The processes (ranks) of a distributed training program, and the communication between them.
 
-    The process group for control uses gloo on every node, so that ranks without work wait without using a
-    processor.
+    Control messages use a process group of their own with the library gloo. A rank without work then waits
+    in this group without using a processor.
 
     Args:
         placement: number of this rank, and address at which all ranks meet.
@@ -89,7 +89,7 @@ class Ranks:
         return [part.tolist() for part in parts]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return the value of each rank."""
+        """Send `value` to all ranks. Return the list of the values of all ranks."""
         values: list[Any] = [None] * self.count
         torch.distributed.all_gather_object(values, value, group=self.control)
         return values

@@ -1,4 +1,8 @@
-"""Model on one rank, with gradients that are summed over the computing ranks, weighted by sample counts."""
+"""Model on one rank of a training run that divides its batches among the ranks.
+
+The gradients are summed over the ranks that currently compute. They are weighted by the number of samples of
+each rank.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,9 @@ class GradientExchange:
 
 
 class BalancedModel(torch.nn.Module):
-    """A model whose backward pass sums gradients over the ranks that currently compute.
+    """A PyTorch model for training on ranks of which some may pause.
+
+    Its backward pass sums gradients over the ranks that currently compute.
 
     Args:
         module: the model, on the device on which it trains.
@@ -66,9 +72,10 @@ class BalancedModel(torch.nn.Module):
         self._replica: list[Any] = []
 
     def join(self, group: Any) -> None:
-        """Sum gradients over a process group from now on.
+        """Choose the ranks over which gradients are summed from now on.
 
-        If `group` is None, this rank computes alone or pauses.
+        The ranks are those of the process group `group`. If `group` is None, this rank computes alone or
+        pauses.
         """
         self.exchange = None
         self._replica.clear()
@@ -82,5 +89,8 @@ class BalancedModel(torch.nn.Module):
             self.exchange = exchange
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the model."""
+        """Run the model's forward pass and return its output.
+
+        If the rank has a replica for distributed training, the replica is run.
+        """
         return (self._replica[0] if self._replica else self.module)(*args, **kwargs)

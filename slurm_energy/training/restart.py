@@ -41,7 +41,9 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], timeout_s: 
 
 
 class RestartLoop:
-    """Repeated runs of a program on those nodes of its job on which tasks can still run.
+    """Loop that runs a distributed program again after the failure of nodes.
+
+    Each run uses only those nodes of the job on which tasks can still run.
 
     Args:
         command: command of the program.

@@ -1,4 +1,8 @@
-"""One training run on one rank: training steps, measurement windows, batch division, checkpoints."""
+"""Training run of one rank of a program that divides its batches among the ranks.
+
+The module controls the training steps, the measurement windows, the division of the batches and the
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -97,16 +101,19 @@ class TrainingSession:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples of each rank in the next planned step."""
+        """Number of samples that each rank processes in the next planned step."""
         return self._balancer.samples
 
     def begin_epoch(self) -> None:
-        """Start to measure time and energy."""
+        """Start to measure the time and energy of an epoch of the training."""
         self._meter.resume()
         self._started = self.model.clock.now()
 
     def begin_step(self, plan: StepPlan) -> None:
-        """Prepare the exchange of gradients. Ranks that resume get the state of a rank that has computed."""
+        """Prepare a training step: the set of computing ranks and the weight of this rank's gradients.
+
+        Ranks that resume get the state of a rank that has computed.
+        """
         if plan.active != self._active:
             self._regroup(plan.active)
         if plan.is_full and plan.samples != self._samples:
@@ -119,7 +126,10 @@ class TrainingSession:
             exchange.computed = exchange.exchanged = None
 
     def end_step(self, plan: StepPlan) -> None:
-        """Record the times of a step. At the end of a measurement window, divide the batch again."""
+        """Record the times of a training step.
+
+        At the end of a measurement window, divide the batch among the ranks again.
+        """
         self.step = plan.step + 1
         if plan.is_full:
             ended = self.model.clock.now()
@@ -210,7 +220,11 @@ class TrainingSession:
         return open_energy_reader(process_identity().job_id) if needs_energy else None
 
     def _measured_balancer(self, options: BalancedOptions) -> Balancer:
-        """Return a balancer with the measured cost of an exchange and the measured idle power."""
+        """Return the object that divides the batch among the ranks (balancer).
+
+        Before the training starts, the time for exchanging gradients and the idle power of the ranks are
+        measured for it.
+        """
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         exchange = self.ranks.probe(sum(4 * parameter.numel() for parameter in parameters))
         idle: list[float | None] = [None] * self.ranks.count

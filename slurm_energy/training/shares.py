@@ -43,16 +43,19 @@ class RankCost:
     idle_watts: float | None = None
 
     def seconds(self, samples: int) -> float:
-        """Return the seconds of a training step with this number of samples; 0 without samples."""
+        """Return the time in seconds that a rank needs for a training step with `samples` samples.
+
+        The result is 0 without samples.
+        """
         return self.fixed_s + self.sample_s * samples if samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCost:
-    """Time of a gradient exchange, as far as computation does not hide the exchange.
+    """Part of the time of a gradient exchange that is not hidden behind computation.
 
     Attributes:
-        message_s: seconds per message of the ring, mainly latency.
+        message_s: seconds per message of the ring of ranks, mainly latency.
         volume_s: seconds to send all gradients once at the bandwidth of a link.
     """
 
@@ -80,12 +83,12 @@ class Split:
 
     @property
     def active(self) -> tuple[int, ...]:
-        """The ranks with samples."""
+        """The ranks that get at least one sample of the batch."""
         return tuple(rank for rank, count in enumerate(self.samples) if count)
 
 
 def predict(samples: Sequence[int], costs: Sequence[RankCost], exchange: ExchangeCost) -> Split:
-    """Return a division with its predicted time and energy.
+    """Predict the time and the energy of a training step for a given division of the samples.
 
     Args:
         samples: samples of each rank.
@@ -110,17 +113,18 @@ def divide(
     max_slowdown: float = 0.1,
     may_pause: bool = True,
 ) -> Split:
-    """Return the best division of a global batch.
+    """Return the best division of a global batch among the ranks.
 
-    Ranks may get no samples, if fewer ranks reach the goal better. If the power of a rank is unknown, the
-    goal is time. Up to 8 ranks and for small batches the result is the optimum of the model for integer
-    samples. For more ranks, not all subsets are tried. For larger batches, not all deadlines are tried.
+    A rank may get no samples if the goal is reached better without this rank. If the power of a rank is
+    unknown, the goal is time. For up to 8 ranks and small batches, the result is the optimum of the model
+    for integer samples. For more ranks, not all subsets are tried. For larger batches, not all deadlines are
+    tried.
 
     Args:
         costs: cost of a step on each rank.
         global_batch: samples of a step on all ranks together.
-        goal: `time`: least time of a step. `energy`: least energy of steps that take at most
-            `1 + max_slowdown` times the least time. `edp`: least product of energy and time.
+        goal: `time`: least time of a step. `energy`: least energy of steps that take at most `1 +
+            max_slowdown` times the least time. `edp`: least product of energy and time.
         exchange: cost of the exchange of gradients.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
         may_pause: whether ranks may get no samples; otherwise each gets at least one.
@@ -156,7 +160,9 @@ def equal(ranks: int, global_batch: int) -> tuple[int, ...]:
 
 
 def scaled(samples: Sequence[int], total: int) -> tuple[int, ...]:
-    """Divide a smaller batch in the proportions of `samples`, by the largest-remainder method.
+    """Divide a smaller batch among the ranks in the proportions of `samples`.
+
+    The largest-remainder method rounds the numbers of samples.
 
     Args:
         samples: samples of each rank; their sum is above 0.
@@ -236,7 +242,10 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
 
 
 def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division that minimises the end of the slowest rank. If possible, each rank has samples."""
+    """Return the division of the samples among the ranks with which the slowest rank ends earliest.
+
+    A rank is a process of the training. If possible, each rank has at least one sample.
+    """
     samples = list(_earliest(range(len(costs)), costs, total, exchange).samples)
     for rank, count in enumerate(samples):
         largest = max(range(len(samples)), key=samples.__getitem__)
@@ -263,16 +272,17 @@ def _equal_finish(ranks: Sequence[int], costs: Sequence[RankCost], total: int) -
 
 
 def _capacity(cost: RankCost, deadline_s: float) -> int:
-    """Return the number of samples that a rank can complete by a deadline."""
+    """Return the number of samples that a rank of a training can process before a deadline."""
     return max(0, math.floor((deadline_s - cost.fixed_s) / cost.sample_s * (1 + 1e-12)))
 
 
 def _thrifty(
     costs: Sequence[RankCost], total: int, exchange: ExchangeCost, limit_s: float
 ) -> Iterator[Split]:
-    """Yield divisions that may need the least energy or energy-delay product within a time limit.
+    """Yield divisions of a training batch among the ranks that may be the most efficient ones.
 
-    For a given subset of ranks and a given deadline, energy is linear in the samples. The ranks with the
+    Each division keeps the time limit of a step and may need the least energy or energy-delay product. For a
+    given subset of ranks and a given deadline of a step, energy is linear in the samples. The ranks with the
     lowest energy per sample are therefore filled first, up to the deadline.
     """
     for subset in _subsets(costs):
@@ -291,7 +301,10 @@ def _thrifty(
 def _filled(
     order: Sequence[int], costs: Sequence[RankCost], total: int, deadline_s: float
 ) -> list[int] | None:
-    """Fill ranks in `order` up to a deadline. Return the samples of each rank; None if samples remain."""
+    """Give samples to the ranks in the given order, each as many as it can compute until a deadline.
+
+    Return the number of samples of each rank. Return None if the ranks together cannot compute all samples.
+    """
     samples, left = [0] * len(costs), total
     for rank in order:
         samples[rank] = min(left, _capacity(costs[rank], deadline_s))

@@ -21,7 +21,11 @@ class StepClock:
         self._torch, self._is_gpu = torch, is_gpu
 
     def now(self) -> Any:
-        """Return the present time: seconds, or an event that is recorded on the current CUDA stream."""
+        """Return a mark of the present time, for measuring how long the stages of a training step take.
+
+        On a CPU the mark is a time in seconds. On a GPU it is an event that is recorded on the current CUDA
+        stream.
+        """
         if not self._is_gpu:
             return time.perf_counter()
         event = self._torch.cuda.Event(enable_timing=True)
@@ -29,9 +33,9 @@ class StepClock:
         return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Return the seconds between two results of `now`.
+        """Return the seconds between two times that `now` returned.
 
-        On a GPU, wait until the later event has happened.
+        On a GPU, the times are events. The method waits until the GPU has reached the later event.
         """
         if not self._is_gpu:
             return float(end - start)

@@ -27,12 +27,14 @@ _MIN_IMPROVEMENT: Final = 0.6
 
 @dataclass(slots=True)
 class StepTimeFit:
-    """Affine function of a step's samples, fitted to the observed step times of one rank.
+    """Estimate of the step time of one rank: a fixed time plus a time per sample.
+
+    The estimate is fitted to the observed step times of the rank.
 
     Attributes:
-        fixed_s: seconds of a step that do not depend on its samples.
+        fixed_s: seconds of a step that do not depend on the number of samples.
         sample_s: seconds per sample; None before the first observation.
-        changes: number of lasting changes that were detected.
+        changes: number of lasting changes of the rank's step time that were detected.
     """
 
     fixed_s: float = 0.0
@@ -44,14 +46,14 @@ class StepTimeFit:
     _suspects: list[float] = field(default_factory=list)
 
     def add(self, samples: int, seconds: float) -> bool:
-        """Add the median duration of some steps of equal size, and fit the function again.
+        """Add the median duration of some training steps of equal size, and fit the function again.
 
         Args:
             samples: samples per step, above 0.
             seconds: seconds per step, above 0.
 
         Returns:
-            Whether the observation confirms a lasting change of the rank.
+            Whether the observation confirms that the speed of the rank has changed lastingly.
         """
         ratio = self._ratio(samples, seconds)
         changed = False
@@ -79,7 +81,7 @@ class StepTimeFit:
 
     @classmethod
     def from_json(cls, state: Sequence[object]) -> StepTimeFit:
-        """Return the fit with a state from `to_json`."""
+        """Return a fit of the step time with the state that `to_json` returned."""
         fixed_s, sample_s, changes, windows = state
         assert isinstance(fixed_s, float) and isinstance(changes, int) and isinstance(windows, list)
         fit = cls(fixed_s, sample_s if isinstance(sample_s, float) else None, changes)
@@ -87,9 +89,10 @@ class StepTimeFit:
         return fit
 
     def _is_predictable(self, samples: int) -> bool:
-        """Return whether the fit is valid for a number of samples.
+        """Return whether the fitted step time is valid for a number of samples.
 
-        Observations with two different numbers of samples are needed to separate the coefficients.
+        Observations with two different numbers of samples are needed to separate the coefficients of the
+        fit. With only one number of samples, the fit is valid for this number alone.
         """
         sizes = [count for count, _ in self._windows]
         return any(not _differ(samples, count) or _differ(sizes[0], count) for count in sizes)
@@ -99,17 +102,22 @@ class StepTimeFit:
         return seconds / expected if expected else 1.0
 
     def _rescale(self, ratio: float) -> None:
-        """Discard the observations before a change, and multiply both coefficients by `ratio`."""
+        """React to a sudden change of the step time by the factor `ratio`.
+
+        The observations before the change are discarded. Both coefficients of the fit are multiplied by
+        `ratio`.
+        """
         self.changes += 1
         self._windows.clear()
         self.fixed_s *= ratio
         self.sample_s = None if self.sample_s is None else self.sample_s * ratio
 
     def _fit(self) -> None:
-        """Fit a proportional function, or an affine function if the affine one is much more accurate.
+        """Fit the time of a training step as a function of the number of samples.
 
-        Without this condition, noise would appear as a fixed time, and the shares of the ranks would
-        fluctuate.
+        The function is proportional. It is affine (with a fixed time) only if this is much more accurate.
+        Without this condition, noise would appear as a fixed time, and the division of the batch among the
+        ranks would fluctuate.
         """
         windows = list(self._windows)
         changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0
@@ -132,7 +140,12 @@ class StepTimeFit:
         self.fixed_s, self.sample_s = candidates[1 if is_affine else 0]
 
     def _deviation(self, fixed_s: float, sample_s: float) -> float:
-        """Return the median relative deviation of the observations from an affine function."""
+        """Return the median relative deviation of the observed step times from a linear estimate.
+
+        Args:
+            fixed_s: fixed seconds per step.
+            sample_s: seconds per sample.
+        """
         return statistics.median(
             abs(seconds / (fixed_s + sample_s * count) - 1) for count, seconds in self._windows
         )

@@ -105,10 +105,10 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 
 
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return CPU frequency bounds as operating points, from the minimum to below the maximum.
+    """Return limits of the CPU frequency as operating points, from the minimum to below the maximum.
 
-    If a bound at the maximum disables boost, this bound is included. Otherwise a table of two or three
-    frequencies would have no point near the untuned clock.
+    The maximum is included if such a limit disables boost. A table of only two or three frequencies would
+    otherwise have no point near the untuned clock.
     """
     values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})
     has_base = bool(values) and values[-1] > _TURBO_SHARE * cpu.max_mhz
@@ -123,9 +123,10 @@ def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPo
 def joint_candidates(
     first: Sequence[OperatingPoint], second: Sequence[OperatingPoint], max_points: int = MAX_CANDIDATES
 ) -> tuple[OperatingPoint, ...]:
-    """Return points that set one of two knobs, and combinations of both.
+    """Return operating points to try: points that set one of two knobs, and points that set both.
 
-    All points of a single knob are returned. Evenly spread combinations fill the rest up to `max_points`.
+    A knob is a hardware setting, such as a power limit. All given points of a single knob are returned. If
+    fewer than `max_points` are given, evenly spread combinations of both knobs fill the rest.
 
     Args:
         first: points of the first knob, for example GPU limits.
@@ -142,9 +143,9 @@ def joint_candidates(
 
 
 def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
-    """Return a point with the knobs of both points.
+    """Return an operating point that combines the settings of two points.
 
-    If both points set a knob, the value of `second` applies.
+    If both points set the same knob, the value of `second` applies.
     """
     values = {
         field.name: value

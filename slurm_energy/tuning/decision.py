@@ -1,8 +1,7 @@
-"""Choice of a job's next operating point.
+"""Choice of a job's next operating point (settings of the hardware) during tuning.
 
-The choice is to probe a point, to hold a point, or to return to the untuned point.
-
-The choice follows from an ensemble of possible responses of the job, weighted by measurements.
+The choice is to try a point for a short time (probe), to keep a point (hold), or to return to the untuned
+point. It is based on an ensemble of possible responses of the job, weighted by measurements.
 """
 
 from __future__ import annotations
@@ -55,7 +54,9 @@ class PointDecision:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """State of a search for an operating point. The next point is chosen from this state and the ensemble.
+    """State of a search for an operating point. The next point is chosen from this state.
+
+    A probe is a measurement of a point that is not measured yet.
 
     Attributes:
         current: index of the point in force.
@@ -63,8 +64,8 @@ class Situation:
         excluded: indices of the points that the hardware refused, and of the points that have been measured
             in the maximum number of measurement windows.
         refuted: indices of the points whose own measurements show a loss or a broken limit. The measurements
-            of a point count even if no sample of the ensemble agrees with them, for example because figures
-            of earlier runs are wrong.
+            of a point count even if no sample of the prior (the ensemble) agrees with them, for example
+            because figures of earlier runs are wrong.
         may_probe: whether points that are not measured yet may be tried.
         remaining_windows: expected number of measurement windows until the end of the job.
         max_time_ratio: maximum expected time of a probe relative to the untuned job. The time that the job
@@ -84,11 +85,11 @@ class Situation:
 
 
 def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situation) -> PointDecision:
-    """Return the next point.
+    """Decide which operating point the search measures next, or keeps.
 
-    A measured point may be held if it improves the objective and is unlikely to break the slowdown limit. Any
-    other point is worth a probe if its possible gain until the end of the job exceeds the possible loss
-    during the probe.
+    A measured point may be kept if it improves the objective and is unlikely to exceed the slowdown limit.
+    Any other point is worth a probe (a short trial) on one condition: its possible gain until the end of the
+    job exceeds the possible loss during the probe.
 
     Args:
         posterior: weighted ensemble; index 0 is the untuned point.
@@ -133,10 +134,10 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
 def _safety(
     posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return two masks over the points.
+    """Return two masks over the operating points, which tell where the job may be tuned.
 
-    The first mask is true for points at which the job may stay. The second mask is true for points that
-    further measurements may still show to be safe.
+    The first mask is true for points at which the job may stay. The second mask is true for points that are
+    worth a further measurement, because the measurement may show that they are safe.
     """
     if objective.slowdown_limit is None:
         risk = posterior.cost_exceedance(objective, 1.0 + MARGIN)

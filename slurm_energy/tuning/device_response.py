@@ -1,9 +1,10 @@
-"""Sampled physical responses of a device: relative time and power under a power limit or clock bound.
+"""Possible responses of a device to a power limit or a clock bound, from a physical model.
 
-Dynamic power follows V²f. The voltage V falls with the clock f down to a transition clock and is constant
-below it. Time follows a roofline between work that scales with the clock and work that does not. Samples are
-drawn from wide physical ranges. A sample for GPUs is more likely to be kept if it agrees well with published
-responses of GPUs.
+A response is the relative time and power. The model draws samples of its parameters from wide physical
+ranges. In the model, dynamic power follows V²f. The voltage V falls with the clock f down to a transition
+clock and is constant below it. The time follows a roofline between work that scales with the clock and work
+that does not. A sample for GPUs is more likely to be kept if it agrees well with published responses of
+GPUs.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ _PUBLISHED_SPREAD = np.array([0.03, 0.06, 0.10, 0.18, 0.30])
 
 
 class DeviceResponse:
-    """Responses of one busy device, relative to its uncapped state.
+    """Random samples of how one busy device responds to lower clocks and power limits.
 
-    Each sample describes a program on a chip by these quantities: static share of the power, memory's share
-    of the power, transition clock and voltage, share of the time that scales with the clock, sharpness of the
-    roofline, and the minimum clock that a power limit can reach.
+    Each response is relative to the device without a limit. Each sample describes a program on a chip by
+    these quantities: static share of the power, memory's share of the power, transition clock and voltage,
+    share of the time that scales with the clock, sharpness of the roofline, and the minimum clock that a
+    power limit can reach.
     """
 
     def __init__(self, generator: np.random.Generator, samples: int, like_gpus: bool) -> None:
-        """Draw the samples and tabulate their responses over clocks and over power limits.
+        """Draw random device responses and tabulate them over clocks and over power limits.
 
         Args:
             generator: source of random numbers.
@@ -62,9 +64,10 @@ class DeviceResponse:
         self._limit = _stacked(limit_time, limit_power)
 
     def at_limit(self, limit: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power under power limits, shape (K, J) each, for K samples.
+        """Return the logarithms of relative time and power under power limits, for K samples.
 
-        The argument is each limit divided by the uncapped power.
+        The argument contains, for each sample, J limits divided by the uncapped power. Both results have the
+        shape (K, J).
         """
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 
@@ -78,7 +81,11 @@ class DeviceResponse:
 
 
 def _drawn(generator: np.random.Generator, samples: int) -> tuple[Array, Array]:
-    """Return the logarithms of time and power of K new samples at the G clocks `_CLOCKS`, shape (K, G)."""
+    """Draw K random samples of a device's response to its clock from a physical model.
+
+    Return the logarithms of relative time and of relative power at the G clocks `_CLOCKS`, shape (K, G)
+    each.
+    """
 
     def draw(low: float, high: float) -> Array:
         return generator.uniform(low, high, samples)[:, None]
@@ -102,7 +109,10 @@ def _drawn(generator: np.random.Generator, samples: int) -> tuple[Array, Array]:
 
 
 def _agreement(log_time: Array, log_power: Array) -> Array:
-    """Return the probability of each sample, given the published times under power limits."""
+    """Return how probable each sampled device response is in view of published measurements.
+
+    The measurements are run times of programs under power limits.
+    """
     log_limits = np.log(_PUBLISHED_LIMITS)
     # Power rises with the clock in every row: the last clock below the limit is near enough.
     column = np.array([(log_power <= limit).sum(axis=1) for limit in log_limits]).T
@@ -114,15 +124,18 @@ def _agreement(log_time: Array, log_power: Array) -> Array:
 
 
 def _stacked(time: Array, power: Array) -> Single:
-    """Return the tables of time and power as one array of shape (K, G, 2).
+    """Combine the tables of relative time and relative power into one array of shape (K, G, 2).
 
-    Single precision halves the time of a decision.
+    The array has single precision, because this halves the time of a decision.
     """
     return np.stack((time, power), axis=2).astype(np.float32)
 
 
 def _interpolated(tables: Single, place: Single) -> tuple[Single, Single]:
-    """Return the values of both tables at fractional column positions, shape (K, J) each."""
+    """Return the values of two tables at fractional column positions, by linear interpolation.
+
+    Each of the two results has the shape (K, J).
+    """
     rows, columns, _ = tables.shape
     place = np.clip(place, np.float32(0.0), np.float32(columns - 1))
     lower = np.minimum(place.astype(np.int32), columns - 2)

@@ -1,4 +1,8 @@
-"""Ensemble of responses: sampled relative times and powers at candidate points, weighted by measurements."""
+"""Sampled responses of a job to hardware settings, from which untested settings are predicted.
+
+A response is the relative time and power of the job at each candidate point. The samples form an ensemble.
+Measurements of the job determine the weight of each sample.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +68,10 @@ class Ensemble:
         log_power: Array | Single,
         log_weights: Array | None = None,
     ) -> None:
-        """Store the samples.
+        """Store the samples of a job's response to tuning.
 
         Raises:
-            ValueError: the shapes do not match.
+            ValueError: the shapes of the arrays do not match.
         """
         shape = (log_time.shape[0], len(points))
         if log_time.shape != shape or log_power.shape != shape or shape[0] == 0:
@@ -98,16 +102,16 @@ class Ensemble:
         reference_power_error: float = 0.0,
         min_weight: float = 1e-5,
     ) -> EnsemblePosterior:
-        """Return the ensemble, weighted by measurements and corrected by them.
+        """Return a copy of the ensemble whose samples are weighted and corrected by measurements.
 
         Args:
             observations: measured responses, at most one per candidate point.
-            reference_time_error: standard error of the logarithm of the reference's speed, which is common to
-                all observations.
+            reference_time_error: standard error of the logarithm of the reference's speed, which is common
+                to all observations.
             reference_power_error: standard error of the logarithm of the reference's power.
             min_weight: samples whose weight is below this fraction of the largest weight are left out. With
-                the default, a thousand of the samples that are left out weigh 1 % at most. Leaving them out
-                halves the time of a decision.
+                the default, a thousand omitted samples together weigh at most 1 %. The omission halves the
+                time of a decision.
         """
         if not observations:
             weights = _normalised(self.log_weights)
@@ -141,7 +145,9 @@ class Ensemble:
 
 
 class EnsemblePosterior:
-    """Weighted samples of the response after measurements.
+    """Prediction of a job's time and power at operating points, after measurements of the job.
+
+    The prediction consists of weighted samples. Each sample is one possible response of the job.
 
     Attributes:
         points: the J candidate points.
@@ -159,7 +165,7 @@ class EnsemblePosterior:
         log_power: Single,
         time_error: Array,
     ) -> None:
-        """Store the samples."""
+        """Store the given samples and their weights."""
         self.points = tuple(points)
         self.weights = weights.astype(np.float32)
         self.log_time = log_time
@@ -168,9 +174,10 @@ class EnsemblePosterior:
         self._cost: tuple[str, Array] | None = None
 
     def cost(self, objective: Objective) -> Array:
-        """Return the cost of every sample at every point, shape (K, J).
+        """Return the cost of each possible response of the job at each operating point, shape (K, J).
 
-        The cost is the objective relative to the untuned job.
+        The cost is the value of the objective divided by its value for the untuned job. There are K samples
+        of possible responses, and J points.
         """
         if self._cost is None or self._cost[0] != objective.name:
             exponent = np.float32(TIME_EXPONENTS[objective.name])
@@ -178,11 +185,11 @@ class EnsemblePosterior:
         return self._cost[1]
 
     def mean_cost(self, objective: Objective) -> Array:
-        """Return the expected cost at every point, shape (J,)."""
+        """Return the expected cost of the objective at each of the J operating points, shape (J,)."""
         return self._mean(self.cost(objective))
 
     def mean_log_time(self) -> Array:
-        """Return the expected logarithm of the time ratio at every point, shape (J,)."""
+        """Return the expected logarithm of the relative run time at each operating point, shape (J,)."""
         return self._mean(self.log_time)
 
     def mean_log_power(self) -> Array:
@@ -196,7 +203,10 @@ class EnsemblePosterior:
         return float(np.sqrt(self.weights @ (column - mean) ** 2 + self.time_error[index] ** 2))
 
     def time_exceedance(self, time_ratio: float) -> Array:
-        """Return for every point the probability that the time ratio exceeds a value, shape (J,)."""
+        """Return for each operating point the probability that the time ratio exceeds a value.
+
+        The result has the shape (J,).
+        """
         # Each sample is widened by a job's deviation, here uniform with the same standard deviation.
         half = np.maximum(np.sqrt(3.0) * self.time_error, _MIN_TIME_ERROR).astype(np.float32)
         share = (self.log_time - np.float32(np.log(time_ratio))) / (2 * half) + np.float32(0.5)
@@ -225,11 +235,13 @@ class EnsemblePosterior:
 
 
 class _Deviation:
-    """Deviations of a job from the samples of the ensemble, estimated from residuals of measurements.
+    """How far a job deviates from the samples of the ensemble of responses.
+
+    The deviation is estimated from the residuals of measurements.
 
     Attributes:
         log_likelihood: logarithm of the likelihood of each sample up to a constant, shape (K,).
-        error: standard deviation of the estimated deviation at each point, shape (J,).
+        error: standard deviation of the estimated deviation at each candidate point, shape (J,).
     """
 
     def __init__(
@@ -250,7 +262,10 @@ class _Deviation:
         self.error: Array = np.sqrt(np.maximum(left, 0.0))
 
     def mean(self, samples: npt.NDArray[np.intp]) -> Single:
-        """Return the expected deviation of each given sample at each point, shape (len(samples), J)."""
+        """Return how far the job is expected to deviate from each given sample of the ensemble.
+
+        The result has one column per operating point, shape (len(samples), J).
+        """
         return np.asarray(self._scaled[samples] @ self._cross)
 
 

@@ -1,4 +1,7 @@
-"""Guards of a search for an operating point: detection of changed speed, and limits for a run's losses."""
+"""Guards of the tuning search of a job.
+
+They detect that the speed of the job has changed, and limit the losses that the search may cause in a run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class ChangeDetector:
         self._falling = 0.0
 
     def reset(self) -> None:
-        """Discard the evidence of a change."""
+        """Discard the collected evidence that the behaviour of a program has changed."""
         self._rising = self._falling = 0.0
 
     def add(self, residual: float, error: float) -> bool:
@@ -72,13 +75,17 @@ class RegularityGuard:
     """
 
     def __init__(self) -> None:
-        """Start without measurement windows."""
+        """Start with all counters at zero, before the first measurement window of the job."""
         self._windows = 0
         self._contradictions = 0
         self._changes = 0
 
     def begin_units(self) -> None:
-        """Discard the measurement windows so far, because the speed of later windows has another unit."""
+        """Discard all measurement windows recorded so far.
+
+        Call this method when the unit of the measured speed changes, because speeds in different units
+        cannot be compared.
+        """
         self._windows = self._contradictions = 0
         self._changes += 1
 
@@ -87,12 +94,18 @@ class RegularityGuard:
         self._windows += 1
 
     def add_contradiction(self) -> None:
-        """Count a window whose result contradicts the expectation at an unchanged untuned speed."""
+        """Count a measurement window whose result contradicts the expectation.
+
+        The untuned speed of the job must not have changed.
+        """
         self._contradictions += 1
 
     @property
     def is_irregular(self) -> bool:
-        """Whether too many of the measurement windows so far contradicted their expectation."""
+        """Whether the job's progress is too irregular for tuning.
+
+        This is the case if too many of the measurement windows so far contradicted their expectation.
+        """
         if self._changes > _MAX_UNIT_CHANGES:
             return True
         many = self._contradictions * _WINDOWS_PER_CONTRADICTION >= self._windows
@@ -100,10 +113,11 @@ class RegularityGuard:
 
 
 class DevicePowerGuard:
-    """Comparison of the power of a job's devices with their first window at the same operating point.
+    """Detector of phase changes of a job by the power of its devices.
 
-    Two phases of a job can have the same speed at a point although their untuned speeds differ. The power of
-    a device then distinguishes the phases better than the power of the whole job.
+    The power in each window is compared with the first window at the same operating point. Two phases of a
+    job can have the same speed at this point although their untuned speeds differ. The power of a device
+    then distinguishes the phases better than the power of the whole job.
     """
 
     def __init__(self) -> None:
@@ -115,9 +129,9 @@ class DevicePowerGuard:
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
-        """Add a measurement window and return the largest change of a device's power as a log ratio.
+        """Add a measurement window and return the largest relative change of a device's power.
 
-        The change is relative to the first window.
+        The change is the logarithm of the ratio to the first window.
         """
         watts = (window.gpu_watts, window.package_watts)
         if self._first is None:
@@ -127,13 +141,13 @@ class DevicePowerGuard:
 
 
 class RunBudget:
-    """Time and energy that a job has lost relative to its untuned state.
+    """Account of the time and energy that a tuned job has lost relative to its untuned state.
 
-    The budget also computes the losses that are still permitted.
+    It also computes the losses that are still permitted.
     """
 
     def __init__(self, objective: Objective, expected_duration_s: float | None = None) -> None:
-        """Start with a job that has lost nothing so far.
+        """Start to record the losses of a new job due to the search for an operating point.
 
         Args:
             objective: objective with its slowdown limit.
@@ -145,9 +159,10 @@ class RunBudget:
         self._excess_energy_s = 0.0
 
     def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
-        """Add an interval of the run.
+        """Add an interval of the run to the sums of lost time and energy.
 
-        The logarithms of time and power of the interval are relative to the untuned job.
+        `log_time_ratio` and `log_power_ratio` are the logarithms of the time and power in the interval,
+        relative to the untuned job.
         """
         untuned_s = duration_s * math.exp(-log_time_ratio)
         self._elapsed_s += duration_s
@@ -155,7 +170,10 @@ class RunBudget:
         self._excess_energy_s += duration_s * math.exp(log_power_ratio) - untuned_s
 
     def forget_losses(self) -> None:
-        """Discard the losses, which may be wrong because only some of the windows contained pauses."""
+        """Discard the losses of time and energy that tuning is assumed to have caused in this run.
+
+        They may be wrong because only some of the measurement windows contained pauses.
+        """
         self._untuned_s, self._excess_energy_s = self._elapsed_s, 0.0
 
     @property
@@ -175,10 +193,13 @@ class RunBudget:
         return max(self._elapsed_s / window_s, min(_MIN_REMAINING_WINDOWS, _MIN_REMAINING_S / window_s))
 
     def max_loss(self, window_s: float) -> float:
-        """Return the maximum permitted relative loss of the objective in the next measurement window.
+        """Return the maximum relative loss of the objective that the next measurement window may cause.
 
         The sum of all losses may be at most `_MAX_LOSS` of the whole job. Gains so far permit further
         losses.
+
+        Args:
+            window_s: length of the window in seconds.
         """
         lost_s = self._elapsed_s - self._untuned_s
         loss_s = self._excess_energy_s + (TIME_EXPONENTS[self._objective.name] - 1) * lost_s
@@ -186,7 +207,9 @@ class RunBudget:
         return (_MAX_LOSS * horizon_s - loss_s) / window_s
 
     def max_time_ratio(self, window_s: float) -> float:
-        """Return the maximum time ratio of the next window that keeps the job within its slowdown limit.
+        """Return how slow the next window may be so that the job stays within its slowdown limit.
+
+        The result is the time of the window divided by its untuned time.
 
         Args:
             window_s: untuned duration of the measurement window.

@@ -1,4 +1,8 @@
-"""Use of a response curve before a job runs: its best point, and the effect of a GPU power limit."""
+"""Choice and forecast from a program's response curve before the job runs.
+
+A response curve has the relative time and power at several hardware settings. The module finds the best
+point of the curve, and the effect of a GPU power limit.
+"""
 
 from __future__ import annotations
 

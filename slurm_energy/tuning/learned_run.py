@@ -41,7 +41,7 @@ _WATTS = re.compile(r"(?P<watts>\d{1,9}(?:\.\d+)?) W", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LearnedLimitRange:
-    """Power limits of one GPU: the minimum, and the limit in force before the job."""
+    """Range of power limits of one GPU: from the minimum to the limit in force before the job."""
 
     min_watts: float
     default_watts: float
@@ -89,9 +89,11 @@ class LearnedRun:
 
     @property
     def workload(self) -> str | None:
-        """Name under which the program is learned: fingerprint, or else model; None if both are unknown.
+        """Name under which the learned response of the program is stored.
 
-        A variant of the program in a sweep, for example with another batch size, has a separate name.
+        The name is the fingerprint of the batch script. If the fingerprint is unknown, it is the name of the
+        model. It is None if both are unknown. A variant of the program in a sweep, for example with another
+        batch size, has a separate name.
         """
         name, variant = self.fingerprint or self.model, _VARIANT.search(self.tag or "")
         return name + variant[0] if name is not None and variant is not None else name
@@ -141,7 +143,9 @@ def learned_run(
     seconds: float,
     fingerprint: str | None = None,
 ) -> LearnedRun | None:
-    """Return the measurements of a run; None if nothing can be learned from the run.
+    """Return what tuning can learn from a finished run of a job.
+
+    The result is None if nothing can be learned.
 
     Args:
         records: records of the whole job, one per node. Records of some nodes may be missing.
@@ -211,9 +215,9 @@ def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
 def _measured_points(
     tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LearnedLimitRange | None
 ) -> tuple[ResponsePoint, ...]:
-    """Return the plausible points that were measured in this run.
+    """Return the operating points that were measured in this run and have plausible values.
 
-    The record also repeats points from other sources, for example from earlier runs. These points are left
+    The record also contains points from other sources, for example from earlier runs. These points are left
     out, so that no measurement counts several times.
     """
     measured: dict[OperatingPoint, ResponsePoint] = {}
@@ -251,7 +255,7 @@ def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:
 def _whole_run_point(
     records: Sequence[EnergyRecord], limits: LearnedLimitRange | None
 ) -> OperatingPoint | None:
-    """Return the operating point that all nodes had during the whole run; None if unknown."""
+    """Return the operating point of all nodes during the whole run; None if unknown."""
     points = {_point_of(record) for record in records}
     point = points.pop() if len(points) == 1 else None
     if point is None or point == UNTUNED or limits is None:
@@ -276,10 +280,10 @@ def _point_of(record: EnergyRecord) -> OperatingPoint | None:
 
 
 def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | None:
-    """Return the operating point that corresponds to a job's fixed settings.
+    """Return the operating point that corresponds to the settings that were applied to a job.
 
-    The result is None if a setting failed, if two domains of a knob differ, or if a setting is no knob of an
-    operating point, such as a governor.
+    The result is None if a setting failed, if two domains of a knob have different values, or if a setting
+    cannot be part of an operating point. A governor, for example, cannot.
 
     Args:
         applied: settings as in a record, with values such as `250 W` and `800-2400 MHz`.

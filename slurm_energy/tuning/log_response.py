@@ -1,7 +1,8 @@
-"""Log ratios of a recurring job's time or power, conditioned on measurements with unknown scales.
+"""Prediction of a recurring job's time or power from a few measurements.
 
-A log ratio is the logarithm of the ratio to the untuned job. A scale is the unknown time or power of the
-untuned job in the unit of a measurement.
+The time and power are described by log ratios. A log ratio is the logarithm of the ratio to the untuned job.
+The distribution of the log ratios is conditioned on the measurements. Each measurement has an unknown scale:
+the time or power of the untuned job in the unit of the measurement.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either s
 
 @dataclass(frozen=True, slots=True)
 class LogResponse:
-    """Distribution of the log ratios of time, or of power, at J points under each of K hypotheses.
+    """Distribution of the log ratios of a job's time, or of its power, at J operating points.
 
-    A hypothesis states one log ratio for every point. A real job deviates from each hypothesis.
+    A log ratio is the logarithm of the ratio to the untuned job. There are K hypotheses. A hypothesis states
+    one log ratio for every point, from which a real job deviates. The scale is the unknown time or power of
+    the untuned job in the unit of the latest measurements.
 
     Attributes:
-        means: means at the points, shape (K, J).
+        means: means at the points under each hypothesis, shape (K, J).
         covariance: covariance of the deviations from the hypotheses, shape (J, J).
-        scale_means: means of the logarithm of the latest measurements' scale, shape (K,).
+        scale_means: means of the logarithm of the scale, shape (K,).
         scale_covariance: covariance of this logarithm with the log ratios at the points, shape (J,).
         scale_variance: variance of this logarithm.
     """
@@ -43,11 +46,11 @@ class LogResponse:
 
     @property
     def variances(self) -> Floats:
-        """Variances of the log ratios at the points, shape (J,)."""
+        """Variances of the logarithm of a ratio at each operating point, shape (J,)."""
         return np.asarray(np.maximum(np.diag(self.covariance), 0.0))
 
     def some(self, hypotheses: NDArray[np.int64]) -> LogResponse:
-        """Return the distribution that is restricted to the hypotheses with the given indices."""
+        """Return the same distribution with only the hypotheses that have the given indices."""
         rest = (self.covariance, self.scale_means[hypotheses], self.scale_covariance, self.scale_variance)
         return LogResponse(self.means[hypotheses], *rest)
 
@@ -60,10 +63,13 @@ def conditioned(
     errors: Sequence[float],
     scales: Sequence[str | None],
 ) -> tuple[LogResponse, Floats]:
-    """Condition log ratios at all points on measured values.
+    """Combine hypotheses about a job's response with measured values of time or power.
 
-    Each unknown scale is one more random variable. A measurement observes the sum of a log ratio and the
-    logarithm of the measurement's scale.
+    All values are logarithms of ratios (log ratios) at operating points. The result is the distribution at
+    all points under the condition of the measured values.
+
+    Some measured values have an unknown common scale. Each unknown scale is one more random variable. A
+    measurement observes the sum of a log ratio and the logarithm of the measurement's scale.
 
     Args:
         means: log ratios of the hypotheses, shape (K, J).
@@ -104,7 +110,10 @@ def conditioned(
 
 
 def exceedance(weights: Floats, means: Floats, variances: Floats, log_ratio: float) -> Floats:
-    """Return the probability that the ratio at each point exceeds exp(`log_ratio`), shape (..., J).
+    """Return the probability that a ratio exceeds exp(`log_ratio`) at each of J operating points.
+
+    The ratio is, for example, a time ratio. Its logarithm is normally distributed under each of K
+    hypotheses. The result has the shape (..., J).
 
     Args:
         weights: probability of each hypothesis, shape (..., K).

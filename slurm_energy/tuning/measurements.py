@@ -1,4 +1,7 @@
-"""Measurements of a search: speed and power averaged over windows, and the untuned reference over time."""
+"""Measurements of a tuning search: speed and power of a job, averaged over measurement windows.
+
+The module also follows how speed and power of the untuned job (reference) change over time.
+"""
 
 from __future__ import annotations
 
@@ -109,18 +112,27 @@ class NoiseScale:
     """
 
     def __init__(self, squares: float = _PRIOR_WINDOWS, windows: float = _PRIOR_WINDOWS) -> None:
-        """Start with the stated errors."""
+        """Start with ratio 1, so that the stated errors of the measurement windows apply."""
         self._squares, self._windows = squares, windows
 
     @property
     def factor(self) -> float:
-        """Factor by which the stated errors of measurement windows are multiplied, at least 1."""
+        """Factor, at least 1, by which the error of each measurement window is multiplied.
+
+        The error is the one that the window states. The factor is above 1 if windows at the same operating
+        point scatter more than their errors suggest.
+        """
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Update the ratio with a measurement window and the earlier windows at the same operating point.
+        """Update the ratio of observed scatter to stated error with a new measurement window.
 
-        The window's error already includes `factor`.
+        The window is compared with the earlier windows at the same operating point. The stated error of the
+        new window already includes `factor`.
+
+        Args:
+            before: mean of the earlier windows.
+            window: the new window.
         """
         if not before.windows:
             return
@@ -130,14 +142,17 @@ class NoiseScale:
         self._windows += 1
 
     def widen(self, one: SpeedMeasurement, other: SpeedMeasurement) -> None:
-        """Increase the factor until the scatter of windows explains the difference of two measurements."""
+        """Increase the factor of the stated errors until it explains the difference of two measurements.
+
+        Both measurements are of the same operating point and should therefore agree.
+        """
         deviation = abs(math.log(one.units_per_s / other.units_per_s)) / 2
         stated = other.relative_error * math.sqrt(other.windows) / self.factor
         self._squares = max(self._squares, self._windows * (deviation / stated) ** 2)
 
 
 class ReferenceCheck:
-    """A repeated measurement of the untuned reference.
+    """A repeated measurement of a job's untuned reference, which shows whether the reference changed.
 
     Attributes:
         block: measurement over the measurement windows of this check.
@@ -147,7 +162,7 @@ class ReferenceCheck:
     """
 
     def __init__(self, suspect: ProgressWindow | None, precise: bool) -> None:
-        """Start the measurement."""
+        """Start the repeated measurement of the untuned reference."""
         self.block = SpeedMeasurement()
         self.suspect = suspect
         self.precise = precise
@@ -162,20 +177,23 @@ class ReferenceTrack:
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
-        """Create a track from blocks in order of time."""
+        """Create a track from blocks (measurements of the untuned speed) in order of time."""
         self.blocks = list(blocks)
 
     def open_block(self) -> SpeedMeasurement:
-        """Return the last block. Create the first block if the track is empty."""
+        """Return the last measurement of the untuned job, to which further windows are added.
+
+        If there is no measurement yet, create an empty one.
+        """
         if not self.blocks:
             self.blocks.append(SpeedMeasurement())
         return self.blocks[-1]
 
     def is_old(self, windows: int, remaining_windows: float) -> bool:
-        """Return whether the reference should be measured again although nothing points to a change.
+        """Return whether the untuned speed and power (reference) of a job should be measured again.
 
-        A change can remain hidden: under a power limit, two phases of a job can have the same speed and power
-        although their untuned speeds differ.
+        The caller has seen no sign of a change. A change can remain hidden: under a power limit, two phases
+        of a job can have the same speed and power although their untuned speeds differ.
 
         Args:
             windows: number of measurement windows since the last measurement of the reference.
@@ -185,7 +203,11 @@ class ReferenceTrack:
         return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2
 
     def at(self, time_s: float) -> tuple[float, float, float]:
-        """Return the reference at a time: log of the speed, standard error of this log, log of the power."""
+        """Return the untuned reference of the job at a given time.
+
+        The result is the logarithm of the speed, the standard error of this logarithm, and the logarithm of
+        the power.
+        """
         blocks = [block for block in self.blocks if block.windows]
         if self._is_constant(blocks):
             precisions = [1.0 / block.relative_error**2 for block in blocks]

@@ -1,4 +1,7 @@
-"""Objectives of tuning: cost as a function of relative time and power, and the slowdown limit."""
+"""Objectives of tuning: energy, EDP or ED2P, with an optional slowdown limit.
+
+An objective defines the cost of a setting as a function of relative time and power.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Objective:
     slowdown_limit: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the values.
+        """Check that the objective is known and that the slowdown limit is not negative.
 
         Raises:
             UsageError: the objective is unknown, or the limit is negative.
@@ -45,5 +48,5 @@ class Objective:
         return power_ratio * time_ratio ** TIME_EXPONENTS[self.name]
 
     def allows(self, time_ratio: float) -> bool:
-        """Return whether a relative time is within the slowdown limit."""
+        """Return whether a time, relative to the untuned job, is within the slowdown limit."""
         return self.slowdown_limit is None or time_ratio <= 1.0 + self.slowdown_limit

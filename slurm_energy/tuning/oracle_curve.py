@@ -1,4 +1,7 @@
-"""Response curves of known workloads from the oracle's calibrations."""
+"""Response curves of known workloads, computed with the calibrations of the predictor (oracle).
+
+A response curve states time and power at several GPU power limits.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,18 @@ GPU_SHARE: Final = 0.8
 def oracle_curve(
     model: str, hardware: str, calibration_of: Callable[[str], Calibration], gpu_share: float = GPU_SHARE
 ) -> ResponseCurve | None:
-    """Return the response of a workload to GPU power limits; None if the oracle does not know the workload.
+    """Return the predicted response of a training workload to GPU power limits.
+
+    The response comes from the predictor (oracle). The result is None if the oracle does not know the
+    workload or the GPU.
 
     Args:
         model: value of `--energy-model`. Only names are accepted, never paths, because users choose this
             value.
         hardware: product name of the GPU.
-        calibration_of: function that returns the oracle's calibration of a GPU product, given its name.
-        gpu_share: the GPUs' share of the job's power. The remaining power is assumed to be constant.
+        calibration_of: function that returns the oracle's calibration for the name of a GPU product.
+        gpu_share: the fraction of the job's power that the GPUs draw. The remaining power is assumed to be
+            constant.
     """
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.training_oracle import (
@@ -81,9 +88,11 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the factor, from 0.3 to 1, by which the oracle's error is multiplied.
+    """Return the factor by which the error of a predicted response is multiplied.
 
-    The factor is small if the predicted slowdown is small. `log_time` is the log of the predicted
-    time ratio.
+    The factor is between 0.3 and 1. It is small if the predicted slowdown is small.
+
+    Args:
+        log_time: logarithm of the predicted time ratio.
     """
     return min(1.0, max(0.3, log_time / 0.1))

@@ -1,4 +1,8 @@
-"""Knowledge about one phase of a job: untuned reference, measured points, and the weighted ensemble."""
+"""Measurements of one phase of a job, and what is inferred from them for tuning.
+
+The measurements are the untuned reference and measured operating points. A weighted ensemble of possible
+responses follows from them.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,13 @@ _MAX_REFERENCE_BLOCKS = 8
 
 
 class PhaseKnowledge:
-    """Measurements of one phase of a job, and the ensemble of responses.
+    """What the tuning has measured in one phase of a job.
 
-    The ensemble is weighted by these measurements.
+    The ensemble is a set of possible responses of the job to settings. The measurements determine the
+    weights of the responses.
 
     Attributes:
-        track: the untuned reference over time.
+        track: measurements of the untuned reference over time.
         visits: measurement at each visited candidate point, by index. Index 0 is the untuned point.
         probes: number of candidate points that were tried.
         chosen: index of the point at which the search settled in this phase; None before the first choice.
@@ -35,7 +40,7 @@ class PhaseKnowledge:
     """
 
     def __init__(self, blocks: Sequence[SpeedMeasurement] = ()) -> None:
-        """Start a phase with measurements of its reference."""
+        """Start a phase of tuning with measurements of the untuned reference."""
         self.track = ReferenceTrack(blocks)
         self.visits: dict[int, SpeedMeasurement] = {}
         self.probes = 0
@@ -45,7 +50,10 @@ class PhaseKnowledge:
         self.ensemble: Ensemble | None = None
 
     def build(self, points: Sequence[OperatingPoint], prior: Prior, reference: Reference) -> None:
-        """Build the ensemble from the prior, after the reference was measured."""
+        """Build the ensemble of possible responses of the job to operating points.
+
+        The ensemble is drawn from the prior. The untuned reference must have been measured before.
+        """
         self.reference = reference
         self.ensemble = prior.ensemble(points, reference)
 
@@ -55,7 +63,11 @@ class PhaseKnowledge:
         self.held_s += window.duration_s
 
     def log_ratios(self, window_or_visit: ProgressWindow | SpeedMeasurement) -> tuple[float, float]:
-        """Return the logarithms of time and power, relative to the reference at the measurement's time."""
+        """Return how a window's time and power differ from the untuned reference, as log ratios.
+
+        The result is the logarithm of the relative time and the logarithm of the relative power. The
+        reference is taken at the time of the measurement.
+        """
         if isinstance(window_or_visit, ProgressWindow):
             mid_s = window_or_visit.start_s + window_or_visit.duration_s / 2
         else:
@@ -64,7 +76,7 @@ class PhaseKnowledge:
         return rate - math.log(window_or_visit.units_per_s), math.log(window_or_visit.watts) - power
 
     def reference_error(self) -> float:
-        """Return the standard error of the logarithm of the reference's speed."""
+        """Return the standard error of the logarithm of the job's untuned speed."""
         return self.track.at(self.track.blocks[-1].mid_s)[1]
 
     def needs_reference_for(self, index: int) -> bool:
@@ -81,7 +93,10 @@ class PhaseKnowledge:
         )
 
     def refuted(self, objective: Objective) -> frozenset[int]:
-        """Return the indices of the points whose own measurements show a loss or a broken limit."""
+        """Return the indices of the points that their own measurements rule out.
+
+        These measurements show a loss, or a slowdown above the slowdown limit.
+        """
         return frozenset(index for index, visit in self.visits.items() if self._is_refuted(visit, objective))
 
     def _is_refuted(self, visit: SpeedMeasurement, objective: Objective) -> bool:
@@ -94,9 +109,10 @@ class PhaseKnowledge:
         return exponent * log_time + log_power - error > 0.0
 
     def posterior(self) -> EnsemblePosterior:
-        """Return the ensemble, weighted by all measurements in this phase.
+        """Return the prediction of the job's response, given all measurements in this phase.
 
-        The measurements include all visits to each point.
+        The prediction is the ensemble of possible responses, weighted by the measurements. The measurements
+        include all visits to each point.
         """
         assert self.ensemble is not None
         observations = []
@@ -109,7 +125,10 @@ class PhaseKnowledge:
         return self.ensemble.condition(observations, self.reference_error(), power_error)
 
     def resembles(self, block: SpeedMeasurement) -> bool:
-        """Return whether an untuned measurement could come from this phase."""
+        """Return whether a measurement without tuning could come from this phase of the job.
+
+        Speed and power of the measurement are compared with the last untuned measurement of the phase.
+        """
         blocks = [item for item in self.track.blocks if item.windows]
         if not blocks or self.ensemble is None:
             return False
@@ -119,7 +138,7 @@ class PhaseKnowledge:
         return same_speed and abs(math.log(block.watts / last.watts)) <= _SAME_POWER
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measurements as a dict for JSON."""
+        """Return the measurements of this phase of the job as a dict that can be stored as JSON."""
         reference = self.reference
         return {
             "blocks": [block.to_json() for block in self.track.blocks],
@@ -139,7 +158,7 @@ class PhaseKnowledge:
     def from_json(
         cls, data: dict[str, Any], points: Sequence[OperatingPoint], prior: Prior
     ) -> PhaseKnowledge:
-        """Build the knowledge from a dict that `to_json` returned."""
+        """Restore the measurements of a phase of tuning from a dict that `to_json` returned."""
         made = cls()
         made.track = ReferenceTrack(SpeedMeasurement(**block) for block in data["blocks"])
         made.visits = {int(index): SpeedMeasurement(**visit) for index, visit in data["visits"].items()}

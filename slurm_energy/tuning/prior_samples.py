@@ -1,4 +1,7 @@
-"""Random samples of the generic prior. All jobs use the same samples, which are drawn once per process."""
+"""Random samples from the generic prior (the expected response of a job to settings).
+
+All jobs use the same samples, which are drawn once per process.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ _SEED = 12
 
 @dataclass(frozen=True)
 class PriorSamples:
-    """K samples of quantities that depend neither on the job nor on the ranges of its hardware.
+    """K random samples of unknown properties of a job and its hardware, as a prior for tuning.
 
-    Each array has the shape (K, 1).
+    These properties depend neither on the job's measurements nor on the ranges of its hardware. Each array
+    has the shape (K, 1).
 
     Attributes:
         gpu: responses of the GPUs; None for a job without GPUs.
@@ -62,7 +66,9 @@ class PriorSamples:
 def prior_samples(
     *, has_gpu: bool, has_cpu: bool, beyond_table: bool, samples: int = SAMPLES
 ) -> PriorSamples:
-    """Return the samples for jobs with or without GPUs and with or without tuned processors.
+    """Return samples of possible responses of a job to hardware settings.
+
+    The samples are drawn at random from a general prior.
 
     Args:
         has_gpu: whether the job has GPUs.
@@ -109,7 +115,7 @@ def prior_samples(
 
 
 def prepare_gpu_samples() -> None:
-    """Draw the samples of GPUs in advance, before the first job needs these samples.
+    """Draw the random samples of GPU properties, so that the first job need not wait for them.
 
     Drawing takes 50 ms and may run in any thread.
     """
@@ -118,6 +124,9 @@ def prepare_gpu_samples() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _gpu_response(samples: int) -> tuple[DeviceResponse, Mapping[str, Any]]:
-    """Return sampled responses of GPUs, and the state of the random generator after this sampling."""
+    """Return random samples of the response of GPUs to power limits.
+
+    The second value is the state of the random generator after these samples.
+    """
     generator = np.random.default_rng(_SEED)
     return DeviceResponse(generator, samples, like_gpus=True), generator.bit_generator.state

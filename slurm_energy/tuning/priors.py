@@ -1,7 +1,8 @@
-"""Priors of a search: ensembles built from the hardware's ranges and the job's own untuned power.
+"""Priors of the tuning search: assumptions about a job's response before its points are measured.
 
-A prior is built after the untuned reference was measured, because the job's own power decides which power
-limits have an effect. A limit above this power has no effect.
+A prior is a set of possible responses (an ensemble). It depends on the ranges of the hardware and on the
+job's own untuned power. A prior is built after the untuned reference was measured, because the job's own
+power decides which power limits have an effect. A limit above this power has no effect.
 """
 
 from __future__ import annotations
@@ -31,30 +32,38 @@ State = TypeVar("State", bound=tuple[float | bool | None, ...])
 
 
 class Prior(Protocol):
-    """Knowledge about the response of a job before measurements at tuned points."""
+    """Interface of knowledge about a job's response to tuning, before any tuned point is measured."""
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
-        """Return the samples of the response at the candidates."""
+        """Return random samples of the job's response (time and power) at the candidate points."""
         ...
 
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the point for a job whose progress cannot be measured, and the source of this point."""
+        """Return a fixed operating point for a job whose progress cannot be measured.
+
+        Such a job cannot be tuned by measurements. The second value of the result is the source of the
+        point.
+        """
         ...
 
 
 class PhysicalPrior:
-    """Generic prior from the physical model of a job on GPUs and processors.
+    """Prior of a job's response to settings, from a physical model of GPUs and processors.
 
-    A job on GPUs uses the GPU for a share of its time. In the rest of the time, it waits for the host. The
-    host works before the GPU or at the same time, so that slow processors can starve the GPU.
+    The prior is generic: it uses no measurement of the job. In the model, a job on GPUs uses the GPU for a
+    share of its time. In the rest of the time, it waits for the host. The host works before the GPU or at
+    the same time, so that slow processors can starve the GPU.
     """
 
     def __init__(
         self, gpu: GpuHardware | None = None, cpu: CpuHardware | None = None, samples: int = SAMPLES
     ) -> None:
-        """Select the samples that do not depend on the job."""
+        """Select the samples of responses for the given kinds of device (GPU, CPU or both).
+
+        These samples do not depend on the job.
+        """
         self._gpu, self._cpu = gpu, cpu
         self._samples = prior_samples(
             has_gpu=gpu is not None,
@@ -64,7 +73,7 @@ class PhysicalPrior:
         )
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
-        """Return the samples of the response at the candidates."""
+        """Return sampled responses (time and power) of a job at the candidate operating points."""
         if self._gpu is None:
             log_time, log_power = self._cpu_job(candidates, reference)
         else:
@@ -74,9 +83,10 @@ class PhysicalPrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the safe point, or the best GPU power limit if the objective has a slowdown limit.
+        """Return the operating point for a job whose progress cannot be measured.
 
-        The chosen GPU power limit is likely to keep the slowdown limit.
+        If the objective has a slowdown limit, the point is the best GPU power limit that is likely to keep
+        the slowdown limit. Otherwise the point is a safe one.
         """
         if objective.slowdown_limit is None or self._gpu is None or reference.gpu_watts is None:
             point = safe_point(candidates, reference, self._gpu, objective)
@@ -117,11 +127,14 @@ class PhysicalPrior:
         return np.full_like(self._samples.gpu_share, share)
 
     def _gpu_state(self, candidates: Sequence[OperatingPoint], busy: Single) -> tuple[Single, Single, Column]:
-        """Return time and power of a busy GPU relative to the untuned job.
+        """Return time and power of a busy GPU at each operating point, relative to the untuned job.
+
+        Several of the J operating points may put the GPU into the same state (power limit and clock). Time
+        and power are computed once per state, for each of K samples of the job's unknown properties.
 
         Returns:
             Logarithms of time and power of every sample at the G distinct states of the GPU, shape (K, G)
-            each. Also the index of the state at each candidate, shape (J,).
+            each. Also the index of the state at each operating point, shape (J,).
         """
         samples = self._samples
         assert self._gpu is not None and samples.gpu is not None
@@ -137,11 +150,14 @@ class PhysicalPrior:
         return *_slower(log_time, log_power, *other), column
 
     def _host_state(self, candidates: Sequence[OperatingPoint]) -> tuple[Single, Single, Column]:
-        """Return time and power of the host processors relative to the untuned job.
+        """Return the time and power of the host processors, relative to the untuned job.
+
+        The state of the host is its frequency bound, its boost setting and its package limit. Several
+        candidate points can have the same state.
 
         Returns:
-            Time and power of every sample at the H distinct states of the host, shape (K, H) each. Also the
-            index of the state at each candidate, shape (J,).
+            Time and power of each of the K samples of the prior at each of the H distinct states, shape (K,
+            H) each. Also the index of the state at each candidate, shape (J,).
         """
         states, column = _distinct(
             [(item.cpu_max_mhz, item.boost, item.package_limit_watts) for item in candidates]
@@ -156,7 +172,10 @@ class PhysicalPrior:
         return np.reciprocal(clock), power, column
 
     def _host_clock(self, candidates: Sequence[OperatingPoint]) -> Single:
-        """Return the relative clock of the host processors for each sample and candidate, shape (K, J)."""
+        """Return the relative clock of the processors that feed the GPUs, shape (K, J).
+
+        There is one value for each of K samples and J candidate operating points.
+        """
         if self._cpu is None:
             return np.ones((1, len(candidates)), dtype=np.float32)
         clock: Single = np.minimum(self._cpu_clock(candidates), np.float32(1.0))
@@ -168,7 +187,10 @@ class PhysicalPrior:
         return both
 
     def _cpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Single, Single]:
-        """Return the logarithms of time and power of a job without GPUs, shape (K, J) each."""
+        """Return sampled logarithms of time and power ratios of a job without GPUs.
+
+        Each of the two arrays has the shape (K samples, J candidate operating points).
+        """
         samples = self._samples
         assert self._cpu is not None and samples.cpu is not None
         log_time, log_power = samples.cpu.at_clock(np.minimum(self._cpu_clock(candidates), np.float32(1.0)))
@@ -191,7 +213,10 @@ class PhysicalPrior:
     def _with_hints(
         self, candidates: Sequence[OperatingPoint], log_time: Single, log_power: Single
     ) -> tuple[Single, Single]:
-        """Add the effects of knobs without a physical model: power profiles and preferences."""
+        """Add the effects of GPU power profiles and CPU energy preferences to the prior.
+
+        The physical model does not describe these settings. Their effects are therefore assumed.
+        """
         samples = self._samples
         profile = [number for number, point in enumerate(candidates) if point.gpu_power_profile is not None]
         preference = [number for number, point in enumerate(candidates) if point.cpu_epp is not None]
@@ -206,13 +231,16 @@ class PhysicalPrior:
 
 
 class CurvePrior:
-    """Prior from a response curve of earlier measurements, completed by the generic prior."""
+    """Prior for tuning from a response curve that was measured in earlier runs.
+
+    The generic prior completes it where the curve has no points.
+    """
 
     def __init__(self, base: Prior, curve: ResponseCurve, extra_error: float = 0.02) -> None:
-        """Store the curve.
+        """Store the curve and the prior that it refines.
 
         Args:
-            base: prior between and beyond the points of the curve.
+            base: prior that applies between the points of the curve and outside their range.
             curve: response curve that earlier runs have measured.
             extra_error: standard deviation between runs of the same program, which is added to the errors of
                 the curve's points.
@@ -220,9 +248,10 @@ class CurvePrior:
         self._base, self._curve, self._extra_error = base, curve, extra_error
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
-        """Return samples of the response, which the base prior draws and the measured curve weights.
+        """Return samples of the job's response that take the measured response curve into account.
 
-        The samples are also shifted towards the curve.
+        The base prior draws the samples. The measured curve changes the weights of the samples and shifts
+        them towards the curve.
         """
         points = {item.point: item for item in self._curve.points if item.point != UNTUNED}
         extra = [point for point in points if point not in candidates]
@@ -279,22 +308,31 @@ class CurvePrior:
 
 
 def gpu_prior(gpu: GpuHardware) -> Prior:
-    """Return the generic prior of a job on GPUs whose processors are not tuned."""
+    """Return the general expectation (prior) of how a job on GPUs responds to settings of the GPU.
+
+    The prior is for jobs whose processor settings are not tuned.
+    """
     return PhysicalPrior(gpu=gpu)
 
 
 def cpu_prior(cpu: CpuHardware) -> Prior:
-    """Return the generic prior of a job without GPUs."""
+    """Return the expected responses (generic prior) of a job without GPUs to settings of its CPUs."""
     return PhysicalPrior(cpu=cpu)
 
 
 def joint_prior(gpu: GpuHardware, cpu: CpuHardware) -> Prior:
-    """Return the generic prior of a job on GPUs whose processors are tuned as well."""
+    """Return the generic tuning prior of a job on GPUs whose processors are tuned as well.
+
+    The prior is what is assumed about the job before any measurement.
+    """
     return PhysicalPrior(gpu=gpu, cpu=cpu)
 
 
 def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
-    """Return a prior from measured responses, completed by a generic prior."""
+    """Return the expected response (prior) of a job, from a measured response curve.
+
+    For operating points without a measurement, the generic prior `base` is used.
+    """
     return CurvePrior(base, curve)
 
 
@@ -335,6 +373,6 @@ def _distinct(states: Sequence[State]) -> tuple[list[State], Column]:
 
 
 def _slower(time: Single, power: Single, other_time: Single, other_power: Single) -> tuple[Single, Single]:
-    """Return the slower of two states of a device, element by element."""
+    """Return the time and power of the slower of two states of a device, element by element."""
     slower = other_time > time
     return np.where(slower, other_time, time), np.where(slower, other_power, power)

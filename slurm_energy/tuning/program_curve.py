@@ -1,4 +1,8 @@
-"""Response curves of programs, computed from learned runs. The module does not need numpy."""
+"""Response curves of programs, computed from the recorded runs of these programs.
+
+A response curve states how time and power of a program depend on the hardware settings. The module does not
+need numpy.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,10 @@ _FULL_LIMIT_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Mean time and power of the reference for whole runs of one shape, with the relative errors.
+    """Mean time and power of whole runs at the untuned settings, with their relative errors.
 
-    A shape is a number of nodes, GPUs and CPUs.
+    Other whole runs are compared with this reference. It holds for one shape, which is a number of nodes,
+    GPUs and CPUs.
     """
 
     time: float
@@ -40,9 +45,11 @@ class _Reference:
 
 
 def measurements_of(runs: Iterable[LearnedRun]) -> tuple[ProgramMeasurement, ...]:
-    """Return the measurements of runs since the last drift, in the order in which the runs ended.
+    """Return the measurements of a program, in the order in which its runs ended.
 
-    The error of whole runs is estimated from repetitions at the same point.
+    Measurements before the last drift are left out. A drift is a change of the program after which earlier
+    measurements no longer count. The errors of whole runs are estimated from repeated runs at the same
+    operating point.
 
     Args:
         runs: runs of one program on one kind of hardware, in any order.
@@ -137,9 +144,10 @@ def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[P
 
 
 def _pooled_error(groups: Sequence[Sequence[float]]) -> float:
-    """Return the pooled standard deviation within groups, with the prior `RUN_ERROR`.
+    """Return the standard deviation between repeated runs, estimated from several groups of runs.
 
-    The prior dominates if there are few values.
+    The deviations within all groups are pooled. The prior `RUN_ERROR` dominates the result if there are few
+    values.
     """
     squares, freedom = _PRIOR_REPETITIONS * RUN_ERROR**2, _PRIOR_REPETITIONS
     for values in groups:
@@ -157,9 +165,9 @@ def _full_limit_watts(runs: Sequence[LearnedRun]) -> float | None:
 def _references(
     measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> dict[str, _Reference]:
-    """Return the reference time and power of each shape (numbers of nodes, GPUs and CPUs).
+    """Return the untuned time and power of a program (reference) for each job size.
 
-    Shapes without a reference are missing.
+    The job size is given by the numbers of nodes, GPUs and CPUs. Sizes without a reference are left out.
 
     Args:
         measurements: measurements of whole runs, and measurements within runs.
@@ -188,9 +196,9 @@ def _references(
 def _near_untuned(
     measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> list[ProgramMeasurement]:
-    """Return the measurements at the highest measured GPU limit.
+    """Return the measurements at the highest measured GPU limit, as a substitute for untuned runs.
 
-    The result is empty if this limit is far below the full limit.
+    The result is empty if this limit is far below the full limit, or if no other measurement is left.
     """
     limits = [
         one.point.gpu_limit_watts

@@ -51,13 +51,12 @@ class ProgramMeasurement:
 
 
 def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
-    """Return a measurement of power without a time.
+    """Return a measurement of power, without time, that describes an untuned job.
 
-    The power is that of the untuned job, measured before a run was tuned.
-
-    The measurement shows by how much a power limit lowered the power of whole runs. A job that waits for its
-    host draws more than its mean power while it computes. A limit then lowers the mean power by a larger
-    factor than the ratio of the limit to the untuned mean power.
+    The power is that of the job before tuning. Such a measurement is used together with measurements of
+    whole runs. It shows by how much a power limit lowered the power of the whole runs. A job that waits for
+    its host draws more than its mean power while it computes. Therefore a limit lowers the mean power by a
+    larger factor than the ratio of the limit to the untuned mean power.
 
     Args:
         watts: mean power of the untuned job.
@@ -69,10 +68,10 @@ def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
 def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Return the measurements since the last drift of the job, in their order.
 
-    Each measurement is compared with the value that earlier measurements of the same scale at the same point
-    predict. The job has drifted if a measurement deviates from this value. The deviation must exceed
-    `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`. All measurements before the deviating measurement
-    are dropped.
+    A drift is a change of the program after which earlier measurements no longer count. Each measurement is
+    compared with a prediction from earlier measurements of the same scale at the same point. A drift is
+    found if the measurement deviates by more than `DRIFT_DEVIATIONS` standard deviations and by more than
+    `MIN_DRIFT`. All measurements before the deviating measurement are then dropped.
 
     Args:
         measurements: measurements in the order of time.
@@ -90,7 +89,7 @@ def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeas
 
 
 def _deviates(values: Sequence[tuple[float, float]]) -> bool:
-    """Return whether the last value deviates from the mean of the earlier values.
+    """Return whether the last of several measured values deviates from the mean of the earlier ones.
 
     Args:
         values: pairs of value and relative standard error, at least two.
@@ -104,9 +103,10 @@ def _deviates(values: Sequence[tuple[float, float]]) -> bool:
 
 
 def merge_repetitions(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
-    """Return one measurement per point and scale: the mean of repetitions, with the error of the mean.
+    """Merge repeated measurements of a program into one mean measurement with its error.
 
-    The errors of repetitions count as independent. The error of a mean is at least `MIN_ERROR`.
+    Measurements are repetitions if they have the same operating point and the same scale. The errors of
+    repetitions count as independent. The error of a mean is at least `MIN_ERROR`.
     """
     groups: dict[tuple[OperatingPoint, str | None], list[ProgramMeasurement]] = {}
     for one in measurements:
@@ -128,7 +128,11 @@ def _mean(group: Sequence[ProgramMeasurement]) -> ProgramMeasurement:
 
 
 def _weighted_mean(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the geometric mean of (value, relative error) pairs, weighted by precision, and its error."""
+    """Return the weighted geometric mean of values, and the relative error of the mean.
+
+    Args:
+        values: pairs of value and relative error. The weight of a value is the inverse square of its error.
+    """
     weights = [1.0 / max(error, MIN_ERROR) ** 2 for _, error in values]
     total = math.fsum(weights)
     log = math.fsum(w * math.log(value) for w, (value, _) in zip(weights, values, strict=True)) / total

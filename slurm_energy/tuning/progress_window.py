@@ -1,4 +1,4 @@
-"""Progress windows: the measured speed and power of a job at one operating point."""
+"""A measurement of the speed and power of a job over a time window at one operating point."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ProgressSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgressWindow:
-    """The speed and power of a job over an interval without a change of its knobs.
+    """The speed and power of a job over a measured interval in which its settings did not change.
 
     The speed of a job on several nodes or GPUs is the speed of the slowest node or GPU. The power is the sum
-    over all of them.
+    over all nodes or GPUs.
 
     Attributes:
-        point: operating point in force, read back from the hardware.
+        point: operating point (settings of the hardware) in force, read back from the hardware.
         start_s: start of the interval in seconds of a monotonic clock.
         duration_s: length of the interval in seconds.
         units_per_s: progress per second, in a unit of work that the job chooses.
@@ -41,9 +41,8 @@ class ProgressWindow:
         source: source of the progress.
         gpu_watts: mean power of one of the job's GPUs; None without GPUs or if unknown.
         package_watts: mean power of one of the job's processor packages; None if unknown.
-        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints. The
-            speed then includes the pauses. In the job's other measurement windows, the speed excludes the
-            pauses.
+        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints. If
+            True, the speed includes the pauses. If False, the speed excludes the pauses.
     """
 
     point: OperatingPoint
@@ -59,7 +58,7 @@ class ProgressWindow:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether times and power are within the range of real measurements. The speed is not checked."""
+        """Whether time and power are within the range of real measurements; the speed is not checked."""
         return (
             math.isfinite(self.start_s)
             and _MIN_DURATION_S <= self.duration_s <= _MAX_DURATION_S
@@ -68,7 +67,7 @@ class ProgressWindow:
 
     @property
     def has_speed(self) -> bool:
-        """Whether speed and power of the measurement window are usable."""
+        """Whether the measured speed and power of the window are usable for tuning."""
         return (
             _MIN_UNITS_PER_S <= self.units_per_s <= _MAX_UNITS_PER_S
             and 0.0 <= self.relative_error <= _MAX_ERROR

@@ -1,13 +1,15 @@
-"""Choice of the operating point for the next run of a recurring job.
+"""Choice of the settings (operating point) for the next run of a recurring job.
 
 The choice uses the measurements of earlier runs.
 
-The prior is a set of hypotheses, each of which is a complete response of the job: log ratios of time and
-power to the untuned job at every candidate point. Measurements weight the hypotheses and correct them at the
-measured points. A point that keeps the slowdown limit is tried if later runs are expected to save more than
-the cost of the trial.
+The prior is a set of hypotheses. Each hypothesis is a complete response of the job: the log ratios of time
+and power to the untuned job at every candidate operating point. Measurements change the weights of the
+hypotheses, and correct their values at the measured points.
 
-The module is pure: no clock, no storage, and random numbers only from the caller's generator.
+A new operating point is tried on two conditions: it respects the slowdown limit, and the expected saving in
+later runs exceeds the cost of the trial.
+
+The module is pure: it has no clock and no storage. All random numbers come from the caller's generator.
 """
 
 from __future__ import annotations
@@ -37,27 +39,30 @@ _CORRELATION_LENGTH: Final = 0.12
 class RecurrenceOptions:
     """Constants for the choice of the next run's operating point.
 
+    The program runs repeatedly. An operating point is a set of hardware settings. Hypotheses are possible
+    responses of the program to these settings.
+
     Attributes:
         min_discrepancy: minimum standard deviation of a real job's log ratio from the log ratio of the best
             hypothesis.
-        max_violation: maximum probability of a violation that every run may have. A violation is a
-            slowdown that exceeds the limit by more than `tolerance`.
-        violation_rate: permitted share of runs with a violation among all runs of a program. If the runs so
-            far were expected to have fewer violations than permitted, the probability in the next run may
-            exceed `max_violation`, so that more points can be explored. On random GPUs, violations are about
-            five times as frequent as expected, because some responses have a knee between a measured limit
-            and the next lower limit. The goal is 1 % of the runs.
+        max_violation: maximum probability of a violation that every run may have. A violation is a slowdown
+            that exceeds the limit by more than `tolerance`.
+        violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
+            violations than permitted were expected so far, the probability in the next run may exceed
+            `max_violation`, so that more points can be explored. On random GPUs, violations are about five
+            times as frequent as expected, because some responses have a knee between a measured limit and
+            the next lower limit. The goal is 1 % of the runs.
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
         min_later_runs: minimum number of later runs that are assumed to use the result of a run. A program
             that has run more often is expected to run as often again.
-        max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds
-            the minimum expected cost by at most this fraction. Real jobs may slow down more steeply than
-            hypotheses.
+        max_excess_cost: maximum relative excess of a point's cost over the minimum expected cost. Only
+            points within this limit are tried. The point's cost is its expected cost plus one standard
+            deviation, because real jobs may slow down more steeply than hypotheses.
         max_second_step: maximum relative reduction of the expected power from the first run to the second.
-            The first run alone, without an untuned run, does not show how steeply the time rises. The time of
-            some jobs increases sharply below a power limit that no hypothesis predicts.
+            The first run alone, without an untuned run, does not show how steeply the time rises. The time
+            of some jobs increases sharply below a power limit that no hypothesis predicts.
         equal_cost: trials whose net costs differ by at most this fraction count as equally good. Thompson
             sampling chooses among them.
         min_gain: minimum expected relative saving at a point other than the untuned point.
@@ -77,9 +82,10 @@ class RecurrenceOptions:
 
 
 class PriorResponses(Protocol):
-    """Hypotheses about the response of a job: K hypotheses, J points.
+    """Hypotheses about how a job responds to settings, as a prior for tuning.
 
-    `ensemble.Ensemble` implements this interface.
+    There are K hypotheses and J candidate points (combinations of settings). `ensemble.Ensemble` implements
+    this interface.
 
     Attributes:
         points: the candidate points, J. The untuned point is among them.
@@ -113,7 +119,9 @@ class PointChoice:
 
 
 class RecurrencePosterior:
-    """Distribution of the job's response after its measurements.
+    """Probability distribution of a program's response to settings, after measurements of its runs.
+
+    The distribution consists of K hypotheses about the response, each with a probability.
 
     Args:
         prior: hypotheses before the measurements.
@@ -121,10 +129,11 @@ class RecurrencePosterior:
         options: constants for the choice of operating points.
 
     Attributes:
-        points: the candidate points, J.
+        points: the J candidate points.
         weights: probability of each hypothesis, shape (K,).
         log_time, log_power: conditional means under each hypothesis, shape (K, J).
-        counts: number of runs at each candidate point, shape (J,). A point measured within a run counts once.
+        counts: number of runs at each candidate point, shape (J,). A point measured within a run counts
+            once.
     """
 
     def __init__(
@@ -158,7 +167,9 @@ class RecurrencePosterior:
         self.weights = _normalized(prior.log_weights + time_likelihood + power_likelihood)
 
     def _deviation(self, weights: Floats, samples: Floats, correlation: Floats) -> Floats:
-        """Return the covariance of a real job's deviations from the best hypothesis, shape (J, J).
+        """Return how much a real job may deviate from the best hypothesis, as a covariance.
+
+        The result has the shape (J, J) for J operating points.
 
         Args:
             weights: probability of each hypothesis, shape (K,).
@@ -178,11 +189,17 @@ class RecurrencePosterior:
 
     @property
     def power_sd(self) -> Floats:
-        """Conditional standard deviation of the log power ratio under each hypothesis, shape (J,)."""
+        """Standard deviation of the logarithm of the power ratio under each hypothesis.
+
+        The result takes all measurements into account. Its shape is (J,).
+        """
         return np.sqrt(self._power.variances)
 
     def expected_costs(self, objective: Objective) -> Floats:
-        """Return the expected cost of each point relative to the untuned job, shape (J,)."""
+        """Return the expected cost of each operating point for the objective, shape (J,).
+
+        The cost is relative to that of the untuned job.
+        """
         exponent = TIME_EXPONENTS[objective.name]
         variance = (exponent * self.time_sd) ** 2 + self.power_sd**2
         logs = exponent * self.log_time + self.log_power + 0.5 * variance
@@ -197,11 +214,17 @@ class RecurrencePosterior:
         return np.asarray(np.sqrt(self.weights @ (costs - mean) ** 2 + mean**2 * relative))
 
     def exceedance(self, log_ratio: float) -> Floats:
-        """Return for each point the probability that the time ratio exceeds exp(`log_ratio`), shape (J,)."""
+        """Return the probability, for each point, that the slowdown exceeds a bound, shape (J,).
+
+        The slowdown is the time relative to the untuned job. The bound is exp(`log_ratio`).
+        """
         return exceedance(self.weights, self.log_time, self._time.variances, log_ratio)
 
     def allowed(self, objective: Objective) -> NDArray[np.bool_]:
-        """Return whether each point keeps the slowdown limit with the required probabilities, shape (J,)."""
+        """Return for each operating point whether it keeps the slowdown limit, shape (J,).
+
+        The limit must be kept with the required probabilities.
+        """
         mask = np.ones(len(self.points), np.bool_)
         limit = objective.slowdown_limit
         if limit is not None:
@@ -214,7 +237,11 @@ class RecurrencePosterior:
         return mask
 
     def within_reach(self) -> NDArray[np.bool_]:
-        """Return whether the next run may use each point, see `max_second_step`, shape (J,)."""
+        """Return the mask of the operating points that the next run may use, shape (J,).
+
+        If only one tuned run has been made so far, the predicted power must not fall by more than
+        `max_second_step` below the power of its point. Otherwise all points are permitted.
+        """
         first = int(np.argmax(self.counts))
         if self.counts.sum() != 1 or first == self._untuned or self._used[-1].scale is None:
             return np.ones(len(self.points), np.bool_)
@@ -222,10 +249,11 @@ class RecurrencePosterior:
         return np.asarray(log_power >= log_power[first] + math.log1p(-self._options.max_second_step))
 
     def _risk_budget(self, violations: Floats) -> float:
-        """Return the maximum probability of a violation that the next run may have.
+        """Return the highest probability of exceeding the slowdown limit that the next run may have.
 
-        The maximum is the number of violations permitted up to and including the next run, minus the number
-        expected in the runs so far. The maximum is never above `RecurrenceOptions.max_risk`.
+        A run that exceeds the slowdown limit is a violation. The highest probability is the number of
+        violations permitted up to and including the next run, minus the number expected in the runs so far.
+        It is never above `RecurrenceOptions.max_risk`.
 
         Args:
             violations: probability of a violation at each point, shape (J,).
@@ -237,9 +265,10 @@ class RecurrencePosterior:
     def trial_costs(
         self, objective: Objective, expected: Floats, best: int, random: np.random.Generator
     ) -> Floats:
-        """Return the net cost of the next run at each point, shape (J,).
+        """Return the net cost of running a program next at each operating point, shape (J,).
 
-        The net cost is the cost of the run minus the expected saving of later runs from its result.
+        The result of the run can save energy or time in later runs. The net cost is the cost of the run
+        minus this expected saving.
 
         Args:
             objective: objective with its slowdown limit.
@@ -269,7 +298,10 @@ class RecurrencePosterior:
     def _allowed_costs(
         self, objective: Objective, weights: Floats, log_time: Floats, variances: Floats, costs: Floats
     ) -> Floats:
-        """Return the costs of the allowed points after possible results of a trial, see `AfterTrial`."""
+        """Return the costs of operating points after possible results of a trial.
+
+        Points that would probably break the slowdown limit have infinite cost. See `AfterTrial`.
+        """
         limit, options = objective.slowdown_limit, self._options
         if limit is None:
             return costs
@@ -279,7 +311,7 @@ class RecurrencePosterior:
         return np.where(allowed, costs, np.inf)
 
     def sample_costs(self, objective: Objective, random: np.random.Generator) -> Floats:
-        """Draw one response from the distribution and return its cost at each point, shape (J,)."""
+        """Draw one random response of the job and return its cost at each operating point, shape (J,)."""
         hypothesis = int(random.choice(len(self.weights), p=self.weights))
         time = self.log_time[hypothesis] + _draw(self._time.covariance, random)
         power = self.log_power[hypothesis] + _draw(self._power.covariance, random)
@@ -293,7 +325,11 @@ def _normalized(log_weights: NDArray[Any]) -> Floats:
 
 
 def _distances(log_time: Floats, log_power: Floats) -> Floats:
-    """Return the squared distances between points, measured by their expected log ratios, shape (J, J)."""
+    """Return the squared distances between all pairs of operating points, shape (J, J).
+
+    The distance of two points is computed from the differences of their expected logarithms of time and of
+    power.
+    """
     return np.asarray(
         (log_time[:, None] - log_time[None, :]) ** 2 + (log_power[:, None] - log_power[None, :]) ** 2
     )
@@ -359,15 +395,15 @@ class RecurringJob:
 
         job = RecurringJob(prior, Objective("edp"), np.random.default_rng(1))
         for _ in range(10):
-            choice = job.next_point()
-            seconds, watts = run_at(choice.point)
+            choice = job.next_point() seconds, watts = run_at(choice.point)
             job.record(ProgramMeasurement(choice.point, seconds, watts, scale="whole runs"))
 
     A run that measured several points against its own untuned reference is recorded as one measurement per
     point, with ratios and without a scale.
 
     Args:
-        prior: hypotheses before any measurement; an `Ensemble` for this hardware and draw.
+        prior: assumed responses before any measurement; an `Ensemble` for this hardware and for the power
+            that the job draws.
         objective: objective with its slowdown limit.
         random: generator of random numbers.
         measurements: measurements of earlier runs in the order of time.
@@ -388,7 +424,7 @@ class RecurringJob:
 
     @property
     def measurements(self) -> tuple[ProgramMeasurement, ...]:
-        """The measurements since the last drift."""
+        """The measurements since the program last changed its behaviour (drift)."""
         return self._measurements
 
     @property
@@ -397,9 +433,9 @@ class RecurringJob:
         return RecurrencePosterior(self._prior, self._measurements, self._options)
 
     def record(self, *measurements: ProgramMeasurement) -> None:
-        """Add the measurements of a run.
+        """Add the measurements of a run to those of the recurring job.
 
-        If the new measurements show that the job has drifted, drop the earlier measurements.
+        If the new measurements show that the program has changed, the earlier measurements are dropped.
         """
         self._measurements = after_drift((*self._measurements, *measurements))
 

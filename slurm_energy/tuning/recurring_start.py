@@ -1,4 +1,4 @@
-"""Start of the next run of a recurring job: the operating point that its earlier runs recommend."""
+"""Operating point with which the next run of a recurring job starts, based on its earlier runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ _BINDING_SHARE: Final = 0.97
 
 @dataclass(frozen=True, slots=True)
 class RecurringStart:
-    """The operating points that earlier runs recommend for the next run.
+    """Operating point with which the next run of a known program starts, from earlier runs.
 
     Attributes:
         point: recommended operating point.
-        exploration: whether the next run tries the point in order to learn the program's response.
-        fallback: operating point for a run that must not explore because another run of the program explores.
+        exploration: whether the point is tried in order to learn the program's response.
+        fallback: operating point for a run that may not try out points, because another run of the program
+            does so at the same time.
     """
 
     point: OperatingPoint
@@ -49,10 +50,12 @@ def recurring_start(
     watts: float | None = None,
     gpu_watts: float | None = None,
 ) -> RecurringStart | None:
-    """Return the recommended start of the next run; None if the earlier runs do not suffice for one.
+    """Return the operating point with which the next run of a recurring job should start.
 
-    If each run of a program measures several points, the program does not explore from run to run. Without
-    numpy or a known power of the untuned job, the best measured point is the start.
+    The result is None if the earlier runs do not suffice for a recommendation. The function may also
+    recommend a point that is not measured yet, to explore it. It does not explore if each run of the program
+    measures several points itself. Without numpy or a known power of the untuned job, the best measured
+    point is the start.
 
     Args:
         runs: earlier runs of the program on the same kind of hardware.
@@ -60,7 +63,8 @@ def recurring_start(
         seed: seed of the random choice. The same seed gives the same start.
         watts: power of the untuned job in watts. None means that the latest earlier run that measured this
             power supplies the value.
-        gpu_watts: power of one GPU of the untuned job in watts; None means as for `watts`.
+        gpu_watts: power of one GPU of the untuned job in watts. None means that the latest earlier run that
+            measured it supplies the value.
     """
     measurements = merge_repetitions(measurements_of(runs))[-_MAX_MEASUREMENTS:]
     if not measurements:
@@ -96,7 +100,11 @@ def _latest(values: Iterable[float | None]) -> float | None:
 def _candidates(
     measurements: Sequence[ProgramMeasurement], run: LearnedRun, gpu_watts: float | None
 ) -> tuple[OperatingPoint, ...]:
-    """Return candidates: the untuned point, the measured points, and GPU limits below the job's own power."""
+    """Return the operating points among which the start of a recurring job is chosen.
+
+    These are the untuned point, the points measured in earlier runs, and GPU power limits below the power
+    that the job itself draws.
+    """
     points = dict.fromkeys([UNTUNED, *(one.point for one in measurements)])
     if run.gpu_limits is not None and run.gpu_limits.min_watts < run.gpu_limits.default_watts:
         gpu = GpuHardware(max(1, run.gpus), run.gpu_limits.default_watts, run.gpu_limits.min_watts)
@@ -107,7 +115,10 @@ def _candidates(
 
 
 def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
-    """Return the generic prior for the hardware of a run; None if no candidate sets a known knob."""
+    """Return the generic prior (assumed response before any measurement) for a run's hardware.
+
+    The result is None if no candidate point sets a knob that the prior describes.
+    """
     from slurm_energy.tuning.priors import cpu_prior, gpu_prior, joint_prior
 
     clocks = [point.gpu_clock_mhz for point in points if point.gpu_clock_mhz is not None]
@@ -122,7 +133,11 @@ def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
 
 
 def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> RecurringStart | None:
-    """Return the measured point with the minimum cost that keeps the slowdown limit with a margin."""
+    """Return the best operating point that earlier runs have measured, as start of the next run.
+
+    The best point has the lowest cost among the points that keep the slowdown limit. For this check, a
+    margin for the measurement error is added to the run time.
+    """
     curve = program_curve(runs, "", "")
     if curve is None:
         return None

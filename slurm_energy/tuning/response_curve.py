@@ -65,7 +65,7 @@ class ResponsePoint:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point as a dict for JSON."""
+        """Return the point of a response curve as a dict for JSON."""
         return {**dataclasses.asdict(self), "point": self.point.to_json(), "source": self.source.value}
 
     @classmethod
@@ -98,12 +98,12 @@ class ResponsePoint:
 
 @dataclass(frozen=True, slots=True)
 class ResponseCurve:
-    """Response of one workload on one kind of hardware.
+    """Response of one workload on one kind of hardware: how tuning changes its time and power.
 
     Attributes:
         hardware: kind of hardware, see `hardware_kind`.
         workload: fingerprint of the batch script, `--energy-model`, or the class of a reference kernel.
-        points: at most one point per operating point.
+        points: at most one measured point per operating point.
     """
 
     hardware: str
@@ -133,7 +133,10 @@ class ResponseCurve:
         return cls(str(names[0]), str(names[1]), tuple(ResponsePoint.from_json(item) for item in points))
 
     def plausible(self) -> ResponseCurve:
-        """Return the curve without implausible points, with at most one point per operating point."""
+        """Return the response curve without implausible points.
+
+        If several points describe the same operating point, only the last one is kept.
+        """
         points = {item.point: item for item in self.points if item.is_plausible}
         return dataclasses.replace(self, points=tuple(points.values()))
 

@@ -45,9 +45,10 @@ class TuningSearch:
     The caller sets `requested` on all nodes and GPUs of the job, measures a window that begins after the
     setting took effect, and passes the window to `observe`. The search first measures the untuned reference.
     The search then repeatedly tries the point with the best expected objective, until no untried point is
-    expected to be better. After that, the job stays at the best measured point. After a window that
-    contradicts its expectation, the job returns to the reference. If the reference has changed as well, a new
-    phase of the job has begun. A separate search starts for this phase.
+    expected to be better. After that, the job stays at the best measured point.
+
+    If a later window contradicts the expectation at this point, the job returns to the reference. If the
+    reference has changed as well, a new phase of the job has begun, and a separate search starts for it.
     """
 
     def __init__(
@@ -132,12 +133,12 @@ class TuningSearch:
             self._observe_untuned_hold(window)
 
     def summary(self) -> dict[str, Any]:
-        """Return the result of the search in the form of the key `tuning` in the job record."""
+        """Return the result of the tuning in the format of the key `tuning` in the job's record."""
         static = self._static if self._phase is SearchPhase.STATIC else None
         return summary(self._points, self._objective, [self._knowledge, *self._memory], self._source, static)
 
     def curve(self, hardware: str, workload: str) -> ResponseCurve:
-        """Return the responses measured in this run as a curve."""
+        """Return the relative times and powers that this run has measured, as a response curve."""
         return ResponseCurve(
             hardware, workload, tuple(response_points(self._points, [self._knowledge, *self._memory]))
         )
@@ -168,7 +169,7 @@ class TuningSearch:
     ) -> TuningSearch:
         """Restore a search from a dict that `to_json` returned.
 
-        If the candidates differ, the search starts from the beginning.
+        If `candidates` are not the candidates of the stored search, the search starts from the beginning.
         """
         made = cls(candidates, objective, prior, options)
         if data["points"] != [point.to_json() for point in made._points]:
@@ -196,9 +197,10 @@ class TuningSearch:
             self._phase = SearchPhase.STATIC
 
     def _observe_mismatch(self) -> None:
-        """Count a measurement window in which another point than the requested point was in force.
+        """Count a measurement window with a wrong operating point in force.
 
-        Exclude the requested point if the hardware refuses the point.
+        If the requested operating point is repeatedly not in force, the hardware refuses it. The search then
+        excludes this point.
         """
         self._mismatches += 1
         if self._mismatches >= _REFUSED_AFTER_WINDOWS and self._current != 0:
@@ -220,9 +222,10 @@ class TuningSearch:
             self._begin_phase(block, window)
 
     def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
-        """Compare a repeated reference with the reference of the current phase.
+        """Complete a check of the reference, which repeats the measurement of the untuned job.
 
-        Continue the phase if the two references agree, else begin another phase.
+        If the new measurement agrees with the reference of the current phase of the job, this phase
+        continues. Otherwise another phase begins.
         """
         if not self._knowledge.resembles(check.block):
             self._check = None
@@ -243,9 +246,11 @@ class TuningSearch:
             self._move_on()
 
     def _merge_phases(self, block: SpeedMeasurement) -> None:
-        """Merge phases of a few measurement windows each into one phase with more scatter.
+        """Merge several short phases into one phase.
 
-        Short phases are caused by checkpoints.
+        A short phase lasts only a few measurement windows. Checkpoints of the job cause short phases. The
+        merged phase assumes more scatter of the measurements, so that the scatter explains the differences
+        between the short phases.
         """
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)
@@ -254,7 +259,11 @@ class TuningSearch:
         self._contradicted.clear()
 
     def _accept(self, window: ProgressWindow) -> None:
-        """Accept a window that contradicted its expectation although the reference has not changed."""
+        """Add a measurement window that contradicted the earlier measurements at its operating point.
+
+        The reference measurement of the untuned job has not changed, so the window is not discarded. After a
+        second contradiction in a row, the earlier measurement at this point is replaced.
+        """
         knowledge, index = self._knowledge, self._index[window.point]
         if index == 0:
             self._noise.add(knowledge.track.blocks[-1], window)
@@ -270,7 +279,11 @@ class TuningSearch:
         knowledge.add(index, window)
 
     def _begin_phase(self, block: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Resume an earlier phase with a similar untuned measurement, or start the search in a new phase."""
+        """Continue the search of an earlier phase of the job, or start a search for a new phase.
+
+        An earlier phase is continued if its untuned speed and power are similar to the new untuned
+        measurement.
+        """
         for item in self._memory:
             if item.resembles(block):
                 self._memory.remove(item)
@@ -323,13 +336,20 @@ class TuningSearch:
                 self._move_on()  # the budget for probes grows with the time that the job has run
 
     def _has_changed(self, residual: float, error: float, power_residual: float) -> bool:
-        """Return whether a measurement window contradicts the expected speed or power."""
+        """Return whether a measurement shows that the program has changed.
+
+        This is so if the measured speed or power contradicts the expected one.
+        """
         if is_surprise(residual, error, _MIN_CHANGE) or abs(power_residual) > _MIN_POWER_CHANGE:
             return True
         return self._phase is SearchPhase.HOLD and self._detector.add(residual, error)
 
     def _move_on(self) -> None:
-        """Decide on the next point. Use all measurements of this phase."""
+        """Decide which operating point is measured or kept next, and change to it.
+
+        The decision uses all measurements of the present phase of the search. If the speed of the job
+        fluctuates too much, the search ends at the untuned point.
+        """
         if self._regularity.is_irregular:
             self._go_to(0, SearchPhase.HOLD)
             return
@@ -391,7 +411,11 @@ class TuningSearch:
         self._detector.reset()
 
     def _note_units(self, window: ProgressWindow) -> None:
-        """Start the search again if the units of progress are not those of the previous windows."""
+        """Start the search again if the progress is measured in another way than in the previous windows.
+
+        This happens if the source of the progress changes. It also happens if the windows begin or cease to
+        span whole pause cycles.
+        """
         if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
         elif self._source is not None and window.spans_cycles != self._spans_cycles:

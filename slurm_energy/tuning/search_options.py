@@ -1,4 +1,4 @@
-"""Phases and options of a search within a run."""
+"""Phases and options of the search for the best operating point within a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_energy.policies.operating_point import OperatingPoint
 
 
 class SearchPhase(StrEnum):
-    """Phase of a search."""
+    """Phase of the search for the best operating point of a job."""
 
     REFERENCE = "reference"
     PROBE = "probe"

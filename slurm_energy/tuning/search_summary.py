@@ -20,15 +20,15 @@ def summary(
     source: ProgressSource | None,
     static: tuple[OperatingPoint, CurveSource] | None,
 ) -> dict[str, Any]:
-    """Return the value of the job record's key `tuning`.
+    """Return the summary of a job's tuning, which the job's energy record contains as key `tuning`.
 
     Args:
         points: candidate points. The first point is the untuned point.
         objective: objective of the job.
         phases: phases of the job. The longest phase is reported.
         source: signal from which the job's progress was measured; None means that no progress was measured.
-        static: for a job whose progress cannot be measured, the point and the origin of the point; None for a
-            point that a search found.
+        static: for a job whose progress cannot be measured, the point and the origin of the point; None for
+            a point that a search found.
     """
     main = _main_phase(phases)
     reference = main.track.blocks[0] if main.ensemble is not None else None
@@ -51,7 +51,10 @@ def summary(
 def response_points(
     points: Sequence[OperatingPoint], phases: Sequence[PhaseKnowledge]
 ) -> list[ResponsePoint]:
-    """Return the responses that were measured in the longest phase."""
+    """Return the measured time and power at each operating point that the search has tried.
+
+    If the program has several phases, the measurements in the longest phase are returned.
+    """
     main = _main_phase(phases)
     result = []
     for index, visit in sorted(main.visits.items()):

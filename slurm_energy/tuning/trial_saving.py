@@ -1,8 +1,9 @@
-"""Value of trials: the saving that a recurring job's later runs gain if the next run tries a point.
+"""Value of a trial: the saving of later runs of a program if the next run tries a point.
 
-A run at a point has many possible results. Each result changes the weights of the hypotheses and corrects the
-hypotheses. Another point may then be the best. The saving of a trial is the reduction of the expected cost of
-the best point, averaged over the possible results (one-step lookahead, "knowledge gradient": Frazier, Powell,
+A point is an operating point, that is, a set of hardware settings. A run at a point has many possible
+results. Each result changes the weights of the hypotheses about the program, and corrects these hypotheses.
+Another point may then be the best. The value of a trial is the reduction of the expected cost of the best
+point, averaged over the possible results (one-step lookahead, "knowledge gradient": Frazier, Powell,
 Dayanik: A Knowledge-Gradient Policy for Sequential Information Collection, SIAM J. Control Optim. 47 (2008)
 2410).
 
@@ -45,7 +46,9 @@ def trial_savings(
     after: AfterTrial,
     random: np.random.Generator,
 ) -> Floats:
-    """Return by how much a trial of each point is expected to lower the cost of each later run, (J,).
+    """Return the expected saving in each later run if an operating point is tried now, shape (J,).
+
+    The saving is the reduction of the expected cost of a later run. Each of the J points has its own value.
 
     Args:
         weights: probability of each hypothesis, shape (K,).
@@ -78,7 +81,10 @@ def trial_savings(
 
 
 def _representative(weights: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return a few hypotheses that represent all hypotheses, with weights (systematic sampling)."""
+    """Return a few hypotheses that represent all hypotheses, and their weights.
+
+    The hypotheses are chosen by systematic sampling.
+    """
     places = np.searchsorted(np.cumsum(weights), (np.arange(_HYPOTHESES) + 0.5) / _HYPOTHESES)
     kept, counts = np.unique(np.minimum(places, len(weights) - 1), return_counts=True)
     return kept, counts / _HYPOTHESES
@@ -87,7 +93,10 @@ def _representative(weights: Floats) -> tuple[NDArray[np.int64], Floats]:
 def _after(
     response: LogResponse, point: int, drawn: NDArray[np.int64], noise: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the distributions after possible results of a run at a point.
+    """Return how the knowledge about a job's response would change after a run at an operating point.
+
+    The knowledge is a set of K hypotheses with a distribution of the response at J points each. The function
+    computes the change for R possible results of the run.
 
     Args:
         response: distribution before the run.

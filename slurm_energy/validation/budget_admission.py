@@ -1,4 +1,7 @@
-"""Checks that slurm.conf supports admission under power budgets: license, job_submit module, backfill."""
+"""Checks that slurm.conf contains what power budgets need to delay the start of jobs.
+
+This is the license, the job_submit module and backfill.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _LICENSE_SCHEDULERS: Final = ("", "sched/backfill")
 
 
 def check_admission(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if slurm.conf lacks settings that the admission by licenses needs."""
+    """Check slurm.conf for the settings that power budgets need to delay jobs by licenses.
+
+    Yield a finding for each setting that is missing.
+    """
     settings, slurm = context.config.budget, context.host.slurm
     if settings.admission != "licenses" or slurm.missing:
         return

@@ -1,4 +1,4 @@
-"""Nodes in slurm.conf with their partitions, for the checks of budgets."""
+"""The nodes of slurm.conf and their partitions, which the checks of power budgets need."""
 
 from __future__ import annotations
 

@@ -158,7 +158,11 @@ def _check_source(
 def _check_limit(
     context: CheckContext, section: str, table: BudgetTable, slurm_nodes: NodesOfSlurm
 ) -> Iterator[Finding]:
-    """Yield findings if a calendar is invalid, or if the lowest limit is less than the nodes need."""
+    """Yield findings about the configured limit of a power budget.
+
+    There is a finding if the calendar of the limit is invalid. There is also a finding if the lowest limit
+    is below the power that the nodes under the budget always need.
+    """
     key = table.sources[0]
     text = None
     if table.calendar is not None:
@@ -215,7 +219,10 @@ def _date(unix_s: float) -> str:
 
 
 def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: NodesOfSlurm) -> float | None:
-    """Return the minimum power in watts of all nodes under a budget; None if it is not configured."""
+    """Return the minimum power in watts that all nodes under a budget draw together.
+
+    The configuration states the minimum power. None is returned if it does not.
+    """
     key, value = table.scope
     if not table.scopes or key not in ("cluster", "partition", "nodes"):
         return None

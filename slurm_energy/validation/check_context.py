@@ -41,7 +41,7 @@ class CheckContext:
 
     @property
     def config(self) -> Config:
-        """The configuration to check."""
+        """The configuration that is checked."""
         return self.source.config
 
     def is_set(self, section: str, key: str) -> bool:

@@ -18,9 +18,13 @@ _TLS: Final = {"mariadb": "?ssl_ca=FILE", "postgresql": "?sslmode=verify-full&ss
 def check_database_server(context: CheckContext, owners: Collection[int]) -> Iterator[Finding]:
     """Yield findings about the password for the database server and about TLS.
 
+    The findings state where the password is stored in an unsafe way, and whether TLS authenticates the
+    server.
+
     Args:
-        context: configuration and host; the configured database is on a server.
-        owners: further uids, besides those of root and this process, that may own the password file.
+        context: configuration and host. The caller has checked that the configured database is on a server,
+            not in a file.
+        owners: uids that may own the password file, besides root and the user of this process.
     """
     location, path = context.config.controller.database, context.config.controller.database_password_file
     file = context.config.path

@@ -24,7 +24,10 @@ _ZONES_REQUIRED: Final = ("electricitymaps", "entsoe", "watttime")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about carbon intensity and price."""
+    """Check the sections of the configuration for carbon intensity and electricity price.
+
+    The function yields a finding for each fault of these sections.
+    """
     config = context.config
     yield from _check_section(context, "carbon", config.carbon)
     yield from _check_section(context, "price", config.price)
@@ -59,9 +62,9 @@ def _check_section(
 
 
 def _invalid(context: CheckContext, section: str, table: CarbonConfig | PriceConfig) -> bool:
-    """Return whether the file sets `token_file` to an invalid value.
+    """Return whether the configuration sets `token_file` to an invalid value.
 
-    Such a value has already been reported.
+    The invalid value itself has already been reported.
     """
     return table.token_file is None and context.is_set(section, "token_file")
 

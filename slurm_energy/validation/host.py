@@ -1,6 +1,6 @@
-"""Facts about this host for the checks: host names, users, groups and slurm.conf.
+"""Facts about this host that the checks of the configuration need.
 
-No command is run to determine these facts.
+The facts are host names, users, groups and the contents of slurm.conf. No command is run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of `log_levels`: the named parts of the program must exist."""
+"""Check that the names in the setting `log_levels` are packages or modules of slurm_energy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _ROOT = Path(slurm_energy.__file__).parent
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield warnings about names that are neither a package nor a module of slurm_energy."""
+    """Check that each configured name exists in slurm_energy as a package or a module.
+
+    Yield a warning for each other name.
+    """
     for section in ("agent", "controller"):
         for name in getattr(context.config, section).log_levels:
             path = _ROOT.joinpath(*name.split("."))

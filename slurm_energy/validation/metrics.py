@@ -12,7 +12,11 @@ _LISTENERS = (("agent_listen", DaemonRole.NODE), ("controller_listen", DaemonRol
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if a listener lacks its token or TLS, or if keys have no effect."""
+    """Check the configuration of the listeners for metrics, and yield findings.
+
+    A listener that is not on the loopback interface needs a token and TLS. Keys that have no effect are also
+    reported.
+    """
     settings = context.config.metrics
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_certificate"

@@ -1,4 +1,7 @@
-"""Checks of section `node_power`: the source of the node's power, and the BMC."""
+"""Checks of the configuration's section `node_power`.
+
+The section names the source of the node's power and the management controller (BMC).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _BMC_KEYS = ("bmc_user", "bmc_password_file", "bmc_certificates", "bmc_chassis")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if the power source, the BMC's address and the BMC's user account do not match."""
+    """Yield findings about the configuration of the node's power source, section `node_power`.
+
+    The power source, the BMC's address and the BMC's user account must match.
+    """
     settings = context.config.node_power
     if not settings.bmc:
         if any("bmc" in one.node_power for one in context.config.node_types.values()):

@@ -21,7 +21,10 @@ _CHECKS_OF_NODES = (node_power.check, metrics.check)
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about node types: unknown nodes, two values for a key on one node, invalid values."""
+    """Check the node types in the configuration, and yield a finding for each fault.
+
+    Faults are, for example, unknown nodes, two values for one key on the same node, and invalid values.
+    """
     types = context.config.node_types
     if not types:
         return
@@ -53,7 +56,10 @@ def _unknown_nodes(context: CheckContext, nodes: dict[str, frozenset[str]]) -> I
 def _conflicts(
     context: CheckContext, first: str, second: str, nodes: dict[str, frozenset[str]]
 ) -> Iterator[Finding]:
-    """Yield a finding for each key to which two node types give different values on a common node."""
+    """Yield a finding for each configuration key to which two node types give different values.
+
+    Only node types that have a node in common are in conflict.
+    """
     common = nodes[first] & nodes[second]
     if not common:
         return
@@ -66,9 +72,9 @@ def _conflicts(
 
 
 def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterator[Finding]:
-    """Yield the findings that the values of a node type cause.
+    """Yield the faults of the configuration that the values of a node type cause.
 
-    The values are applied to the configuration. Findings that arise without these values are left
+    The configuration is checked with and without these values. A fault that also exists without them is left
     out.
     """
     config, source = context.config, context.source
@@ -92,9 +98,10 @@ def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterato
 
 
 class _TypeReader(TableReader):
-    """Reader of the table of a node type.
+    """Reader of the table of a node type in the configuration file.
 
-    A finding about one of the keys `places` names the key as in the table of the node type.
+    A node type sets keys of other sections. A finding about such a key names it as the table of the node
+    type contains it.
 
     Args:
         reader: reader of the file.
@@ -109,7 +116,7 @@ class _TypeReader(TableReader):
         self._name, self._places = name, places
 
     def finding(self, section: str, key: str, *more: Any, **named: Any) -> Finding:
-        """Return a finding about a key; see `TableReader.finding`."""
+        """Return a finding about a key in the settings of a node type; see `TableReader.finding`."""
         if (section, key) in self._places:
             section = f"node_types.{self._name}.{section}"
         return super().finding(section, key, *more, **named)

@@ -1,4 +1,4 @@
-"""Checks of section `oracle`: calibration files and hardware files."""
+"""Check section `oracle` of the configuration with its calibration and hardware files."""
 
 from __future__ import annotations
 

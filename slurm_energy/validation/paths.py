@@ -1,4 +1,4 @@
-"""Checks of files and directories in the configuration.
+"""Checks of the files and directories that the configuration names.
 
 The checks are made on the hosts that use these files and directories.
 """
@@ -211,12 +211,12 @@ def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) ->
 
 
 def _daemon_uids(context: CheckContext) -> frozenset[int]:
-    """Return the uids under which senergyctld may run: the uids of SlurmUser and of the user `slurm`.
+    """Return the uids under which senergyctld may run: those of SlurmUser and of the user `slurm`.
 
-    If a daemon is about to start as a user other than root, the result is empty, because this process's uid
-    is trusted anyway. For root, the uids are returned even at the start of a daemon, because root may run the
-    check for the service (`senergyctld --check`). Nevertheless, a daemon that runs as root rejects a
-    directory of these users when it writes to the directory.
+    Files of these users are trusted. If a daemon starts as a user other than root, the result is empty,
+    because the uid of this process is trusted anyway. For root, the uids are returned even at the start of a
+    daemon, because root may run the check for the service (`senergyctld --check`). A daemon that really runs
+    as root rejects a directory of these users later, when it writes to the directory.
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()

@@ -10,7 +10,7 @@ from slurm_energy.validation.check_context import CheckContext
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about the choice among clusters."""
+    """Check the configuration of other clusters and of the choice among clusters; yield findings."""
     config = context.config
     own, placement = config.cluster.name, config.placement
     if len(config.clusters) > MAX_CLUSTERS:

@@ -1,4 +1,7 @@
-"""Checks of energy policies, default policies, bounds and the `edp` table."""
+"""Checks of the configuration that concern energy policies.
+
+The module checks the policies, the default policies, the bounds of settings and the `edp` table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of section `priority`: scheduling policy, weights and intervals."""
+"""Checks of section `priority` of the configuration: scheduling policy, weights and intervals."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ _PLUGIN = "site_factor/energy"
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if cluster name, partitions or priority plugin do not match slurm.conf."""
+    """Check the configuration against slurm.conf, and yield findings.
+
+    The cluster name, the partitions and the priority plugin must match.
+    """
     slurm = context.host.slurm
     if slurm.missing:
         if context.role is None:

@@ -1,4 +1,7 @@
-"""Checks of the section `tuning` together with the default policies and the bounds."""
+"""Checks of the section `tuning` of the configuration.
+
+The section must agree with the default policies and with the administrator's bounds for settings.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from slurm_energy.validation.check_context import CheckContext
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if the default slowdown limit is out of bounds, or an objective has no effect."""
+    """Check the configuration of tuning. Yield a finding for each fault.
+
+    Faults are a default slowdown limit outside the bounds, and an objective that has no effect.
+    """
     config = context.config
     low, high = config.accepted_bounds.slowdown_percent
     limit = config.tuning.slowdown_limit_percent

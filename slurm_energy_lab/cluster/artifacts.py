@@ -1,6 +1,7 @@
-"""Built parts of slurm-energy that a lab runs, such as C libraries, hooks and daemons.
+"""Search for the compiled and installed parts of slurm-energy that a lab runs.
 
-The module also determines whether the packages that a lab needs are installed.
+The parts are C libraries, hooks and daemons. The module also determines whether the packages that a lab
+needs are installed.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def missing_packages(search: str | None = None) -> list[str]:
 
 
 def require_machine() -> None:
-    """Check that this machine can run a lab.
+    """Check that this machine can run a lab (emulated power hardware and a real Slurm cluster).
 
     Raises:
         ForbiddenError: the caller is not root.

@@ -79,7 +79,7 @@ def slurm_node(name: str, port: int, profile: NodeProfile) -> SlurmNode:
 
 
 def gpu_type(name: str) -> str:
-    """Return Slurm's short type for a GPU's name: `a100` for `NVIDIA A100-SXM4-40GB`."""
+    """Return the short name of a GPU for Slurm, such as `a100` for `NVIDIA A100-SXM4-40GB`."""
     match = _GPU_TYPE.search(name.lower())
     return "".join(part or "" for part in match.groups()) if match else "gpu"
 
@@ -190,16 +190,23 @@ def render(
 
 
 def _slurm_plugins(spec: LabSpec) -> Path | None:
-    """Return the directory of Slurm's own plugins; None if the lab adds no plugins of its own."""
+    """Return the directory of the plugins that belong to the Slurm installation.
+
+    The lab's configuration needs this directory only if the lab adds plugins of its own. The result is None
+    if the lab adds no plugins.
+    """
     if spec.priority != "plugin" and not spec.slurm_energy:
         return None
     return installation.find().plugin_directory(run=None)
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write the configuration files that are given as texts by path.
+    """Write configuration files.
 
-    Only root can read files with secrets.
+    Files with secrets become readable only for root.
+
+    Args:
+        texts: content of each file, by path.
     """
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)

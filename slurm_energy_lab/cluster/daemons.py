@@ -1,4 +1,7 @@
-"""Startup steps of all daemons and tasks of a lab: command, namespace, dependencies, readiness check."""
+"""Startup steps of all daemons and tasks of a lab.
+
+A startup step defines a command, its namespace, the steps that it depends on, and a check that it is ready.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,9 @@ _DATABASE_OPTIONS = (
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """Input of the startup steps of a lab.
+    """Everything that the steps which start the daemons of a lab need to know.
 
-    The input consists of paths, specification, TCP ports, and the built plugin, hooks and daemons.
+    It consists of paths, specification, TCP ports, and the built plugin, hooks and daemons.
     """
 
     layout: LabLayout
@@ -103,11 +106,10 @@ def _task_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
-    """Return the environment variables for a compiler.
+    """Return the environment variables with which the lab runs a compiler.
 
-    The variables place the compiler's temporary files in the lab's directory.
-
-    A compiler that is killed leaves temporary files behind. `down` removes these files with the directory.
+    They place the compiler's temporary files in the lab's directory. A compiler that is killed leaves
+    temporary files behind, which `down` removes together with the directory.
     """
     return {"TMPDIR": str(plan.layout.lib)}
 
@@ -160,7 +162,10 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
 
 
 def _database_name(install: Sequence[str]) -> str:
-    """Return the name under which the cache stores an empty database of the installed MariaDB version."""
+    """Return the name under which the lab's cache stores an empty MariaDB database.
+
+    The name depends on the installed version of MariaDB.
+    """
     program = Path(shutil.which("mariadbd", path=SYSTEM_PATH) or "mariadbd")
     made_by = [program.stat().st_size, program.stat().st_mtime_ns] if program.exists() else []
     text = repr([made_by, _DATABASE_OPTIONS, *install])
@@ -178,7 +183,10 @@ def _priority_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _energy_plugin(plan: DaemonPlan) -> StartupStep:
-    """Return the startup step that builds the energy plugin for the installed Slurm."""
+    """Return the startup step of the lab that builds the plugin acct_gather_energy/senergy.
+
+    The plugin is built for the installed Slurm.
+    """
     build = 'mkdir -p "$2" && exec make --no-print-directory -C "$1" energy OUTPUT="$2" SLURM_PREFIX="$3"'
     argv = ["sh", "-ec", build, "sh", str(plugin_sources()), str(plan.layout.slurm_plugins)]
     argv.append(str(installation.find().prefix))
@@ -330,7 +338,7 @@ def node_mounts(layout: LabLayout, name: str, spec: LabSpec) -> dict[str, object
 
 
 def daemon_environment(layout: LabLayout) -> dict[str, str]:
-    """Return the environment variables of all processes that supervisors start."""
+    """Return the environment variables for all processes that the lab's supervisors start."""
     return {
         SUPERVISOR_MARK: str(layout.root),
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

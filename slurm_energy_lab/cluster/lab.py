@@ -131,7 +131,7 @@ class Lab:
         return Startup(chosen, self._supervisor, environment, report)
 
     def steps(self) -> list[StartupStep]:
-        """Return the startup steps of all daemons and tasks of this lab."""
+        """Return the steps that start the daemons and tasks of this lab."""
         return list(self._steps.values())
 
     def node_states(self) -> dict[str, str]:
@@ -187,7 +187,10 @@ class Lab:
 
 
 def artifacts_for(spec: LabSpec) -> Artifacts:
-    """Return the built parts of slurm-energy that a lab with this specification runs."""
+    """Return the built parts of slurm-energy, such as plugins, that a lab with `spec` needs.
+
+    A lab of plain Slurm needs none.
+    """
     return find_artifacts() if spec.product else Artifacts()
 
 

@@ -71,7 +71,7 @@ class LabLayout:
 
     @property
     def energy_toml(self) -> Path:
-        """Configuration file of slurm-energy."""
+        """Path of the lab's configuration file of slurm-energy."""
         return self.root / "etc" / "energy.toml"
 
     @property
@@ -136,16 +136,16 @@ class LabLayout:
         return self.root / "nodes" / name
 
     def node_run(self, name: str) -> Path:
-        """Return the directory that contains the node's directories `senergy` and `senergy-lab`.
+        """Return the directory on the host with the runtime files of an emulated node.
 
-        Inside the node, these two directories are visible in /run. The returned directory also contains the
-        socket of the node's supervisor.
+        It contains the directories `senergy` and `senergy-lab`. Inside the node, these two directories are
+        visible in /run. The directory also contains the socket of the node's supervisor.
         """
         return self.node(name) / "run"
 
     @property
     def stage(self) -> Path:
-        """Empty directory in which the supervisor of the lab's daemons assembles directories to mount."""
+        """Empty directory in which the lab's supervisor of daemons assembles directories to mount."""
         return self.root / "run" / "stage"
 
     def view(self, node: str | None) -> Path:
@@ -160,9 +160,9 @@ class LabLayout:
         return self.node(name) / "fuse"
 
     def network_socket(self, name: str) -> Path:
-        """Return the path of the socket from which Slurm tasks receive the node's network namespace.
+        """Return the path of the socket that gives Slurm tasks access to the node's network namespace.
 
-        The path is the one outside the node.
+        The path is valid outside the node's own namespace.
         """
         return self.node_run(name) / "senergy-lab" / "network.sock"
 

@@ -50,9 +50,9 @@ def _call(name: str, what: str, *arguments: object) -> None:
 
 
 def unshare() -> None:
-    """Enter new mount and host name namespaces, and a new PID namespace for the caller's children.
+    """Enter new Linux namespaces for mounts, the host name and processes.
 
-    Mounts become private to the new namespace.
+    The new PID namespace applies to the caller's children. Mounts become private to the new mount namespace.
 
     Raises:
         UnavailableError: the kernel or the container does not allow new namespaces.
@@ -68,7 +68,7 @@ def unshare() -> None:
 def mount(source: str | Path, target: Path, kind: str = "none", flags: int = 0, data: str = "") -> None:
     """Mount a file system with the system call `mount`.
 
-    A raised OSError names the target.
+    If the call fails, an OSError names the target.
     """
     raw = (str(source).encode(), str(target).encode(), kind.encode(), flags, data.encode() or None)
     _call("mount", str(target), *raw[:3], ctypes.c_ulong(flags), raw[4])
@@ -94,7 +94,7 @@ def set_host_name(name: str) -> None:
 
 
 def mount_proc() -> None:
-    """Mount a /proc that shows the PID namespace of the caller."""
+    """Mount a file system /proc that shows only the processes in the caller's PID namespace."""
     mount("proc", Path("/proc"), "proc", _NO_SUID | _NO_DEV | _NO_EXEC)
 
 
@@ -131,13 +131,14 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
-    """Apply all bind mounts.
+    """Apply all bind mounts, which build the file system of an emulated node.
 
-    If a target does not exist on the host or is a file on the host, the parent directory of the target is
-    first covered by a rebuilt copy of this directory.
+    Sometimes the target of a mount does not exist on the host, or it is a file on the host. In these cases
+    the parent directory of the target is first covered by a rebuilt copy of this directory.
 
-    Files of the host are never used as mount points. When the host renames another file over a file, as
-    ldconfig does with /etc/ld.so.cache, Linux removes all mounts on the replaced file, in all namespaces.
+    Files of the host are never used as mount points. A mount on a file of the host would be lost when the
+    host renames another file over this file, as ldconfig does with /etc/ld.so.cache: Linux then removes all
+    mounts on the replaced file, in all namespaces.
     """
     rebuilt = {target.parent for target in binds if not target.is_dir()}
     for directory in rebuilt:
@@ -189,9 +190,10 @@ def _assemble(
     final_flags: int = 0,
     links: Mapping[str, Path] | None = None,
 ) -> None:
-    """Build a directory from bind mounts and symbolic links, and mount it over `target`.
+    """Replace a directory by a new one that consists of bind mounts and symbolic links.
 
-    The directory is built in `stage`, because the sources of its mounts may be below `target`.
+    The new directory is built in `stage` and then mounted over `target`. It is not built in `target`,
+    because the sources of its mounts may be below `target`.
     """
     mount("tmpfs", stage, "tmpfs", _NO_SUID, "mode=755,size=1m")
     for name, source in entries.items():
@@ -204,9 +206,11 @@ def _assemble(
 
 
 def _show(source: Path, target: Path) -> None:
-    """Make `source` visible as `target`, which is an entry of a directory being assembled.
+    """Show a file or directory of the host inside a directory for a node's file system.
 
-    A source that no longer exists is skipped, for example the cgroup of another lab.
+    The directory is being assembled; it becomes part of the file system of an emulated node. `target`
+    becomes visible with the content of `source`. A source that no longer exists is skipped, for example the
+    cgroup of another lab.
     """
     with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode

@@ -39,7 +39,7 @@ class NodeSpec:
 
 
 def from_profiles(profiles: Iterable[str]) -> tuple[NodeSpec, ...]:
-    """Return one node for each hardware profile. The names are n1, n2 and so on."""
+    """Return one lab node for each hardware profile. The names of the nodes are n1, n2 and so on."""
     return tuple(NodeSpec(f"n{number}", profile) for number, profile in enumerate(profiles, 1))
 
 

@@ -120,7 +120,7 @@ def listens(port: int) -> bool:
 
 
 def accepts(path: Path) -> bool:
-    """Return whether a Unix socket accepts connections."""
+    """Return whether a process accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(0.2)
         try:
@@ -177,9 +177,9 @@ class SupervisorClient:
         self.path = path
 
     def pid(self) -> int | None:
-        """Return the supervisor's process id in the caller's PID namespace.
+        """Return the process id of the supervisor, as seen in the caller's PID namespace.
 
-        Return None if no process serves the socket.
+        Return None if no process serves the supervisor's socket.
         """
         with socket.socket(socket.AF_UNIX) as connection:
             try:
@@ -190,7 +190,9 @@ class SupervisorClient:
             return int(struct.unpack("3i", raw)[0]) or None
 
     def spawn(self, name: str, argv: list[str], env: dict[str, str], log: Path) -> int:
-        """Start a process in the supervisor's namespaces, and return its process id in these namespaces.
+        """Start a process in the Linux namespaces of the node's supervisor.
+
+        Return the id of the process in these namespaces.
 
         Raises:
             UnavailableError: the supervisor does not respond or cannot start the process.

@@ -1,4 +1,4 @@
-"""Specification of a lab, and its record on disk (lab.json), as plain data."""
+"""What a lab consists of: its specification by the user, and its stored state (lab.json)."""
 
 from __future__ import annotations
 

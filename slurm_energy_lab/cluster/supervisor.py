@@ -41,9 +41,9 @@ class _Child:
 
 
 class Supervisor:
-    """Server of the requests on a supervisor's listening socket.
+    """Server that starts and watches processes in the namespaces of one node of the lab.
 
-    The supervisor's process ends when its lifeline pipe is closed.
+    It listens on a socket. Its process ends when the lifeline pipe, which its creator keeps open, is closed.
     """
 
     def __init__(self, listener: socket.socket, lifeline_fd: int | None) -> None:

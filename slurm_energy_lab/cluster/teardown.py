@@ -1,4 +1,4 @@
-"""Removal of a lab in any state: its processes, mounts, cgroups and files."""
+"""Removal of a lab in any state, with its processes, mounts, cgroups and files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _mounts_below(root: Path) -> list[Path]:
 
 
 def _groups(name: str) -> list[Path]:
-    """Return the cgroups of this lab in the cgroup v2 hierarchy and in each v1 hierarchy."""
+    """Return the directories of this lab's cgroups: in cgroup v2 and in each cgroup v1 hierarchy."""
     return [path for path in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")) if path.is_dir()]
 
 

@@ -1,4 +1,8 @@
-"""Parameters of a synthetic job: allocation, activity over time, and the sources that observe it."""
+"""Description of a synthetic job for tests of the diagnosis.
+
+It states what the job is allocated, how its activity changes over time, and which data sources observe the
+job.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Next run of a synthetic training job with adjusted values.
+"""Model of the next run of a synthetic training job, after its values were adjusted.
 
-In the model of the training loop, the next run does the same work as the original job.
+The next run does the same work as the original job. Its times come from the model of the training loop.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Effect = Callable[[JobShape, JobShape], None]
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """Run of a job with adjusted values.
+    """The next run of a program, with adjusted values.
 
     Attributes:
-        shape: parameters of the run.
-        samples: number of samples that the run processes.
+        shape: parameters of the run, such as batch size and number of workers.
+        samples: number of training samples that the run processes.
     """
 
     shape: JobShape
@@ -51,7 +51,7 @@ def next_run(
     noise: float = 1.0,
     effect: Effect | None = None,
 ) -> NextRun:
-    """Return the run that does the same work as a job, with adjusted values.
+    """Return a simulated next run of a job, with adjusted values and the same work.
 
     Args:
         shape: parameters of the job without adjustments.

@@ -141,9 +141,9 @@ def cpu_only_program(random: Random) -> JobObservation:
 
 
 def inference_service(random: Random) -> JobObservation:
-    """Return a healthy inference service.
+    """Return the observed data of a healthy inference service, for tests of the diagnosis.
 
-    The load of the service comes in waves and bursts, and the service reserves memory at the start.
+    The load of the service comes in waves and bursts. The service reserves memory at the start.
     """
     gpus = random.choice([1, 2, 4])
     shape = JobShape(
@@ -175,7 +175,10 @@ def inference_service(random: Random) -> JobObservation:
 
 
 def bursts(random: Random) -> JobObservation:
-    """Return a healthy program that alternates between CPU and GPU phases of some minutes each."""
+    """Return the observed data of a healthy program with alternating phases on CPUs and on GPUs.
+
+    Each phase lasts some minutes. The data tests the diagnosis.
+    """
     gpus = random.choice([1, 2])
     shape = JobShape(random.uniform(3600, 14400), gpus=gpus, cpus=16 * gpus, has_steps=False)
     cpu_s, gpu_s = random.uniform(60, 400), random.uniform(120, 600)

@@ -1,4 +1,4 @@
-"""Synthetic jobs with one planted cause of waste each."""
+"""Synthetic jobs for tests of the diagnosis, each with one deliberate cause of waste."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def _slow_storage(random: Random) -> JobShape:
 
 
 def _slow_loader(random: Random, workers: int) -> JobShape:
-    """Return a job whose loader processes take longer per batch than the GPU."""
+    """Return a synthetic job that waits for data.
+
+    Its loader processes take longer for a batch than the GPU.
+    """
     shape = training_job(random, max_ranks=8)
     loop = _loop(shape)
     loop.workers = workers
@@ -251,25 +254,27 @@ def _tail(random: Random) -> JobShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapedBuilder:
-    """Builder of training jobs of which only some signals are observed.
+    """Builder of synthetic training jobs for which only some signals are observed.
+
+    The jobs test whether the diagnosis works with incomplete data.
 
     Attributes:
         make: function that draws the parameters of a job.
-        layers: values of the attributes of `JobShape` that select the observed signals.
+        layers: values for those attributes of `JobShape` that select the observed signals.
     """
 
     make: Callable[[Random], JobShape]
     layers: Mapping[str, object]
 
     def shape(self, random: Random) -> JobShape:
-        """Return the parameters of a job."""
+        """Return randomly drawn parameters of a synthetic job, with the fixed parameters of this builder."""
         shape = self.make(random)
         for name, value in self.layers.items():
             setattr(shape, name, value)
         return shape
 
     def __call__(self, random: Random) -> JobObservation:
-        """Return the observations of a job."""
+        """Build the observation of a synthetic job with random parameters."""
         return observe(self.shape(random), random)
 
 

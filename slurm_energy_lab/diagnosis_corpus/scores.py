@@ -1,4 +1,7 @@
-"""Scores of the diagnosis rules on the corpus: how often the planted cause is the first finding."""
+"""Evaluation of the diagnosis on synthetic jobs with a planted cause of waste.
+
+The score tells how often the planted cause is the first finding.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from slurm_energy_lab.diagnosis_corpus.planted import PLANTED, PlantedJob
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Findings of one job of the corpus.
+    """Findings of the diagnosis about one synthetic test job.
 
     Attributes:
         job: kind of the job.
@@ -31,7 +34,11 @@ class Result:
 
     @property
     def is_right(self) -> bool:
-        """Return whether the planted cause is the first finding, or a healthy job has no finding."""
+        """Return whether the diagnosis of a synthetic job is correct.
+
+        It is correct if the first finding names the deliberate cause of waste. For a healthy job, it is
+        correct if there is no finding.
+        """
         first = self.findings[0] if self.findings else None
         return first == self.job.expected
 
@@ -46,7 +53,7 @@ def results(
     config: DiagnosisConfig | None = None,
     jobs: Sequence[PlantedJob] = (*PLANTED, *HEALTHY),
 ) -> Iterator[Result]:
-    """Yield the findings for each kind of job and each seed."""
+    """Diagnose each job of the corpus of synthetic jobs with each seed, and yield the findings."""
     for seed in seeds:
         for job in jobs:
             findings = find_causes(build(job, seed), config or DiagnosisConfig())

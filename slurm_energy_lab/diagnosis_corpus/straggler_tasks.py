@@ -1,6 +1,7 @@
-"""Synthetic tasks with labelled stragglers.
+"""Synthetic tasks for tests of the rule that finds stragglers (slow tasks of a job).
 
-The numbers of tasks and of stragglers are those of the data set of Ravikumar and Sriraman.
+Each task is labelled as straggler or not. The numbers of tasks and of stragglers are those of the data set
+of Ravikumar and Sriraman.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TaskGroup:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Result of the straggler rule at one threshold."""
+    """Precision and recall of the rule that finds stragglers (slow tasks), at one threshold."""
 
     threshold: float
     precision: float
@@ -67,7 +68,10 @@ def task_groups(seed: int) -> list[TaskGroup]:
 
 
 def score(groups: list[TaskGroup], threshold: float) -> Score:
-    """Return precision and recall of the straggler rule at a threshold."""
+    """Measure how well the straggler rule finds slow tasks at a threshold.
+
+    The result contains precision and recall, computed over groups with known slow tasks.
+    """
     hits = named = 0
     for group in groups:
         found = stragglers(group.durations_s, threshold)

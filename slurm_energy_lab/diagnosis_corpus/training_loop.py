@@ -130,7 +130,7 @@ def unit_activity(loop: Loop) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """Load that one rank puts on the hardware while it trains.
+    """Load that one rank of a synthetic training puts on the hardware.
 
     Attributes:
         gpu_busy, sm_active, dram_active, tensor_active: utilisation of the GPU, its SMs, its DRAM interface
@@ -156,7 +156,10 @@ class RankLoad:
 
 
 def rank_load(loop: Loop, step: RankStep) -> RankLoad:
-    """Return the load that a rank with the given stage times causes."""
+    """Return the load of GPU, CPU, storage and network that one rank of a training loop causes.
+
+    The durations of the stages of a training step are given.
+    """
     total = step.step
     units = unit_activity(loop)
     computing, exchanging = step.compute / total, step.communication / total

@@ -1,4 +1,7 @@
-"""Additional synthetic jobs from a review: wasteful and healthy jobs of kinds that were missing."""
+"""Further synthetic jobs for tests of the diagnosis, added after a review.
+
+The jobs are of kinds that were missing before. Some waste energy, others are healthy.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,10 @@ def _changed(max_ranks: int = 4, **values: object) -> Callable[[Random], JobObse
 
 
 def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
-    """Return a job without checkpoints.
+    """Return a synthetic job that writes no checkpoints.
 
-    In half of the cases the framework of the job can report checkpoints but reports none.
-    Otherwise the absence of checkpoints shows only in the written data.
+    Half of these jobs use a framework that can report checkpoints but reports none. In the other jobs, only
+    the written data show that there are no checkpoints.
     """
     has_framework = random.random() < 0.5
     job = _changed(8 if has_framework else 1, **values)(random)
@@ -121,7 +124,10 @@ def _with_steps(job: JobObservation, change: Callable[[RankSteps], RankSteps]) -
 
 
 def _starting_loader(random: Random) -> JobObservation:
-    """Return a job whose loader starts its processes again in each of many short epochs."""
+    """Return a synthetic job with many short epochs, whose data loader restarts in each epoch.
+
+    Each restart starts the loader's processes again.
+    """
     epochs, share = random.randint(10, 60), random.uniform(0.2, 0.6)
 
     def change(rank: RankSteps) -> RankSteps:
@@ -157,7 +163,10 @@ def _hang(random: Random) -> JobObservation:
 
 
 def _simulation(random: Random) -> JobObservation:
-    """Return a simulation on CPUs that occasionally evaluates a small network on a GPU."""
+    """Return an example job for tests of the diagnosis: a numerical simulation on CPUs.
+
+    The job occasionally evaluates a small network on a GPU.
+    """
     cpus = random.choice([16, 32])
     shape = JobShape(random.uniform(3600, 14400), cpus=cpus, has_steps=False)
     shape.gpu_memory_share = random.uniform(0.05, 0.15)
@@ -229,7 +238,10 @@ def _search(random: Random) -> JobObservation:
 
 
 def _search_with_steps(random: Random) -> JobObservation:
-    """Return several programs with different models, one per GPU. Each program reports as rank 0."""
+    """Return a synthetic job that runs several independent training programs, one per GPU.
+
+    The programs train different models. Each program reports its steps as if it were rank 0.
+    """
     gpus = random.choice([2, 4])
     jobs = []
     for _ in range(gpus):

@@ -1,1 +1,4 @@
-"""Process that emulates one node: FUSE file system, control socket, and CPU quotas of real programs."""
+"""Process that emulates one node.
+
+It serves a FUSE file system and a control socket, and limits real programs by CPU quotas.
+"""

@@ -97,7 +97,7 @@ class _Timer:
 
 
 class ControlServer:
-    """Server of an emulated node's control socket.
+    """Server on the control socket of an emulated node.
 
     The server runs from `start` until `stop`.
     """

@@ -14,10 +14,12 @@ _ATTEMPTS = 1000
 
 
 class CpuCgroups(Protocol):
-    """Control groups (cgroups) for the real programs of jobs: one control group per job.
+    """Interface that creates and limits control groups (cgroups) for processes of jobs.
+
+    Only real programs need control groups, not emulated load. Each job has one control group.
 
     Attributes:
-        kind: `v1` or `v2`.
+        kind: version of the control groups, `v1` or `v2`.
     """
 
     kind: str
@@ -92,7 +94,7 @@ class CpuCgroupsV1:
 
 
 class CpuCgroupsV2:
-    """Control groups of the unified cgroup hierarchy (version 2) with its `cpu` controller.
+    """Control groups (cgroup version 2) that limit the CPU time of programs in the lab.
 
     The constructor removes groups that an earlier emulator left behind.
     """
@@ -107,7 +109,7 @@ class CpuCgroupsV2:
             _write(root / path / "cgroup.subtree_control", "+cpu")
 
     def create(self, name: str) -> list[Path]:
-        """Create a group and return its `cgroup.procs` file."""
+        """Create a CPU control group and return the paths of its `cgroup.procs` file, as a list."""
         (self._base / name).mkdir(exist_ok=True)
         return [self._base / name / "cgroup.procs"]
 
@@ -124,7 +126,7 @@ class CpuCgroupsV2:
         return 0.0
 
     def remove(self, name: str) -> bool:
-        """Remove a control group if no process is in the group.
+        """Remove an emulated control group of real programs if no process is in the group.
 
         Return whether the group no longer exists.
         """
@@ -157,9 +159,10 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
-    """Return the mount points of cgroup version 1, by controller, and the mount point of version 2.
+    """Return where the cgroup file systems are mounted.
 
-    The mount point of version 2 is None if version 2 is not mounted.
+    The first value maps each controller of cgroup version 1 to its mount point. The second value is the
+    mount point of version 2, or None if version 2 is not mounted.
     """
     v1: dict[str, Path] = {}
     unified = None

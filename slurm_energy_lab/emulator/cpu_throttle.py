@@ -116,7 +116,7 @@ class CpuThrottle:
         }
 
     def has_job(self, job_id: int) -> bool:
-        """Return whether the real programs of a job have a control group."""
+        """Return whether the emulator has a control group for the real programs of a job."""
         return job_id in self._jobs
 
     def register(self, job_id: int, cpus: tuple[int, ...] | None) -> list[str]:
@@ -249,8 +249,8 @@ def _unavailable(job_id: int, error: OSError) -> UnavailableError:
 
 
 def _name(job_id: int) -> str:
-    """Return the name of a job's control group.
+    """Return the name of the control group that counts the real CPU time of a job's programs.
 
-    The name differs from Slurm's names, because the group counts real CPU time, not emulated CPU time.
+    Slurm uses other names for its groups, which show emulated CPU time.
     """
     return f"tasks_of_{job_id}"

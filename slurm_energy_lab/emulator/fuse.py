@@ -147,10 +147,11 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         return handle.content[offset : offset + size]
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
-        """Write to an open file and return the number of bytes written.
+        """Write to an open file of the emulated node and return the number of bytes written.
 
-        A write to an attribute becomes one call of the attribute's `store` function with at most one page. A
-        write to a device becomes a command.
+        For an attribute, such as a file in /sys, the bytes are passed to the attribute's `store` function in
+        one call. Bytes beyond one memory page are not written. For a device, the bytes are a command to the
+        device.
         """
         self._raise_fault(path)
         entry = self._handles[fh].entry
@@ -162,7 +163,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         return min(len(data), PAGE_BYTES)
 
     def truncate(self, path: str, length: int, fh: int | None = None) -> int:
-        """Do nothing, as sysfs does."""
+        """Accept the truncation of a file, but do nothing, as sysfs does."""
         self._entry(path)
         return 0
 
@@ -173,7 +174,10 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def chown(self, path: str, uid: int, gid: int) -> int:
-        """Change the owner of an entry until the emulator restarts; -1 leaves uid or gid unchanged."""
+        """Change the owner of an emulated file until the emulator restarts.
+
+        -1 leaves the uid or the gid unchanged.
+        """
         entry = self._entry(path)
         entry.uid = entry.uid if uid == -1 else uid
         entry.gid = entry.gid if gid == -1 else gid
@@ -203,7 +207,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         refuse(errno.EPERM)
 
     def rmdir(self, path: str) -> int:
-        """Remove a directory, if the emulated file system allows this."""
+        """Remove a directory if the emulated file system allows its removal."""
         self._raise_fault(path)
         parent, name = self._group_directory(path)
         parent.discard(name)

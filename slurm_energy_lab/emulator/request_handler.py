@@ -119,7 +119,10 @@ class EmulatorRequestHandler:
         self._end_task(run_id)
 
     def _state_signals(self, run_id: int, request: KernelRequest, values: dict[str, float]) -> None:
-        """Make GPUs and the job's cgroup show the signals that a message about a compute kernel states."""
+        """Make emulated GPUs and a job's cgroup show given signal values while a compute kernel runs.
+
+        The values come from the message that started the kernel.
+        """
         of_gpus = {name: value for name, value in values.items() if name in gpu_signals.STATED}
         of_job = {name: value for name, value in values.items() if name in stated_signals.STATED}
         for index in request.gpus or range(MAX_GPUS) if of_gpus else ():
@@ -240,9 +243,9 @@ def _kernel_request(message: Message) -> KernelRequest:
 
 
 def _stated_signals(message: Message) -> dict[str, float]:
-    """Return the signals that a message about a compute kernel states.
+    """Return the signals that a message about a compute kernel reports.
 
-    The signals belong to the GPUs and to the job.
+    The signals describe the use of the GPUs and of the job.
 
     Raises:
         UsageError: a name is unknown, or a value is not a number of at least 0.

@@ -68,7 +68,7 @@ def parse_bandwidth(text: str) -> float:
 
 @dataclass(slots=True)
 class Switch:
-    """The switch: packets on their way between nodes.
+    """The emulated network switch, which holds the packets on their way between nodes.
 
     Attributes:
         links: latency and bandwidth of the links.

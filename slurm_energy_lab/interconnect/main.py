@@ -93,7 +93,7 @@ def _open_link(number: int, path: Path) -> _NodeLink:
 
 
 class SwitchProcess:
-    """Process that forwards packets between the TUN devices of the nodes through the emulated switch.
+    """Emulated network switch: a process that forwards packets between the nodes' TUN devices.
 
     Args:
         links: latency and bandwidth of the links between nodes and switch.
@@ -156,7 +156,7 @@ def _hand_out(node: _NodeLink) -> None:
 
 
 def main() -> int:
-    """Connect the nodes and serve until killed."""
+    """Run the emulated network switch: connect to the nodes and forward packets until killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--latency-s", type=float, required=True)
     parser.add_argument("--bits-per-s", type=float)

@@ -51,10 +51,10 @@ def run_kernel(
     gpu_limit_watts: float | None = None,
     gpu_clock_mhz: int | None = None,
 ) -> KernelResult:
-    """Run one compute kernel on a new node and return its result.
+    """Run one compute kernel on a new model of a node and return its result.
 
     Args:
-        profile: the node's profile.
+        profile: the node's hardware profile.
         request: request to run the kernel.
         governor: cpufreq governor of all CPUs.
         max_khz: maximum frequency of all CPUs; None for the hardware's maximum.

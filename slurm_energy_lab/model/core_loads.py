@@ -25,10 +25,12 @@ from slurm_energy_lab.model.requests import FrequencyRequest
 
 @dataclass(frozen=True, slots=True)
 class _RealLoad:
-    """Load of programs outside the model: real programs of jobs, or other real processes of the node.
+    """Load of real processes, whose work the model of the node does not compute.
+
+    The processes are real programs of jobs, or other real processes of the node.
 
     Attributes:
-        cpus: logical CPUs of the programs.
+        cpus: logical CPUs of the processes.
         cores: cores of these CPUs.
         packages: packages of these CPUs.
         share: busy share of each core, 0 to 1.
@@ -109,9 +111,10 @@ class Cores:
         )
 
     def _target_khz(self, request: FrequencyRequest, busy: float) -> int:
-        """Return the frequency in kHz that the governor selects, from a cache.
+        """Return the clock frequency in kHz that the frequency governor selects for a core.
 
-        The cache keys use object identity, which is faster to compare than equality.
+        The results are cached. The cache identifies a request by the identity of the object, because a
+        comparison of identities is faster than a comparison of contents.
         """
         key = (id(request), busy)
         target = self._targets.get(key)
@@ -127,7 +130,12 @@ class Cores:
             self._parts[core] = (*self._parts[core], part)
 
     def remove_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Remove a part of a compute kernel from cores. Cores are given by core number."""
+        """Remove the work of a compute kernel from cores.
+
+        Args:
+            part: the work that no longer runs on the cores.
+            cores: numbers of the cores.
+        """
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 
@@ -136,13 +144,15 @@ class Cores:
         self._hosts[self._check(cpu)] += 1
 
     def remove_host(self, cpu: int) -> None:
-        """Remove a thread that fed a GPU."""
+        """Unregister a CPU thread that fed a GPU with work. The thread no longer keeps its core busy."""
         self._hosts[self._check(cpu)] -= 1
 
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
     ) -> tuple[set[int], float]:
-        """Distribute the load of programs outside the model evenly over the cores of these programs.
+        """Set the load that real programs (outside the model) cause on cores of the emulated node.
+
+        The load is distributed evenly over the cores of these programs.
 
         Args:
             key: name that identifies the load. A later call with the same name replaces the load.
@@ -151,7 +161,7 @@ class Cores:
             job: Slurm's job id; None if the load belongs to no job.
 
         Returns:
-            The packages whose load changed, and the busy share of each core.
+            (packages whose load changed, busy fraction of each core).
 
         Raises:
             UsageError: a CPU does not exist, or the number of busy cores is negative.
@@ -177,9 +187,13 @@ class Cores:
     def _real_load(
         self, cpus: Collection[int], busy_cores: float, job: Job, like: _RealLoad | None
     ) -> _RealLoad | None:
-        """Return the load that programs outside the model put on CPUs; None without a load.
+        """Return the load that programs outside the model put on CPUs; None if there is no such load.
 
-        If the load `like` is on the same CPUs, the result reuses the cores and packages of `like`.
+        Args:
+            cpus: CPUs on which the programs run.
+            busy_cores: number of cores that the programs keep busy.
+            job: Slurm job to which the programs belong.
+            like: earlier load. If it is on the same CPUs, the result reuses its cores and packages.
         """
         if not busy_cores:
             return None
@@ -197,7 +211,10 @@ class Cores:
             self._real_keys[core] = (*self._real_keys[core], key)
 
     def _real(self, core: int) -> float:
-        """Return the share of a core's time that programs outside the model use, at most 1."""
+        """Return the share of a core's time that real programs use, at most 1.
+
+        Real programs run outside the model, unlike the emulated compute kernels.
+        """
         keys = self._real_keys[core]
         busy = self._real_busy.get(keys)
         if busy is None:
@@ -227,7 +244,10 @@ class Cores:
         ]
 
     def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
-        """Return the busy share of a core under the loads `keys`, and the part of each job in this share."""
+        """Return the busy share of a core under real loads, and the part of each job in this share.
+
+        A real load is the load of programs outside the model. `keys` names the real loads on the core.
+        """
         wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)
         scale = min(1.0, total) / total if keys else 0.0

@@ -24,9 +24,10 @@ class CoreLoad:
     Attributes:
         count: number of cores.
         khz: requested frequency.
-        parts: parts of compute kernels that share each of these cores equally.
-        real: share of each core's time that programs outside the model use, 0 to 1. The share applies
-            only to cores without kernel parts.
+        parts: work of compute kernels. All listed work runs on each of these cores and shares the core
+            equally.
+        real: share of each core's time that programs outside the model use, 0 to 1. The share applies only
+            to cores without work of compute kernels.
         real_jobs: job and share of time of each program outside the model. The shares add up to `real`.
     """
 
@@ -59,12 +60,10 @@ class FedGpu:
 
 @dataclass(slots=True)
 class CpuDemand:
-    """Resources of a package that one part of a compute kernel uses.
-
-    The demand also has the resulting phase time and activity.
+    """Resources of a package that the work of one compute kernel uses, with the resulting phase time.
 
     Attributes:
-        cores: number of cores. A core that several kernel parts share counts as a fraction.
+        cores: number of cores. A core that several kernels share counts as a fraction.
         cycles_per_s: cycles per second of these cores.
         bytes_per_s: memory bandwidth of these cores.
         compute_s: seconds that the operations of a phase take, without memory traffic.
@@ -150,7 +149,7 @@ class CpuPhysics:
     def operate(
         self, loads: Iterable[CoreLoad], ceiling_khz: int, fed: Sequence[FedGpu] = ()
     ) -> CpuOperatingPoint:
-        """Return power and progress rates of a package.
+        """Return the power of a processor package and the speed at which it runs compute kernels.
 
         Args:
             loads: groups of busy cores with equal load and settings.
@@ -191,19 +190,20 @@ class CpuPhysics:
         return self.active_watts(activity, khz)
 
     def active_watts(self, activity: float, khz: float) -> float:
-        """Return the power in watts of a core that is busy all the time.
+        """Return the power in watts of a core of an emulated CPU that is busy all the time.
 
         Args:
-            activity: switching activity relative to GEMM.
-            khz: frequency.
+            activity: switching activity relative to the kernel GEMM (1 for GEMM).
+            khz: frequency in kHz.
         """
         dynamic = self.cpu.core_dynamic_watts * activity * khz / self.max_khz
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Compute the phase time and the activity of each kernel part, and store both in `demands`.
+        """Compute how fast kernel parts run if they share the memory bandwidth of the package.
 
-        Return the memory traffic of all kernel parts in bytes per second.
+        The phase time and the activity of each part are stored in `demands`. Return the memory traffic of
+        all parts in bytes per second.
         """
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():
@@ -246,13 +246,13 @@ class CpuPhysics:
 def fair_shares(
     wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
 ) -> dict[KernelPart, float]:
-    """Divide a limited resource among parts of compute kernels in proportion to their weights.
+    """Divide a limited resource among the work of several compute kernels, in proportion to weights.
 
-    If a kernel part requests less than its share, the rest of this share is divided among the other parts.
+    If one kernel's work requests less than its share, the rest of this share is divided among the others.
 
     Args:
-        wishes: requested amount of each part.
-        weights: weight of each part.
+        wishes: requested amount of each kernel's work.
+        weights: weight of each kernel's work.
         limit: amount to divide, in the unit of the requests.
     """
     given: dict[KernelPart, float] = {}

@@ -72,10 +72,12 @@ def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
 
 
 def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: float) -> int:
-    """Return the target frequency in kHz under governor and bounds, before turbo bins and power limits.
+    """Return the frequency in kHz that the governor selects for a core within the bounds in force.
+
+    The value does not yet include the limits of turbo and of the power limits.
 
     Args:
-        cpufreq: properties of the driver.
+        cpufreq: properties of the cpufreq driver.
         request: settings of the CPU.
         utilisation: busy share of the core, 0 to 1.
     """
@@ -100,8 +102,8 @@ def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tup
 def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
     """Return the target frequency in kHz for drivers whose firmware selects the frequency.
 
-    Governor `performance` selects the maximum. Otherwise the energy performance preference determines a
-    ceiling, and the target rises to this ceiling with the load.
+    Governor `performance` selects the maximum. Otherwise the energy performance preference determines an
+    upper bound, and the target rises to this bound with the load.
     """
     if request.governor == "performance":
         return high

@@ -1,7 +1,8 @@
-"""State of one GPU over time: energy meter, power limit, locked clocks and current operating point.
+"""Model of one emulated GPU over time.
 
-`gpu_physics` computes the power, and `job_power` divides it among jobs. The power limit acts immediately: the
-control loop of real devices (about 100 ms) is not modelled.
+The model contains the energy meter, the power limit, locked clocks and the current operating point.
+`gpu_physics` computes the power, and `job_power` divides it among jobs. The power limit acts immediately. In
+real devices, the control loop needs about 100 ms, which is not modelled.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class GpuModel:
         self.job_watts = JobIntegrals()
 
     def target_mhz(self) -> float:
-        """Return the maximum graphics clock in MHz that the locked clocks allow."""
+        """Return the maximum graphics clock in MHz of the emulated GPU within its locked clocks."""
         return float(_table_clock(self._physics.profile.graphics_clocks_mhz, self.graphics_range_mhz))
 
     def memory_mhz(self) -> int:
@@ -97,9 +98,9 @@ class GpuModel:
             self._history.popleft()
 
     def average_watts(self, now_s: float) -> float:
-        """Return the mean power in watts over the last second.
+        """Return the mean power of the GPU in watts over the last second.
 
-        If less time has passed since the start, the mean is over that time.
+        If the model started less than a second ago, the mean is over the time since the start.
         """
         begin = max(self._start_s, now_s - _AVERAGE_S)
         if now_s <= begin:

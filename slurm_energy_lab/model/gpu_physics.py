@@ -42,9 +42,9 @@ class GpuPhysics:
         self.max_mhz = float(profile.graphics_clocks_mhz[0])
 
     def voltage_square(self, mhz: float) -> float:
-        """Return (V / V_max)^2 at a graphics clock.
+        """Return (V / V_max)^2 of a GPU at the graphics clock `mhz`.
 
-        The voltage is constant up to the knee, then linear up to V_max.
+        Below a certain clock (the knee), the voltage V is constant. Above it, V rises linearly to V_max.
         """
         gpu = self.profile
         volts = gpu.voltage_floor
@@ -90,9 +90,9 @@ class GpuPhysics:
         return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
 
     def activity(self, task: PhaseWork, busy_s: float, mhz: float) -> float:
-        """Return the switching activity of a phase while it runs alone on the GPU.
+        """Return the switching activity of the GPU while it runs one phase of a kernel alone.
 
-        The activity is relative to the activity of GEMM.
+        The activity determines the dynamic power. It is relative to the activity of GEMM.
 
         Args:
             task: kernel phase with its operations and bytes.
@@ -139,7 +139,7 @@ class GpuPhysics:
 
 
 def host_seconds(part: KernelPart) -> float:
-    """Return the seconds of host work in the current phase of a kernel part.
+    """Return the seconds that the CPU works in the current phase of a GPU kernel.
 
     The seconds apply to the current frequency of the core that feeds the GPU.
     """

@@ -24,7 +24,7 @@ class Integrator:
         return self._closed + self.value * (now_s - self._since_s)
 
     def set_rate(self, now_s: float, value: float) -> bool:
-        """Set the rate from time `now_s` on.
+        """Set the rate that is integrated, from time `now_s` on.
 
         Return whether the rate changed.
         """

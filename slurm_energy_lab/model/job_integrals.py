@@ -14,9 +14,9 @@ Job = int | None
 
 
 class JobIntegrals:
-    """Integrator of one rate per job over time.
+    """Integrals over time of one quantity per job, such as watts.
 
-    Examples are watts to joules, and busy CPUs to CPU seconds.
+    Examples: watts are integrated to joules, and busy CPUs to CPU seconds.
     """
 
     __slots__ = ("_closed", "_rates", "_running")
@@ -45,21 +45,21 @@ class JobIntegrals:
                 meter.set_rate(now_s, rate)
 
     def integral_at(self, job: Job, now_s: float) -> float:
-        """Return a job's integral from the start to time `now_s`.
+        """Return the integral of a job's rate over time, from the start of the model to `now_s`.
 
-        `now_s` must not precede the last change of rates.
+        `now_s` must not be earlier than the last change of the rate.
         """
         meter = self._running.get(job)
         running = meter.integral_at(now_s) if meter else 0.0
         return self._closed.get(job, 0.0) + running
 
     def forget(self, job: Job) -> None:
-        """Delete the integral of a job whose rate is 0."""
+        """Delete the stored integral of a job that has ended. Do nothing if the job still has a rate."""
         if job not in self._running:
             self._closed.pop(job, None)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the integral of a job to the integral of the work outside all jobs, which has the key None.
+        """Add the integral of an ended job to the integral of the work outside all jobs (key None).
 
         A job whose current rate is not 0 is left unchanged.
         """

@@ -1,8 +1,8 @@
-"""Division among jobs of the power that packages, memory and GPUs draw above idle.
+"""Division of a node's dynamic power among jobs, as the reference for other methods.
 
-This division is the reference for attributions that are based on measurement. It therefore follows the
-physics alone and does not use CPU time. The rule is in docs/lab-physics.md, section 10. The shares of a
-component add up to its power above idle.
+Dynamic power is the power that packages, memory and GPUs draw above idle. Methods that are based on
+measurements are compared with this division. It therefore follows the physics alone and does not use CPU
+time. The rule is in docs/lab-physics.md, section 10. The shares of a component add up to its dynamic power.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _add_cores(
     operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
-    """Add the power of a group of cores, in watts, to `own`, the totals by job.
+    """Add the power of a group of cores, in watts, to `own`.
 
-    The memory traffic that programs outside the model cause on these cores is added to `traffic`,
-    the totals by job in bytes per second.
+    `own` contains the totals by job. Programs outside the model may cause memory traffic on these cores. The
+    traffic is added to `traffic`, which contains the totals by job in bytes per second.
     """
     for part in load.parts:
         watts = physics.active_watts(operation.demands[part].activity, khz)
@@ -126,10 +126,10 @@ def _add_cores(
 def _with_shared_power(
     own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, awake_watts: float
 ) -> dict[Job, float]:
-    """Return each job's power in watts including shared power.
+    """Return the power of each job on a package in watts, with its part of the shared power.
 
-    Uncore power is divided in proportion to the jobs' memory traffic. The power of the awake package is
-    divided in proportion to the jobs' own power.
+    The shared power has two parts. The uncore power is divided in proportion to the jobs' memory traffic.
+    The power that the package draws while it is awake is divided in proportion to the jobs' own power.
     """
     per_byte = physics.cpu.uncore_joules_per_byte
     weights = own if sum(own.values()) > 0 else dict.fromkeys(own, 1.0)

@@ -1,7 +1,7 @@
-"""CPU time and dynamic energy of each job on a node, according to the model.
+"""CPU time and dynamic energy (energy above idle) of each job on an emulated node.
 
-`occupancy`, `package` and `gpu` integrate the values. This module reads the values and removes the values of
-old jobs.
+The modules `occupancy`, `package` and `gpu` compute these values over time. This module reads the values and
+removes the values of old jobs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class UsageByJob:
         shares: Mapping[str, Sequence[JobIntegrals]],
         start_s: float,
     ) -> None:
-        """Combine the integrals of all components.
+        """Create the usage by job from the power integrals of all components.
 
         Args:
-            profile: the node's profile.
+            profile: the node's hardware profile.
             occupancy: busy time of the node's CPUs.
-            shares: integrals of dynamic power by job, one per device, under the keys `cpu`, `dram` and `gpu`.
+            shares: integrals of dynamic power by job, one per device, under the keys `cpu`, `dram` and
+                `gpu`.
             start_s: start time of the model in seconds.
         """
         self._profile = profile
@@ -60,7 +61,7 @@ class UsageByJob:
             self._forget_oldest(now_s)
 
     def jobs(self) -> tuple[int, ...]:
-        """Return the tracked jobs, oldest first."""
+        """Return the jobs whose resource usage is tracked, oldest first."""
         return tuple(self._known)
 
     def running(self, job: Job) -> bool:

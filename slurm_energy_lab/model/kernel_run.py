@@ -16,7 +16,7 @@ from slurm_energy_lab.model.requests import KernelResult
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Work of one phase of a part of a compute kernel.
+    """Work of one phase of a compute kernel on one part of the hardware.
 
     Attributes:
         flops: number of operations.
@@ -25,7 +25,7 @@ class PhaseWork:
         factors: efficiency and switching activity.
         host_cycles: cycles of one host thread.
         wait_s: seconds of waiting at any frequency.
-        units: progress units that the phase completes.
+        units: units of progress that the phase completes.
     """
 
     flops: float
@@ -134,10 +134,10 @@ class KernelPart:
         return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units that a program can report at time `now_s`, and their completion time.
+        """Return the units of work that a program can report at `now_s`, and when the last unit was done.
 
-        The completion time is the time at which the last of these units was completed. A kernel part with
-        several phases reports whole steps. A kernel part with one phase reports its progress up to now.
+        A kernel part with several phases reports only whole steps. A kernel part with one phase reports its
+        progress up to now.
         """
         if len(self._tasks) == 1:
             return self.units_at(now_s), now_s
@@ -145,12 +145,15 @@ class KernelPart:
 
     @property
     def total_units(self) -> float:
-        """Progress units of the kernel part in the current cycle and all later cycles."""
+        """Progress units that the kernel part will complete in the current cycle and all later cycles."""
         return math.fsum(task.units for task in self._tasks) * self._cycles_left
 
     @property
     def total_flops(self) -> float:
-        """Operations of the kernel part in the current cycle and all later cycles."""
+        """Number of operations that are left for this part of a compute kernel.
+
+        The current cycle of phases counts as a whole, together with all later cycles.
+        """
         return math.fsum(task.flops for task in self._tasks) * self._cycles_left
 
     @property
@@ -186,11 +189,15 @@ class KernelRun:
         return min((part.units_at(now_s) for part in self.units), default=self.total_units)
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units that the slowest kernel part can report at `now_s`, and their completion time."""
+        """Return the progress of an emulated kernel that can be reported at the time `now_s`.
+
+        The progress is the number of completed units of work of the slowest part of the kernel. The second
+        value is the time at which these units were completed.
+        """
         return min((part.report_at(now_s) for part in self.units), default=(self.total_units, now_s))
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
-        """Return the result of a run that ends at time `now_s`.
+        """Return the result of a compute kernel's run that ends at time `now_s`.
 
         Args:
             now_s: time at which the run ends.

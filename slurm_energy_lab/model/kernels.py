@@ -1,7 +1,8 @@
-"""Compute kernels of the node model: operations and bytes per problem size, and switching activity.
+"""Definitions of the compute kernels that run on emulated nodes.
 
-The module contains only data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The
-kernels are those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
+A definition contains the operations and bytes for a problem size, and the switching activity. The module
+contains only data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The kernels are
+those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class KernelPhase:
     Attributes:
         flops: operations per unit of scaled size (see `KernelSpec.scale`).
         bytes: bytes read from and written to memory per unit of scaled size.
-        overlap: share of the shorter time (compute or memory) that overlaps with the longer time.
-        cpu: factors on a CPU.
-        gpu: factors on a GPU.
+        overlap: fraction of the shorter time (compute or memory) that overlaps with the longer time.
+        cpu: efficiency and activity factors on a CPU.
+        gpu: efficiency and activity factors on a GPU.
         host_cycles: cycles of one host thread per unit of scaled size. On a GPU, they are the cycles of
-            launches and data loading. The share `HOST_OVERLAP` of these cycles runs in parallel with the GPU.
-            On CPUs, they are the cycles of a serial section, which is divided among the packages.
+            launches and data loading. The fraction `HOST_OVERLAP` of these cycles runs in parallel with the
+            GPU. On CPUs, they are the cycles of a serial section, which is divided among the packages.
         wait_s: seconds of waiting for storage or network per unit of scaled size, independent of the
             frequency. On CPUs, they are divided among the packages.
         units: progress that the program reports at the end of the phase, in units that the program chooses.
@@ -64,7 +65,10 @@ class KernelPhase:
     units: float = 0.0
 
     def factors(self, device: str) -> Factors:
-        """Return the efficiency and activity factors on a device, which is `cpu` or `gpu`."""
+        """Return the efficiency and activity factors of this phase of a kernel on a device.
+
+        The device is `cpu` or `gpu`.
+        """
         return self.gpu if device == "gpu" else self.cpu
 
 
@@ -91,7 +95,7 @@ class KernelSpec:
     looped: bool = False
 
     def scale(self, size: float) -> float:
-        """Return the scaled size: the factor by which a problem size multiplies the work of the phases.
+        """Return the factor by which a problem size multiplies the work of a kernel's phases.
 
         Raises:
             UsageError: the size is not a positive number, or so large that the work overflows.

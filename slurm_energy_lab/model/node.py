@@ -86,9 +86,10 @@ class NodeModel:
         self._now_s = max(self._now_s, now_s)
 
     def next_event_s(self) -> float | None:
-        """Return the time of the next event; None if no event is pending.
+        """Return the time of the next event that changes the power of the node.
 
-        Events are the end of a phase or kernel, and a running average that reaches its limit.
+        An event is the end of a compute kernel or of its phase. Another event is that the running average of
+        the power reaches a limit. None means that no event is pending.
         """
         self._operate()
         return None if math.isinf(self._points.next_event_s) else self._points.next_event_s
@@ -180,7 +181,7 @@ class NodeModel:
         graphics_clock_mhz: tuple[int, int] | None = None,
         memory_clock_mhz: tuple[int, int] | None = None,
     ) -> None:
-        """Set the power limit and the locked clock ranges of a GPU. The range None unlocks a clock.
+        """Set the power limit and the clock ranges of a GPU. None as a range removes the clock limits.
 
         Raises:
             UsageError: the GPU does not exist, or the limit is outside the profile's bounds.
@@ -203,13 +204,14 @@ class NodeModel:
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
     ) -> None:
-        """Set the load of programs outside the model. These programs keep `busy_cores` emulated cores busy.
+        """Set the load of real programs (outside the model) on the emulated node.
 
-        This load does not slow down kernels. It uses only time that kernels leave idle.
+        The programs keep `busy_cores` emulated cores busy. The load does not slow down compute kernels,
+        because it uses only time that kernels leave idle.
 
         Args:
             key: identifies the load.
-            cpus: logical CPUs of the programs. Each CPU has the busy share of its core.
+            cpus: logical CPUs of the programs. Each CPU is busy for the same fraction of time as its core.
             busy_cores: number of busy cores, distributed evenly; 0 removes the load.
             job_id: Slurm's job id; None if the load belongs to no job.
 
@@ -222,11 +224,11 @@ class NodeModel:
         self._occupancy.set_real_load(self._now_s, key, job_id, cpus, share)
 
     def submit(self, request: KernelRequest, now_s: float, spec: KernelSpec | None = None) -> int:
-        """Start a compute kernel at `now_s` and return its run id.
+        """Start a compute kernel on the emulated node at `now_s` and return the id of the run.
 
         Args:
             request: request to run the kernel.
-            now_s: start time.
+            now_s: start time in seconds.
             spec: definition of the kernel, for a request with a size. None means that the kernel's name
                 selects the definition.
 
@@ -275,9 +277,10 @@ class NodeModel:
         return self._results.get(run_id)
 
     def progress_units(self, run_id: int) -> float:
-        """Return the progress of a compute kernel since its start, in units that the kernel chooses.
+        """Return the progress of a compute kernel since its start.
 
-        The progress of a kernel on several GPUs is the progress of the slowest GPU.
+        The unit depends on the kernel. If a kernel runs on several GPUs, the progress of the slowest GPU is
+        returned.
 
         Raises:
             NotFoundError: the run id is unknown.
@@ -290,7 +293,7 @@ class NodeModel:
         return run.progress_at(self._now_s)
 
     def progress_share(self, run_id: int) -> float:
-        """Return the completed share of the progress units of a compute kernel, 0 to 1.
+        """Return the completed fraction of a compute kernel's work, 0 to 1.
 
         Raises:
             NotFoundError: the run id is unknown.
@@ -301,10 +304,10 @@ class NodeModel:
         return self.progress_units(run_id) / run.total_units
 
     def progress_report(self, run_id: int) -> tuple[float, float] | None:
-        """Return the units that a compute kernel can report, and their completion time.
+        """Return the progress that a compute kernel can report now.
 
-        The completion time is the time at which the last of these units was completed. The result is None if
-        the kernel has ended.
+        The result is a pair: the number of completed units, and the time at which the last of these units
+        was completed. It is None if the kernel has ended.
         """
         run = self._runs.get(run_id)
         if run is None:
@@ -356,7 +359,7 @@ class NodeModel:
         return self._usage
 
     def task_counters(self) -> Sequence[TaskCounters]:
-        """Return the counters of the tasks on each package. Their values are valid at time `now_s`."""
+        """Return the hardware counters of the tasks on each CPU package, as of the model's time `now_s`."""
         self._operate()
         return [package.task_counters for package in self._packages]
 

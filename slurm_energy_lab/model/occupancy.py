@@ -1,6 +1,7 @@
-"""Busy time of the logical CPUs, as exact integrals by CPU and by job.
+"""Exact busy time of the logical CPUs of an emulated node, by CPU and by job.
 
-The rule is in docs/lab-physics.md, section 10. The module uses neither power nor frequencies.
+docs/lab-physics.md, section 10, describes how jobs share a CPU. The module uses neither power nor
+frequencies.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from slurm_energy_lab.model.profile import CpuProfile
 
 @dataclass(slots=True)
 class _RealLoad:
-    """Load of programs outside the model.
+    """Load that real programs (outside the model of the node) put on CPUs.
 
     Attributes:
         job: Slurm's job id; None if the load belongs to no job.
         cpus: logical CPUs of the programs.
-        share: busy share of each CPU, 0 to 1.
+        share: fraction of time in which each of these CPUs is busy, 0 to 1.
     """
 
     job: Job
@@ -31,7 +32,7 @@ class _RealLoad:
 
 @dataclass(slots=True)
 class _Cell:
-    """A group of logical CPUs with the same work: the same parts of compute kernels and the same loads.
+    """A group of logical CPUs with the same load: the same parts of compute kernels and other loads.
 
     Attributes:
         cpus: the logical CPUs.
@@ -49,9 +50,9 @@ class _Cell:
 class Occupancy:
     """Busy time of the logical CPUs of a node.
 
-    A kernel part keeps each of its CPUs busy. Several kernel parts on one CPU share the CPU equally. Programs
-    outside the model share the remaining time. On a core that executes a kernel, these programs receive no
-    time from this class and no power from `Cores`.
+    The work of a compute kernel keeps each of its CPUs busy. Several kernels on one CPU share the CPU
+    equally. Programs outside the model share the remaining time. On a core that executes a kernel, these
+    programs receive no time from this class and no power from `Cores`.
     """
 
     def __init__(self, cpu: CpuProfile, now_s: float) -> None:
@@ -141,7 +142,11 @@ class Occupancy:
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
     def _rebuild(self, now_s: float) -> None:
-        """Group the CPUs with the same kernel parts and loads again after a change of parts or loads."""
+        """Group the logical CPUs again after a change of their kernel parts or loads.
+
+        All CPUs of a group run the same kernel parts (parts of emulated compute kernels) and have the same
+        loads of real programs.
+        """
         self._close(now_s)
         parts: dict[int, tuple[KernelPart, ...]] = {}
         computing: set[int] = set()
@@ -167,7 +172,7 @@ class Occupancy:
     def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
         """Compute how busy each job keeps the CPUs of the given cells from now on.
 
-        A cell is a group of logical CPUs with the same work.
+        A cell is a group of logical CPUs on which the same jobs and processes run.
         """
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
@@ -181,9 +186,10 @@ class Occupancy:
                 cell.busy.setdefault(job, Integrator(now_s, 0.0)).set_rate(now_s, rate)
 
     def _close(self, now_s: float) -> None:
-        """Add the busy time of all groups of CPUs (cells) until `now_s` to the totals.
+        """Close the current interval of measurement at `now_s`.
 
-        The busy time of each group then starts at 0 again.
+        The busy time of each group of CPUs (cell) so far is added to the totals. The busy time of each cell
+        then starts at 0 again.
         """
         self._closed = self.cpu_seconds(now_s)
         for cell in self._cells:

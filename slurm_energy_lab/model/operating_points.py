@@ -1,4 +1,8 @@
-"""Operating points of the packages and GPUs of a node: frequencies, power and progress of kernel parts."""
+"""Operating points of the emulated packages and GPUs of a node.
+
+An operating point consists of frequency and power, and of the rate of progress of each part of a compute
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class OperatingPoints:
         self.next_event_s = math.inf
 
     def assign(self, part: KernelPart, device: str, placement: Placement) -> None:
-        """Assign a part of a compute kernel to cores, or to a GPU and the CPU that feeds it."""
+        """Assign the work of a compute kernel to cores, or to a GPU and the CPU that feeds the GPU."""
         if device == "gpu":
             self._host_cpus[part] = placement.cpus[0]
             gpu = self._gpus[placement.units[0]]
@@ -56,18 +60,23 @@ class OperatingPoints:
             self._cores.remove_part(part, units)
 
     def mark(self, part: KernelPart, units: Sequence[int]) -> None:
-        """Mark the devices of a kernel part, so that `update` computes their operating points."""
+        """Mark the devices on which a part of a compute kernel runs.
+
+        The next `update` then computes the operating points of the marked devices again.
+        """
         if part in self._host_cpus:
             self.stale_gpus.update(units)
         else:
             self.stale_packages.update(self._cores.packages_of(units))
 
     def update(self, now_s: float, parts: Collection[KernelPart]) -> None:
-        """Compute the operating points of all marked packages and GPUs. They apply from time `now_s` on.
+        """Compute the new operating points of all packages and GPUs that are marked as stale.
+
+        The new operating points apply from time `now_s` on.
 
         Args:
             now_s: current time in seconds.
-            parts: all running kernel parts.
+            parts: the running parts of all emulated compute kernels.
         """
         if not (self.stale_packages or self.stale_gpus):
             return
@@ -87,7 +96,11 @@ class OperatingPoints:
         self.next_event_s = min(ends, default=math.inf)
 
     def _update_packages(self, now_s: float) -> None:
-        """Compute the operating point of every marked package, and mark the GPUs whose host cores change."""
+        """Compute the operating point of every package whose load or settings have changed.
+
+        If this changes the clock of a core that submits work to a GPU, the GPU is marked for a new
+        computation, too.
+        """
         for index in self.stale_packages:
             package = self._packages[index]
             fed = [

@@ -1,6 +1,7 @@
-"""State of one CPU package over time: energy meters, power limits and current operating point.
+"""Model of one emulated CPU package over time.
 
-The equations are in docs/lab-physics.md, sections 3 and 4. `cpu_physics` computes the power, and `job_power`
+The model contains energy meters, power limits and the current operating point (frequency and power). The
+equations are in docs/lab-physics.md, sections 3 and 4. `cpu_physics` computes the power, and `job_power`
 divides it among jobs.
 """
 
@@ -67,18 +68,18 @@ class PackageModel:
 
     @property
     def throttled(self) -> bool:
-        """Whether a power limit holds the package below its requested frequency."""
+        """Whether a power limit keeps the emulated CPU package below its requested frequency."""
         return self.throttle_meter.value > 0
 
     def operate(self, now_s: float, loads: list[CoreLoad], fed: Sequence[FedGpu]) -> None:
-        """Compute the operating point within the power limits in force.
+        """Compute the operating point (frequency and power) of the package within its power limits.
 
-        This operating point applies from `now_s` on.
+        The operating point applies from `now_s` on.
 
         Args:
             now_s: current time in seconds.
             loads: groups of busy cores with equal load and settings.
-            fed: the busy GPUs that threads of this package feed.
+            fed: busy GPUs that get their work from threads on this package.
         """
         bound = math.inf
         for limit in self.limits.values():

@@ -58,9 +58,9 @@ class PhaseWalk:
                 self._next_phase()
 
     def finish_step(self, point: OperatingPoint) -> None:
-        """Run at an operating point until the current step ends. The program then reports progress.
+        """Run the program at an operating point until the current step ends, when it reports progress.
 
-        A kernel without steps can report at any time, so this call does not run it.
+        A program with only one phase has no steps and can report at any time, so this call does not run it.
         """
         if len(self._spec.phases) == 1:
             return

@@ -1,6 +1,6 @@
-"""Placement of a compute kernel on cores or GPUs.
+"""Choice of the CPU cores or GPUs on which a compute kernel runs.
 
-The placement also lists the logical CPUs whose time the kernel uses.
+The result also lists the logical CPUs whose time the kernel uses.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placement of one part of a compute kernel: its share of the work on the CPUs, or on one GPU.
+    """Where one piece of a compute kernel's work runs: on a set of CPUs, or on one GPU.
 
     Attributes:
-        units: numbers of the cores that share the part, or the number of its GPU.
-        cpus: logical CPUs that the part keeps busy.
+        units: numbers of the cores that share the work, or the number of its GPU.
+        cpus: logical CPUs that the work keeps busy.
     """
 
     units: tuple[int, ...]
@@ -45,12 +45,12 @@ def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
 
 
 def host_package(profile: NodeProfile, gpu: int) -> int:
-    """Return the number of the package whose thread feeds a GPU."""
+    """Return the number of the CPU package with the thread that supplies a GPU with work."""
     return gpu * profile.cpu.packages // max(1, profile.gpu_count)
 
 
 def check_cpu(profile: NodeProfile, cpu: int) -> None:
-    """Check that the node has a logical CPU.
+    """Check that an emulated node has the logical CPU with the number `cpu`.
 
     Raises:
         UsageError: the node does not have the CPU.

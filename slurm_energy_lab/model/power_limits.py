@@ -1,7 +1,7 @@
-"""RAPL power limits that apply to a running average of the power.
+"""Arithmetic of one RAPL power limit, which applies to a running average of the power.
 
-The module contains only the arithmetic of one limit. It computes in closed form the time at which the average
-reaches the limit. At this time, `package` lowers the frequency.
+The module computes in closed form the time at which the average reaches the limit. At this time, the module
+`package` lowers the frequency.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class RunningAverageLimit:
         return self.power_watts + (self.average_watts - self.power_watts) * decay
 
     def update_average(self, now_s: float) -> None:
-        """Advance the stored average to time `now_s`.
+        """Advance the running average of the power to time `now_s`.
 
-        At the crossing time, the average is set to exactly the limit.
+        If the average has reached the limit by this time, it is set to exactly the limit.
         """
         crossed = self.crossing_s is not None and self.crossing_s <= now_s
         self.average_watts = self.limit_watts if crossed else self.average_at(now_s)

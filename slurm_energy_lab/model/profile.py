@@ -113,7 +113,10 @@ class CpuProfile:
         return cpu % self.cores // self.cores_per_package
 
     def siblings(self, cpu: int) -> tuple[int, ...]:
-        """Return the logical CPUs of the same core in ascending order, including `cpu` itself."""
+        """Return the logical CPUs (hardware threads) of the core to which `cpu` belongs.
+
+        They are in ascending order and include `cpu` itself.
+        """
         return tuple(range(cpu % self.cores, self.cpus, self.cores))
 
     def package_cpus(self, package: int) -> tuple[int, ...]:
@@ -123,7 +126,7 @@ class CpuProfile:
     def numa_node_of(self, cpu: int) -> int:
         """Return the NUMA node of a logical CPU.
 
-        The NUMA nodes divide the cores evenly in order.
+        The cores are divided evenly among the NUMA nodes, in ascending order.
         """
         return self.core_of(cpu) * self.numa_nodes // self.cores
 
@@ -157,12 +160,13 @@ class CpufreqProfile:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One RAPL limit of a package.
+    """One power limit that RAPL offers for a CPU package of an emulated node.
 
     Attributes:
         name: `long_term` or `short_term`.
         limit_watts: limit after power-on.
-        window_s: time window in seconds that the limit's running average has after power-on.
+        window_s: length in seconds of the time window over which the limited power is averaged, after
+            power-on.
         max_watts: value of `constraint_N_max_power_uw` in watts.
         enabled: whether the limit is in force after power-on.
     """
@@ -323,13 +327,17 @@ class GpuProfile:
 
 @dataclass(frozen=True, slots=True)
 class OtherProfile:
-    """All other consumers of the node: fans, board, disks, network, losses of the power supply.
+    """Power of the parts of an emulated node other than CPUs, memory and GPUs.
+
+    These parts are fans, board, disks, network, and the losses of the power supply.
 
     Attributes:
-        base_watts: constant part of the power of these consumers.
-        loss_share: losses of the power supply and power of the fans, as a share of CPU + DRAM + GPU power.
-        power_meters: ACPI power meters. `acpi` or None means one power meter for the node. `grace` means the
-            power meters of NVIDIA Grace, which differ by their labels. `none` means no power meter.
+        base_watts: constant part of their power.
+        loss_share: losses of the power supply and power of the fans, as a fraction of the power of CPUs,
+            DRAM and GPUs.
+        power_meters: ACPI power meters of the node. `acpi` or None means one power meter for the node.
+            `grace` means the power meters of NVIDIA Grace, which differ by their labels. `none` means no
+            power meter.
     """
 
     base_watts: float

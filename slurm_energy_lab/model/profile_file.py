@@ -148,7 +148,10 @@ def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
 
 
 def _complete_gpu(path: Path, data: dict[str, Any]) -> None:
-    """Expand the graphics clocks, which the file states as maximum, minimum and step, to a list."""
+    """Complete the GPU section of a hardware profile with the list of graphics clocks.
+
+    The file states only the maximum, the minimum and the step of the clocks.
+    """
     gpu = data.get("gpu")
     if not isinstance(gpu, dict) or "graphics_clocks_mhz" in gpu:
         return
@@ -217,7 +220,10 @@ def _convert_tuple(path: Path, key: str, arguments: tuple[Any, ...], value: Any)
 
 
 def _faults(profile: NodeProfile) -> list[tuple[str, str]]:
-    """Return the key and the reason of every value that is invalid or contradicts another value."""
+    """Return the key and the reason of every invalid value in a hardware profile.
+
+    A value is also invalid if it contradicts another value.
+    """
     rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
     meters = profile.other.power_meters in (None, "acpi", "grace", "none")
     rules.append(("other.power_meters", meters, "not acpi, grace or none"))

@@ -1,9 +1,7 @@
-"""Programs of several phases that run on the node model.
+"""Programs of the node model: kernels that repeat several phases in steps.
 
-The module also finds all kernels and programs by name.
-
-A program is a kernel that repeats its phases in steps. At full speed on current hardware, a step takes about
-a second. The program reports each finished step as one unit of progress.
+At full speed on current hardware, a step takes about a second. A program reports each finished step as one
+unit of progress. The module also finds all kernels and programs by name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Node profiles with random coefficients within physical ranges.
+"""Generator of random hardware profiles, for tests on unknown hardware.
 
-The profiles are for tests on unknown hardware.
-
-The result has the form of a profile file. A seed and the choice of GPUs determine it.
+Each profile describes a node. Its coefficients are random within physical ranges. The result has the form of
+a profile file. The seed and the choice of GPUs determine the result.
 """
 
 from __future__ import annotations
@@ -58,7 +57,10 @@ def draw(seed: int, gpus: bool, shipped_data: Callable[[str], Table]) -> Table:
 
 
 def _draw_frequencies(numbers: random.Random, data: Table, vendor: str) -> tuple[int, int, int]:
-    """Draw driver and frequencies. Return minimum, base and maximum frequency in kHz."""
+    """Choose the cpufreq driver and the frequencies of a random node.
+
+    Return minimum, base and maximum frequency in kHz.
+    """
     step = _FREQUENCY_STEP_KHZ
     min_khz = numbers.randrange(8, 16) * step
     base_khz = numbers.randrange(19, 31) * step
@@ -79,7 +81,10 @@ def _draw_frequencies(numbers: random.Random, data: Table, vendor: str) -> tuple
 
 
 def _draw_cpu(numbers: random.Random, data: Table, frequencies: tuple[int, int, int]) -> None:
-    """Draw topology, voltages, power and bandwidth of the packages."""
+    """Draw random values for the CPUs of a hardware profile.
+
+    The values are the topology, voltages, power and bandwidth of the packages.
+    """
     min_khz, base_khz, max_khz = frequencies
     cpu = data["cpu"]
     cores = numbers.choice(_CORES)

@@ -67,7 +67,7 @@ class Readings:
         return other if component == "other" else parts + other
 
     def all_joules(self, now_s: float) -> dict[str, float]:
-        """Return the joules that each component in `names` used from the start to time `now_s`."""
+        """Return the joules that each component has used from the start to time `now_s`."""
         return {name: self.joules(name, now_s) for name in self.names}
 
     def _check(self, component: str) -> None:

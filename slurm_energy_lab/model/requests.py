@@ -1,4 +1,4 @@
-"""Plain data of requests to the node model and of its results."""
+"""Data types of requests to the model of an emulated node, and of the model's results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Speed and power of a program without noise, at any operating point of a node.
+"""Exact speed and power of a program at any operating point of an emulated node.
 
-The best static point found with these values is the true optimum with which the results of tuning are
-compared. Each phase runs on the node model until the power limits have settled. No code of the tuning is
-used.
+The values have no noise. The best point that is found with them is the true optimum. The results of tuning
+are compared with this optimum. Each phase of the program runs on the node model until the power limits have
+settled. No code of the tuning is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CPU_FREQUENCIES = 9
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """Speed and power of a phase at one operating point.
+    """Speed and power of one phase of an emulated program at one operating point.
 
     Attributes:
         seconds: time of the phase at problem size 1.
@@ -47,7 +47,7 @@ class PhaseFigures:
 
 @dataclass(frozen=True, slots=True)
 class StaticRun:
-    """Time and energy of a whole program at one operating point.
+    """Time and energy of a whole program that runs at one operating point (static run).
 
     Attributes:
         point: operating point during the whole run.
@@ -97,7 +97,10 @@ class SteadyState:
     def sweep(
         self, spec: KernelSpec, size: float, points: Iterable[OperatingPoint] | None = None
     ) -> list[StaticRun]:
-        """Return the static runs at operating points; None selects the points of `operating_points`."""
+        """Run a program at several operating points and return the time and energy of each run.
+
+        `points` contains the operating points; None selects those of `operating_points`.
+        """
         chosen = operating_points(self.profile, self._device) if points is None else points
         return [self.static_run(spec, size, point) for point in chosen]
 
@@ -121,9 +124,9 @@ class SteadyState:
 
 
 def apply_point(node: NodeModel, point: OperatingPoint) -> None:
-    """Apply an operating point to all CPUs and GPUs of a node model.
+    """Apply an operating point (a set of settings) to all CPUs and GPUs of a node model.
 
-    A knob without a value gets its default.
+    A setting without a value gets its default.
     """
     profile = node.profile
     for cpu in range(profile.cpu.cpus):
@@ -190,5 +193,5 @@ def _disables_boost(profile: NodeProfile, bound_khz: int) -> bool:
 
 
 def _steps(low: float, high: float, count: int) -> list[float]:
-    """Return evenly spaced values from `low` to `high`."""
+    """Return `count` evenly spaced values from `low` to `high`, both included."""
     return [low + (high - low) * index / (count - 1) for index in range(count)]

@@ -16,11 +16,12 @@ Task = int
 
 @dataclass(slots=True)
 class TaskShares:
-    """Current memory traffic and core power of a package by task.
+    """Present memory traffic and power of one processor package, divided among its tasks.
 
     Attributes:
-        bytes_per_s: memory traffic.
-        core_watts: power of the busy cores, without the package's shared parts.
+        bytes_per_s: memory traffic in bytes per second, by task.
+        core_watts: power of the cores that a task keeps busy, by task. The power of the package's shared
+            parts is not included.
     """
 
     bytes_per_s: dict[int | None, float] = field(default_factory=dict)
@@ -37,7 +38,9 @@ class TaskShares:
 
 @dataclass(frozen=True, slots=True)
 class TaskCount:
-    """Counts of one package since the start of the model.
+    """Memory traffic and core energy of one task on one package since the start of the model.
+
+    A task is a run of a compute kernel, or all real programs of a job.
 
     Attributes:
         traffic_bytes: bytes to and from memory.
@@ -55,13 +58,16 @@ class TaskCount:
 
 
 class TaskCounters:
-    """Counters of all tasks on one package."""
+    """Counters of the memory traffic and the core energy of each task on one package.
+
+    A task is the work of one compute kernel run.
+    """
 
     def __init__(self) -> None:
         self._traffic, self._energy = JobIntegrals(), JobIntegrals()
 
     def set_rates(self, now_s: float, shares: TaskShares) -> None:
-        """Set the rates of all tasks from time `now_s` on."""
+        """Set the memory traffic and the core power of all tasks from time `now_s` on."""
         self._traffic.set_rates(now_s, shares.bytes_per_s)
         self._energy.set_rates(now_s, shares.core_watts)
 

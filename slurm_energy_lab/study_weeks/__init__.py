@@ -1,9 +1,9 @@
-"""Weeks of a small site, simulated event by event on a virtual clock.
+"""Simulation of some weeks at a small site, where the true effect of each setting is known.
 
-The true effect of the site's settings is known.
+The simulation is event by event on a virtual clock.
 
-Four emulated nodes run synthetic jobs. Speed and power come from the node model in its steady state. The site
-writes the data that the product would read: rows of accounting and hourly energy of the nodes, both with
-measurement errors. The effect of a setting is known exactly, because the same jobs also run without the
+Four emulated nodes run synthetic jobs. Speed and power come from the node model in its steady state. The
+site writes the data that the product would read: rows of accounting and hourly energy of the nodes, both
+with measurement errors. The effect of a setting is known exactly, because the same jobs also run without the
 setting.
 """

@@ -1,4 +1,7 @@
-"""Jobs that arrive at a site over weeks, with a daily and a weekly pattern. A seed determines the jobs."""
+"""Draw synthetic jobs that arrive at an HPC site over weeks, with a daily and a weekly pattern.
+
+Equal seeds give equal jobs.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class WeekJob:
 
 @dataclass(frozen=True, slots=True)
 class WeekMix:
-    """Distribution of the jobs.
+    """Distribution from which the jobs of the synthetic weeks are drawn.
 
     Attributes:
         load: work that arrives per node and second, in node-seconds at full speed.
@@ -75,7 +78,7 @@ def thesis_mix(load: float = 0.6) -> WeekMix:
 
 
 def trace_mix(path: Path, load: float = 0.6) -> WeekMix:
-    """Return a mix with the lengths and sizes of the jobs of a trace.
+    """Return a random mix of jobs with the lengths and sizes of the jobs of a trace.
 
     Args:
         path: CSV with the columns `length` in hours and `cpus`. Jobs above 4 CPUs, the largest sixth of the
@@ -104,7 +107,10 @@ def draw_week_jobs(seed: int, mix: WeekMix, days: int) -> list[WeekJob]:
 
 
 def _intensity(at_s: float) -> float:
-    """Return the relative rate of submissions at a time."""
+    """Return the rate at which jobs are submitted at a time, relative to the usual rate.
+
+    The rate depends on the weekday and on the time of the day.
+    """
     day, second = divmod(at_s, DAY_S)
     return _WEEKDAY_LOAD[int(day) % 7] * (1.0 - _DAYTIME_SWING * math.cos(2.0 * math.pi * second / DAY_S))
 

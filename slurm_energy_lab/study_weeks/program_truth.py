@@ -1,4 +1,4 @@
-"""True speed and power of the programs of a site, tuned and untuned."""
+"""True speed and power of the programs of a simulated site, tuned and untuned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A site of synthetic weeks on disk: its configuration, and the files that `senergy study` reads."""
+"""A simulated site on disk, whose weeks of jobs are synthetic.
+
+The directory contains the site's configuration and the files that `senergy study` reads.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ _MAX_DAYS: Final = 370
 
 
 class SiteDirectory:
-    """A site in a directory. Each call of `run` computes all past days again, with their past settings.
+    """A simulated site whose files are stored in a directory.
+
+    Each call of `run` computes all past days again, with the settings that were valid then.
 
     Args:
         path: an existing site.
@@ -129,9 +134,10 @@ class SiteDirectory:
         return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
 
     def true_job_saving(self, mode: SiteMode, first_day: int, partition: str) -> float:
-        """Return the true relative change of job energy per unit of work that `mode` causes in a partition.
+        """Return the true effect of a mode of operation on the energy per unit of work in a partition.
 
-        The comparison covers the time from `first_day` to the last day.
+        The effect is the relative change of the energy of jobs from `first_day` to the last day. The site is
+        simulated twice for the comparison: with `mode` and without it.
         """
         ratios = []
         for used in (SiteMode(), mode):

@@ -1,4 +1,7 @@
-"""The site of the synthetic weeks: scheduling, running jobs, and the records that the product reads."""
+"""Simulated HPC site for studies over synthetic weeks: its scheduling and its running jobs.
+
+The module also makes the job and energy records that slurm-energy reads.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _AMBIENT_SWING, _AMBIENT_DAYS = 0.015, 0.008
 
 @dataclass(frozen=True, slots=True)
 class SiteMode:
-    """Settings of the site that are in force.
+    """Settings of a simulated site that decide how its jobs run.
 
     Attributes:
         tuned: partitions whose jobs may be tuned.
@@ -33,8 +36,8 @@ class SiteMode:
             precedence.
         slowdown_limit: maximum increase of the run time of jobs with the policy `energy`, as a fraction of
             the untuned run time.
-        starved_account: Slurm account whose jobs do not start, as a planted fault of a policy; None means no
-            fault.
+        starved_account: Slurm account whose jobs do not start. This simulates a fault that a policy causes;
+            None means no fault.
     """
 
     tuned: frozenset[str] = frozenset()
@@ -51,17 +54,17 @@ class SiteMode:
 
 
 def tuned_mode(slowdown_limit: float = 0.05) -> SiteMode:
-    """Return the mode in which all jobs are tuned to `energy`."""
+    """Return the mode of the simulated site in which all jobs are tuned to the objective `energy`."""
     return SiteMode(frozenset(PARTITION_PROFILES), "energy", slowdown_limit=slowdown_limit)
 
 
 def site_mode(config: Config, fault: str | None = None) -> SiteMode:
-    """Return the settings of the site (`SiteMode`) that a configuration puts in force.
+    """Return the settings of the simulated site (`SiteMode`) that result from a configuration.
 
     Args:
         config: the site's configuration.
-        fault: Slurm account whose jobs do not start while the configuration tunes any jobs, as a planted
-            fault; None means no fault.
+        fault: Slurm account whose jobs do not start while the configuration tunes any jobs. This fault is
+            inserted on purpose for a test. None means no fault.
     """
     tuning, defaults = config.tuning, config.defaults
     tuned = frozenset(name for name in PARTITION_PROFILES if tuning.partition.get(name, tuning.mode) == "on")
@@ -101,11 +104,12 @@ class PlacedWeekJob:
 
 @dataclass(slots=True)
 class SiteTotals:
-    """True energy and completed work of a period.
+    """True energy of the simulated HPC site and completed work of its jobs in a period.
 
     Attributes:
         joules: energy of all nodes.
-        work_node_s: completed work in node-seconds at untuned speed.
+        work_node_s: completed work in node-seconds, where one node-second is the work of a node in one
+            second without tuning.
     """
 
     joules: float = 0.0
@@ -167,7 +171,12 @@ class StudySite:
         return rows
 
     def totals(self, begin_s: float, end_s: float) -> SiteTotals:
-        """Return true energy and work between two full hours in seconds since the start."""
+        """Return the true energy and the completed work between two full hours.
+
+        Args:
+            begin_s: first hour, in seconds since the start.
+            end_s: last hour, in seconds since the start.
+        """
         hours = self._hourly_joules(int(end_s // HOUR_S))
         totals = SiteTotals(sum(hours[int(begin_s // HOUR_S) :]))
         for entry in self._started:
@@ -261,7 +270,10 @@ class StudySite:
         return [value * self._ambient(hour) for hour, value in enumerate(joules)]
 
     def _ambient(self, hour: int) -> float:
-        """Return the factor by which the room's temperature changes the power in hour `hour`."""
+        """Return the factor by which the room temperature changes the power of the site in an hour.
+
+        `hour` is the number of the hour since the start of the simulation.
+        """
         day = random.Random(f"ambient/{self._seed}/{hour * HOUR_S // DAY_S}").gauss(0.0, _AMBIENT_DAYS)
         return 1.0 + day - _AMBIENT_SWING * math.cos(2.0 * math.pi * (hour % 24 - 3.0) / 24.0)
 
@@ -270,7 +282,10 @@ class StudySite:
 
 
 def _hours(begin_s: float, end_s: float) -> list[tuple[int, float]]:
-    """Return the number of each hour that a period overlaps, and the seconds of the period in this hour."""
+    """Split a time span at full hours.
+
+    Each entry of the result is the number of an hour, and the seconds of the span in this hour.
+    """
     parts = []
     at_s = begin_s
     while at_s < end_s:

@@ -19,7 +19,10 @@ _CHIP = "hwmon8"
 
 
 def add_amd_energy(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the node's single amd_energy chip to a file tree."""
+    """Add the files of the kernel driver amd_energy to the file tree of an emulated node.
+
+    The node has a single chip of this driver.
+    """
     base, cpu = f"{DEVICES}/{_CHIP}", realtime_model.profile.cpu
     tree.text(f"{base}/name", "amd_energy")
     for core in range(cpu.cores):
@@ -41,7 +44,13 @@ def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callab
 
 
 def _joules(realtime_model: RealtimeModel, package: int, parts: int) -> Callable[[], float]:
-    """Return a function that returns the energy of a package in joules, divided by `parts`."""
+    """Return a function that returns an equal part of a package's energy in joules.
+
+    Args:
+        realtime_model: model of the node.
+        package: number of the package.
+        parts: number of parts into which the energy is divided.
+    """
 
     def read() -> float:
         with realtime_model.now() as model:

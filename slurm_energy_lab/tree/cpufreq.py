@@ -1,4 +1,8 @@
-"""Emulated cpufreq files: files of each policy, global switches of the drivers, effect on the node model."""
+"""Emulated cpufreq files of a node.
+
+The files are those of each cpufreq policy and the global switches of the drivers. A write to a file changes
+the node model.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""State of the cpufreq drivers: accepted written values, their effect, and the values that files show.
+"""Model of the kernel's cpufreq drivers: accepted writes, their effect, and the file contents.
 
 The module follows the kernel's cpufreq core and its drivers. The core (drivers/cpufreq/cpufreq.c) stores the
 requested minimum and maximum unchanged and derives the policy in force from them. The drivers in the same
 directory are acpi-cpufreq.c, intel_pstate.c (intel_pstate and intel_cpufreq), amd-pstate.c (amd-pstate,
-passive or guided, and amd-pstate-epp) and cppc_cpufreq.c. Documents:
-Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst, amd-pstate.rst. The module uses neither files nor
-the node model. A rejected write raises OSError.
+passive or guided, and amd-pstate-epp) and cppc_cpufreq.c. The kernel documents the drivers in
+Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst and amd-pstate.rst.
+
+This module accesses neither files nor the node model. A rejected write raises OSError.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_REQUEST = 2**31 - 1
 
 @dataclass(slots=True)
 class PolicySettings:
-    """Requested settings of one cpufreq policy. A policy belongs to one CPU.
+    """Requested frequency settings of one emulated cpufreq policy, which belongs to one CPU.
 
     Attributes:
         cpu: number of the logical CPU.
@@ -39,7 +40,8 @@ class PolicySettings:
         requested_max_khz: last value written to `scaling_max_freq`.
         setspeed_khz: last value written to `scaling_setspeed`.
         epp: energy performance preference; None if the driver has none.
-        saved_epp: preference that is restored when governor performance is replaced.
+        saved_epp: energy performance preference that is restored when another governor replaces the governor
+            performance.
     """
 
     cpu: int
@@ -240,8 +242,8 @@ class CpufreqState:
     def set_boost(self, enabled: bool) -> None:
         """Process a write to `cpufreq/boost`, or of the inverse value to `intel_pstate/no_turbo`.
 
-        A write to `boost` resets every requested maximum to the hardware's maximum. Kernels without a
-        separate frequency request for boost (before 2026) do the same.
+        A write to `boost` resets every requested maximum frequency to the hardware's maximum. Real kernels
+        before 2026 do the same, because they have no separate frequency request for boost.
         """
         self.boost = enabled
         if self.family != "intel":
@@ -284,10 +286,10 @@ class CpufreqState:
         self.policies = [self._initial_policy(policy.cpu, governor, epp) for policy in self.policies]
 
     def request(self, policy: PolicySettings) -> FrequencyRequest:
-        """Return the settings of one CPU as input of the node model.
+        """Convert the frequency settings of one CPU to the input of the node model.
 
-        The node model supports only the driver of the profile. After a switch of the driver's mode, the
-        governor is translated to the closest governor of the profile's driver.
+        The node model supports only the frequency driver that the profile of the node names. If the driver's
+        mode was switched, the governor is translated to the closest governor of this driver.
         """
         low, high = self.limits_khz(policy)
         if self.family == "intel":
@@ -316,10 +318,12 @@ def _default_governor(driver: str) -> str:
 
 
 def _request(khz: int) -> int:
-    """Return a requested frequency as the cpufreq core stores it, truncated to 32 bits.
+    """Return a requested frequency as the kernel's cpufreq core would store it.
+
+    The value in kHz is truncated to 32 bits.
 
     Raises:
-        OSError: EINVAL for a negative value.
+        OSError: EINVAL if the value is negative.
     """
     value = khz & 0xFFFFFFFF
     if value > _MAX_REQUEST:

@@ -22,7 +22,10 @@ _EXTENDED, _LARGEST_MB = 0x7FFF, 0x7FFE
 
 
 def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
-    """Add the files with the SMBIOS entry point and the table of DIMMs to a file tree."""
+    """Add the SMBIOS files of an emulated node to a file tree.
+
+    The files are the entry point and the table with the memory modules (DIMMs).
+    """
     modules = [_module(memory, number) for number in range(memory.dimms)]
     table = b"".join([*modules, _structure(_END_OF_TABLE, len(modules), b"")])
     tree.add(f"{FOLDER}/DMI", File(table, 0o400, size=len(table)))
@@ -31,9 +34,10 @@ def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
 
 
 def _module(memory: MemoryProfile, number: int) -> bytes:
-    """Return the SMBIOS structure that describes one DIMM.
+    """Return the entry of the SMBIOS table (structure type "memory device") that describes one DIMM.
 
-    The size of a DIMM of 32 GiB or more is in the extended field.
+    The field for the size is too small for a DIMM of 32 GiB or more. The size of such a DIMM is in the
+    extended field.
 
     Args:
         memory: the node's memory.
@@ -74,6 +78,9 @@ def _structure(kind: int, handle: int, body: bytes, *strings: str) -> bytes:
 
 
 def _entry_point(table_bytes: int) -> bytes:
-    """Return the 64-bit entry point. Its checksum makes the sum of all bytes 0."""
+    """Return the 64-bit entry point of the emulated SMBIOS tables.
+
+    Its checksum byte makes the sum of all its bytes 0.
+    """
     fields = struct.pack("<5sBBBBBBBIQ", b"_SM3_", 0, 24, 3, 3, 0, 1, 0, table_bytes, 0)
     return fields[:5] + bytes([-sum(fields) & 0xFF]) + fields[6:]

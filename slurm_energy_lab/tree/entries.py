@@ -80,7 +80,7 @@ class CharacterDevice(TreeEntry):
         super().__init__(stat.S_IFREG | mode, PAGE_BYTES)
 
     def client_opened(self) -> None:
-        """Process the opening of the device by a client."""
+        """React to the opening of the emulated device by a client. The base class does nothing."""
 
     def client_closed(self) -> None:
         """Process the closing of the device by a client."""
@@ -94,7 +94,7 @@ class CharacterDevice(TreeEntry):
         refuse(errno.EINVAL)
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
-        """Process a write and return the number of bytes written.
+        """Process a write to an emulated character device and return the number of bytes written.
 
         Args:
             data: the written bytes.
@@ -118,7 +118,7 @@ class Link(TreeEntry):
 
 
 class Directory(TreeEntry):
-    """A directory with entries by name."""
+    """A directory of an emulated file tree, with its entries by name."""
 
     __slots__ = ("children",)
 

@@ -46,7 +46,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class GpuSignalValues:
-    """Present values of those signals that the rest of the GPU's state record needs.
+    """Present values of some signals of an emulated GPU, for the record of the GPU's other state.
 
     Attributes:
         busy: share of time for which a compute kernel runs, 0 to 1.
@@ -76,7 +76,9 @@ class GpuSignals:
         self._time_s = now_s
 
     def state(self, run_id: int, values: Mapping[str, float]) -> None:
-        """Apply the values that a program states, from now on.
+        """Store the values of GPU signals that a program reports about its activity.
+
+        The values apply from now on.
 
         Args:
             run_id: id of the program's run.
@@ -86,7 +88,7 @@ class GpuSignals:
             self._stated[run_id] = dict(values)
 
     def end(self, run_id: int) -> None:
-        """Discard the values that a program has stated."""
+        """Discard the values that a program has reported."""
         with self._lock:
             self._stated.pop(run_id, None)
 

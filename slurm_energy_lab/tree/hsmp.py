@@ -53,7 +53,10 @@ class HsmpSocket:
 
 
 def add_hsmp(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add one HSMP hwmon chip per socket to a file tree, numbered after the power meter's chip."""
+    """Add one hwmon chip of AMD's HSMP driver per socket to a file tree.
+
+    The chips have the numbers after the chip of the power meter.
+    """
     for package in range(realtime_model.profile.cpu.packages):
         socket, name = HsmpSocket(realtime_model, package), f"hwmon{_FIRST_CHIP + package}"
         _add_chip(tree, f"{DEVICES}/{name}", socket)

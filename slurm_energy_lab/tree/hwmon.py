@@ -76,9 +76,10 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return the label of each power meter of Grace, and a function that reads the meter in microwatts.
+    """Return the emulated ACPI power meters of a node with NVIDIA Grace.
 
-    The meter `Module` includes the power of `Grace`. `Grace` includes the power of all other rails.
+    Each entry is (label of the meter, function that returns the power in microwatts). The meter `Module`
+    includes the power of the meter `Grace`. `Grace` includes the power of all other rails.
     """
     profile = realtime_model.profile
     meters: list[tuple[str, Callable[[], int]]] = []

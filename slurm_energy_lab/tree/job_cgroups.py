@@ -37,7 +37,7 @@ class _Group:
         self.signals: StatedSignals | None = None
 
     def stat(self) -> bytes:
-        """Return the content of cpu.stat.
+        """Return the content of the emulated file cpu.stat of a job's cgroup.
 
         Raises:
             OSError: ENODEV after the removal of the cgroup, as in Linux.
@@ -91,7 +91,7 @@ class JobCgroups:
         group.active_s = self._clock()
 
     def state_signals(self, job_id: int, run_id: int, values: Mapping[str, float]) -> None:
-        """Show signals of a job's program as files of the job's cgroup.
+        """Show the signals that a program of a job states as files of the job's emulated cgroup.
 
         Args:
             job_id: id of the job. The job must have a cgroup.

@@ -1,6 +1,7 @@
-"""Parsers of values written to sysfs files. They behave like the functions of the Linux kernel.
+"""Parsers of values that are written to emulated sysfs files.
 
-Each parser raises OSError with the error number that the function of the Linux kernel returns.
+They accept and reject the same texts as the functions of the Linux kernel. Each parser raises OSError with
+the error number that the function of the Linux kernel returns.
 """
 
 from __future__ import annotations

@@ -46,11 +46,11 @@ Range = tuple[int, int]
 
 
 class NvidiaGpu(CharacterDevice):
-    """One emulated GPU with its settings, its state record and its device file /dev/nvidiaN.
+    """One emulated NVIDIA GPU, with its settings, state and device file /dev/nvidiaN.
 
     Attributes:
         persistent: whether persistence mode is on.
-        signals: activity, traffic, memory and temperature.
+        signals: values of activity, traffic, memory and temperature that the GPU shows.
     """
 
     __slots__ = (
@@ -176,9 +176,10 @@ class NvidiaGpu(CharacterDevice):
         self._push()
 
     def _enforced(self) -> list[PowerProfile]:
-        """Return the requested profiles that are enforced.
+        """Return the power profiles that the emulated GPU enforces.
 
-        A profile is not enforced if it conflicts with a requested profile of a lower priority number.
+        These are the requested profiles without conflict. If two requested profiles conflict, the one with
+        the lower priority number is enforced.
         """
         enforced: list[PowerProfile] = []
         offered = sorted(self._profile.power_profiles, key=lambda profile: profile.priority)
@@ -346,7 +347,7 @@ def _profile_records(profile: GpuProfile) -> bytes:
 
 
 def _mask(numbers: Iterable[int]) -> bytes:
-    """Return a mask of 256 bits with the bits `numbers` set."""
+    """Return a mask of 256 bits, little-endian, in which the bits with these numbers are set."""
     return sum(1 << number for number in set(numbers)).to_bytes(32, "little")
 
 

@@ -1,7 +1,8 @@
-"""Emulated files in /sys/cray/pm_counters: measurements of the blade controller of an HPE Cray node.
+"""Emulated files of an HPE Cray node in /sys/cray/pm_counters.
 
-All files are updated together ten times a second. They contain whole joules or watts and a time stamp in
-microseconds. `freshness` counts the updates. Source: HPE Cray EX, "Access the PM counters".
+On a real node, they contain measurements of the blade controller. All files are updated together ten times a
+second. They contain whole joules or watts and a time stamp in microseconds. `freshness` counts the updates.
+Source: HPE Cray EX, "Access the PM counters".
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class PmCountersScan:
 
 
 def add_pm_counters(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the counters of the node, its processors, memory and accelerators to a file tree."""
+    """Add Cray pm_counters to the file tree of an emulated node.
+
+    There are counters of the node, its processors, its memory and its accelerators.
+    """
     scan = PmCountersScan(realtime_model)
     for part in scan.joules:
         stem = _NAMES[part] if part in _NAMES else f"accel{part[4:-1]}"

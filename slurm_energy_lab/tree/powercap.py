@@ -41,7 +41,11 @@ class EmulatedZone:
 
 
 def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
-    """Add both control types with all zones of the profile to a file tree."""
+    """Add the files of the kernel's powercap interface to a file tree.
+
+    The files contain all zones of the profile. They belong to the control type `intel-rapl` and, if the
+    profile has it, to `intel-rapl-mmio`.
+    """
     rapl = registers.realtime_model.profile.rapl
     _add_control_type(tree, "intel-rapl")
     for zone in zones(registers):

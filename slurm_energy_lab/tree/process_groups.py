@@ -20,7 +20,7 @@ _MAX_DEPTH = 100
 
 @dataclass(frozen=True, slots=True)
 class TaskOrigin:
-    """Origin of a task (a thread).
+    """Process that created a task (a thread), and the time of its creation.
 
     Attributes:
         parent: process that created the task.
@@ -39,7 +39,7 @@ class _Move:
 
 
 class ProcessGroups:
-    """Resctrl monitoring group of each process.
+    """Assignment of processes to resctrl monitoring groups in an emulated node.
 
     Args:
         proc: the machine's /proc.
@@ -83,11 +83,14 @@ class ProcessGroups:
         return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 
     def local_tid(self, number: int, caller: int) -> int | None:
-        """Convert a task id from the PID namespace of a process to the emulator's PID namespace.
+        """Convert the id of a task as a process sees it to the id that the emulator sees.
+
+        The two may be in different PID namespaces.
 
         Args:
-            number: id of the task in the namespace of `caller`.
-            caller: id of a process in the emulator's namespace; 0 if the process runs in this namespace.
+            number: id of the task in the PID namespace of `caller`.
+            caller: id of a process in the emulator's namespace; 0 if the process itself runs in the
+                emulator's namespace.
         """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return number
@@ -95,9 +98,9 @@ class ProcessGroups:
         return next((own for own, local in seen.items() if local == number), None)
 
     def numbers_for(self, tids: Iterable[int], caller: int) -> list[int]:
-        """Convert task ids from the emulator's PID namespace to the PID namespace of the process `caller`.
+        """Convert task ids of the emulator's PID namespace to ids that the process `caller` sees.
 
-        Tasks without an id in the namespace of `caller` are left out.
+        A task that has no id in the PID namespace of `caller` is left out.
         """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return list(tids)
@@ -105,9 +108,12 @@ class ProcessGroups:
         return [seen[tid] for tid in tids if tid in seen]
 
     def _group_at(self, tid: int, time_s: float, origins: dict[int, TaskOrigin | None]) -> str:
-        """Return the group of a task at a time in seconds since boot.
+        """Return the resctrl group to which a task belonged at a given time.
 
-        `origins` caches the origins of tasks.
+        Args:
+            tid: id of the task.
+            time_s: the time in seconds since boot.
+            origins: cache of the parent and the start time of each task.
         """
         for _ in range(_MAX_DEPTH):
             if tid not in origins:
@@ -124,9 +130,10 @@ class ProcessGroups:
         return ROOT_GROUP
 
     def _origin(self, tid: int) -> TaskOrigin | None:
-        """Return the parent process and the start time of a task; None if the task does not exist.
+        """Return the parent process and the start time of a Linux task (process or thread).
 
-        For a thread, the process to which the thread belongs counts as the parent.
+        The parent of a thread is the process to which the thread belongs. The result is None if the task
+        does not exist.
         """
         try:
             fields = (self._proc / str(tid) / "stat").read_bytes().rpartition(b")")[2].split()
@@ -185,7 +192,9 @@ class ProcessGroups:
 
 
 def _leader(status: str) -> int:
-    """Return the process id of a thread from /proc/TID/status.
+    """Return the id of the process to which a thread belongs.
+
+    `status` is the text of /proc/TID/status.
 
     Raises:
         ValueError: the text does not contain the process id.

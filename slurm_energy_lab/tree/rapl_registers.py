@@ -55,11 +55,14 @@ class RaplUnits:
 
 
 def window_to_raw(window_us: int, time_unit_us: int) -> int:
-    """Return the 7-bit field 2^Y (1 + Z/4) for a time window in microseconds.
+    """Return the 7-bit field of a RAPL register that encodes a time window.
 
-    The result is rounded down, as in the kernel.
+    The field encodes a time of 2^Y (1 + Z/4) time units, with Y in the low five bits and Z in the upper two
+    bits. The time is rounded down, as in the kernel.
 
-    `time_unit_us` is the unit of time in microseconds.
+    Args:
+        window_us: the time window in microseconds.
+        time_unit_us: the register's unit of time in microseconds.
     """
     if window_us < time_unit_us:
         return 0
@@ -140,7 +143,7 @@ class LimitRegister:
         self._set_field(name, _WINDOW_SHIFT, WINDOW_MASK, raw)
 
     def enabled(self, name: str = "long_term") -> bool:
-        """Return whether a constraint is in force."""
+        """Return whether one of the power limits (constraints) of the emulated register is enabled."""
         return bool(self._field(name, _ENABLE_BIT, 1))
 
     def set_enabled(self, enabled: bool) -> None:
@@ -148,7 +151,7 @@ class LimitRegister:
         self._set_field("long_term", _ENABLE_BIT, 3, 3 if enabled else 0)
 
     def write(self, value: int) -> None:
-        """Replace the value of the whole register, as a write to the MSR does."""
+        """Replace the value of an emulated RAPL limit register, as a write to the real MSR does."""
         self.value = value & (1 << 64) - 1
         self._push()
 
@@ -203,7 +206,7 @@ class RaplRegisters:
         locked: bool = False,
         range_joules: float | None = None,
     ) -> None:
-        """Set all registers to their values after power-on.
+        """Set all emulated RAPL registers to their values after power-on.
 
         Args:
             realtime_model: the node's model.
@@ -234,9 +237,10 @@ class RaplRegisters:
         ]
 
     def raw_energy(self, domain: str) -> int:
-        """Return the 32-bit counter of the domain `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys).
+        """Return the value of an emulated 32-bit RAPL energy counter.
 
-        `cpu[0]/2` is the counter of one of the two dies of package 0. Both dies use the same energy.
+        The domain is `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys). `cpu[0]/2` is the counter of one of
+        the two dies of package 0. Both dies use the same energy.
         """
         counter = self._counters.get(domain)
         if counter is None:
@@ -254,7 +258,10 @@ class RaplRegisters:
         return self.raw_energy(domain) * self._unit_nj(domain) // 1000
 
     def energy_range_uj(self, domain: str) -> int:
-        """Return the value of `max_energy_range_uj`, in microjoules, for a domain."""
+        """Return the maximum value of an emulated RAPL counter (`max_energy_range_uj`) in microjoules.
+
+        `domain` is the domain that the counter measures.
+        """
         return COUNTER_MASK * self._unit_nj(domain) // 1000
 
     def throttled_time_raw(self, package: int) -> int:
@@ -266,9 +273,10 @@ class RaplRegisters:
         return self.units.dram_energy_nj if domain[0] == "d" else self.units.energy_nj
 
     def _joules(self, model: NodeModel, domain: str) -> float:
-        """Return the energy of a domain in joules.
+        """Return the energy of a RAPL domain in joules.
 
-        The energy of `core[i]` is the energy of package i above the energy at deep sleep power.
+        The emulated energy of the cores of package i (`core[i]`) is the energy of the package minus the
+        energy that the package would use in deep sleep.
         """
         if not domain.startswith("core"):
             part, _, dies = domain.partition("/")

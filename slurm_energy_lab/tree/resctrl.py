@@ -42,7 +42,9 @@ class _CountedTask:
 
 @dataclass(slots=True)
 class _MonitoringGroup:
-    """A resctrl group (control group or monitoring group) with its own monitoring id.
+    """A group of tasks in resctrl that the processor counts under one monitoring id.
+
+    The group is a control group or a monitoring group.
 
     Attributes:
         ended: memory traffic and core energy of tasks that have left the group, per package.
@@ -59,7 +61,7 @@ class ResctrlFiles:
     Args:
         tree: file tree in which the files appear.
         realtime_model: the node's model. The profile of the node must have resctrl.
-        processes: resctrl groups of the processes of this machine.
+        processes: table that states the resctrl group of each process of this machine.
         caller: function that returns the id of the process whose request is served. It returns 0 for a
             process in the PID namespace of the emulator.
     """
@@ -106,7 +108,7 @@ class ResctrlFiles:
                     self._leave(group, task)
 
     def settle(self) -> None:
-        """Move each task to the resctrl group to which the task's processes now belong."""
+        """Update which resctrl group each task is in, after processes were moved between groups."""
         with self._lock:
             self._settle()
 
@@ -136,10 +138,10 @@ class ResctrlFiles:
             return [counters.count(task, model.now_s) for counters in model.task_counters()]
 
     def _count(self, name: str, package: int, file: str) -> TaskCount:
-        """Return the counts of a group on a package.
+        """Return the counted memory traffic of an emulated resctrl group on a package.
 
-        The count of a control group includes the counts of the monitoring groups below it. A monitoring group
-        whose own file reports a failure is left out, as in Linux (mon_event_count).
+        The count of a control group includes the counts of the monitoring groups below it. A monitoring
+        group whose own file reports a failure is left out, as in Linux (mon_event_count).
 
         Args:
             name: name of the group.
@@ -282,7 +284,10 @@ class ResctrlFiles:
 
 
 def l3_domains(profile: NodeProfile, package: int) -> list[int]:
-    """Return the numbers of the L3 caches of a package, as the topology files show them."""
+    """Return the numbers of the L3 caches of a package on an emulated node.
+
+    The numbers are those in the topology files of the node.
+    """
     cpu = profile.cpu
     shared = next((cache.shared_cores for cache in cpu.caches if cache.level == 3), cpu.cores_per_package)
     first = package * cpu.cores_per_package

@@ -48,7 +48,9 @@ class StatedSignals:
         self._counted_s = clock()
 
     def state(self, run_id: int, values: Mapping[str, float]) -> None:
-        """Apply the values that a program states from now on. Create the files that show the values.
+        """Show a program's signal values in the files of its emulated cgroup from now on.
+
+        Missing files are created.
 
         Args:
             run_id: id of the program's run.
@@ -83,7 +85,10 @@ class StatedSignals:
         return sum(values.get(name, 0.0) for values in self._runs.values())
 
     def _count(self) -> None:
-        """Increase the counters by the stated rates multiplied by the time since the last call."""
+        """Increase the emulated counters by the rates that a program has stated.
+
+        The rates are multiplied by the time since the last call.
+        """
         now_s = self._clock()
         for name in _RATES:
             self._counts[name] += self._value(name) * (now_s - self._counted_s)

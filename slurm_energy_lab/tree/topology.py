@@ -66,9 +66,9 @@ def _add_cpu_topology(tree: Tree, base: str, cpu: CpuProfile, number: int, dies:
 
 
 def _die_of(cpu: CpuProfile, number: int, dies: int) -> int:
-    """Return the number of a CPU's die within its package.
+    """Return the number of the die of a CPU within its package.
 
-    The dies divide the cores evenly in order.
+    The cores of a package are divided evenly among its dies, in ascending order.
     """
     return cpu.core_of(number) % cpu.cores_per_package * dies // cpu.cores_per_package
 

@@ -109,7 +109,7 @@ class BudgetController:
         self.is_running = False
 
     def start(self, now_s: float) -> None:
-        """Start a controller from the stored state."""
+        """Start a simulated budget controller that continues from the stored state."""
         self._engine = BudgetEngine(self._settings)
         self._engine.set_nodes(self._nodes)
         states = {name: json.loads(text) for name, text in self._stored.items()}
@@ -151,7 +151,11 @@ class BudgetController:
         return NodeDecision.from_json(json.loads(json.dumps(decision.to_json())))
 
     def _wanted_offer_watts(self, now_s: float) -> float:
-        """Return the power that Slurm should be able to give to the jobs that wait for power."""
+        """Return the power that Slurm should be able to give to new jobs.
+
+        The result follows from the demands of the jobs that currently wait for power. Infinity means that no
+        decision has been made yet.
+        """
         if self.cycle is None:
             return float("inf")
         budget = self.cycle.budgets[0]
@@ -167,7 +171,7 @@ class BudgetController:
         running.
 
         Args:
-            level: price level of the job.
+            level: index of the price that the job pays for its power. The price is the job's work per watt.
         """
         offered = min(self._offers, default=0.0)
         if len(self._offers) < OFFER_DELAY_CYCLES or offered == float("inf"):
@@ -194,7 +198,7 @@ class BudgetController:
         self._held[job.job_id] = power.watts + retained
 
     def _released_watts(self, now_s: float) -> float:
-        """Return the licenses, in watts, of jobs that ended recently.
+        """Return the number of licenses (one per watt) that jobs released when they ended recently.
 
         The number of licenses in Slurm has not been corrected since the end of these jobs.
         """
@@ -202,15 +206,15 @@ class BudgetController:
         return sum(watts for _, watts in self._released)
 
     def admits(self, job_id: int, power: PendingJobPower, now_s: float, limit_s: float) -> bool:
-        """Return whether there is enough power to start a job.
+        """Return whether the power budget leaves enough power to start a job.
 
         The caller has verified that all other conditions for the start are met.
 
         Args:
             job_id: id of the job.
             power: power of the job.
-            now_s: time now.
-            limit_s: time limit of the job.
+            now_s: current time in seconds.
+            limit_s: time limit of the job in seconds.
         """
         if self.cycle is None:
             return False
@@ -275,14 +279,18 @@ class BudgetedCluster:
             self._hook(link, partial(link.node.begin, job.job_id))
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Run the epilogs of the job."""
+        """End a job on the virtual cluster: run the epilog on each of its nodes."""
         self.controller.end_job(job.job_id, self._clock.now_s)
         for name in nodes:
             link = self.links[name]
             self._hook(link, partial(link.node.end, job.job_id))
 
     def tick(self, now_s: float) -> None:
-        """Let the agents sample and poll, and the controller decide."""
+        """Let one simulated tick pass.
+
+        The agents take samples and send requests to the controller when they are due. The controller decides
+        about the power limits.
+        """
         self.controller.tick(now_s)
         for link in self.links.values():
             if not link.is_running:

@@ -1,4 +1,4 @@
-"""Nodes, running jobs and true power of a virtual cluster."""
+"""Emulated cluster without Slurm: its nodes, its running jobs, and its true power over time."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class PowerManager(Protocol):
         """Return whether the job may start now on these nodes."""
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Perform the work of the job's prologs."""
+        """Prepare the nodes for a job that starts, as the prologs of the job do."""
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Perform the work of the job's epilogs."""
+        """Perform the actions that follow the end of a job, as Slurm's epilogs on the nodes do."""
 
     def tick(self, now_s: float) -> None:
         """Control the power at the time `now_s`. The cluster calls this method every `TICK_S` seconds."""
@@ -107,12 +107,12 @@ class ClusterRun:
 
     @property
     def throughput(self) -> float:
-        """Return the completed work per second."""
+        """Completed work per second of the virtual cluster."""
         return self.work / self.seconds
 
     @property
     def edp(self) -> float:
-        """Return energy times time, divided by the square of the completed work."""
+        """Return the energy-delay product, divided by the square of the completed work."""
         return self.joules * self.seconds / self.work**2
 
 
@@ -150,7 +150,10 @@ class VirtualCluster:
         self._ended_work = 0.0
 
     def free_nodes(self) -> dict[str, list[str]]:
-        """Return the nodes without a job, by partition, in order of the nodes."""
+        """Return the names of the nodes without a job, by partition.
+
+        The order is that of the nodes in the cluster.
+        """
         busy = {node for entry in self.running.values() for node in entry.nodes}
         free: dict[str, list[str]] = {}
         for name in self._models:
@@ -190,7 +193,7 @@ class VirtualCluster:
         return total
 
     def _share(self, entry: PlacedJob) -> float:
-        """Return the completed fraction of a running job's work, as the mean over the nodes of the job."""
+        """Return the completed fraction of a running job's work, averaged over the nodes of the job."""
         total = 0.0
         for node, run_id in entry.runs.items():
             with self._models[node].now() as state:
@@ -249,7 +252,7 @@ class VirtualCluster:
 def seconds_above(watts: Sequence[float], limits: Sequence[float]) -> float:
     """Return the number of seconds in which the power was above the limit.
 
-    Each value of `limits` belongs to the value of `watts` at the same index, and is the limit that was then
-    in force.
+    `watts` and `limits` have one value per interval of equal length. The limit at an index was in force in
+    the interval of the power at the same index.
     """
     return TICK_S * sum(power > limit for power, limit in zip(watts, limits, strict=True))

@@ -14,7 +14,7 @@ from slurm_energy_lab.virtual_cluster.workload import ClusterJob
 
 
 class FaultKind(StrEnum):
-    """Kinds of faults."""
+    """Kinds of faults that can be injected into the virtual cluster."""
 
     CONTROLLER = "kill -9 of the controller"
     AGENTS = "kill -9 of agents"
@@ -70,7 +70,9 @@ def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> li
 
 
 class FaultyCluster:
-    """Power manager of a virtual cluster that passes calls to another manager and adds faults.
+    """Power manager of a virtual cluster that adds faults, for tests.
+
+    All calls are passed on to another power manager.
 
     Args:
         manager: the power manager to which calls are passed.
@@ -92,11 +94,11 @@ class FaultyCluster:
         manager.distort = self._distort
 
     def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
-        """Return whether the job may start."""
+        """Return whether the job may start on these nodes, as decided by the wrapped power manager."""
         return self._manager.admits(job, nodes)
 
     def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
-        """Run the prologs."""
+        """Start a job on the virtual cluster: run the prolog on each of its nodes."""
         self._manager.job_starts(job, nodes)
 
     def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
@@ -104,7 +106,7 @@ class FaultyCluster:
         self._manager.job_ends(job, nodes)
 
     def tick(self, now_s: float) -> None:
-        """Begin and end faults, then let the manager act."""
+        """Begin and end the faults that are due at `now_s`, then let the manager act."""
         for fault in [fault for fault in self._active if now_s >= fault.end_s]:
             self._active.remove(fault)
             self._end(fault, now_s)

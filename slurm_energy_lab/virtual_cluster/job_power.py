@@ -21,10 +21,11 @@ class PendingJobPower:
     """Power that the start of a job adds above idle.
 
     Attributes:
-        watts: power at the economic limits, see `budget.work_price`. Slurm's licenses express this power.
+        watts: power if the devices have their economic limits, see `budget.work_price`. Slurm's licenses
+            express this power.
         start_watts: power that must be free at the start, when the devices have their lowest limits.
         reachable_watts: power that the job may draw later although its devices have their lowest limits.
-        level: price level of the job.
+        level: price level of the job, see `budget.work_price`.
     """
 
     watts: float
@@ -34,7 +35,7 @@ class PendingJobPower:
 
 
 def job_power(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> PendingJobPower:
-    """Return the power of a pending job.
+    """Return the power that the start of a pending job would add to the idle power.
 
     Args:
         profile: hardware of the nodes.
@@ -58,7 +59,9 @@ def job_power(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> Pend
 
 
 def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> tuple[PowerGroups, Floats]:
-    """Return the groups of equal devices of a job that uses whole nodes, and the idle power per device.
+    """Return the devices of a job that waits for whole nodes, in groups of equal devices.
+
+    The second value is the idle power per device.
 
     Args:
         profile: hardware of the nodes.
@@ -92,7 +95,10 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
 
 
 def _lowest_watts(profile: NodeProfile, job: ClusterJob, known: BudgetedJob, groups: PowerGroups) -> Floats:
-    """Return the power per device of a job's packages and GPUs at their lowest limits."""
+    """Return the lowest power per device that power limits can enforce for a job.
+
+    The result has one value for the CPU packages and one for the GPUs.
+    """
     if profile.gpu is None or groups.count == 1:
         return groups.min_watts
     ids, kinds = [(job.job_id,)], [profile.gpu.name]

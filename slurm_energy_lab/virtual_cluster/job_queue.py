@@ -26,9 +26,9 @@ def start_jobs(
     """Start the jobs that can start now, and return these jobs.
 
     In each partition, the first job that cannot start gets a reservation for the time at which enough nodes
-    will be free. A later job starts before that job only if the later job ends by the reserved time, or
-    leaves enough nodes free. A job that `start` refuses, although its nodes are free, does not delay the jobs
-    after it.
+    will be free. A later job must not delay this first job. It starts only if it ends by the reserved time,
+    or leaves enough nodes free. If `start` refuses a job although its nodes are free, the job does not delay
+    the jobs after it.
 
     Args:
         queue: waiting jobs in the order of the queue.
@@ -63,7 +63,7 @@ def start_jobs(
 def _reservation(
     job: ClusterJob, free: Sequence[str], running: Iterable[JobRelease], now_s: float
 ) -> tuple[float, int]:
-    """Return the time at which enough nodes for a job are free, and the number of nodes left over then."""
+    """Return the time at which enough nodes for a job are free, and how many of them remain unused."""
     count = len(free)
     for release in running:
         if partition_of(release.nodes[0]) == job.partition:

@@ -1,7 +1,7 @@
-"""Power and response curves of programs, as a site knows them from earlier runs.
+"""Power and response curves of the lab's programs, as a site knows them from earlier runs.
 
-Power and response are measured on the node model, once per program and hardware, as `SteadyState` does for
-tuning.
+A response curve is the relative time and power under power limits. It is measured on the node model, once
+per program and hardware, as `SteadyState` does for tuning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class ProgramResponse:
 
 
 class ProgramHistory:
-    """Power and response curves by hardware and program. Each is measured when it is first requested."""
+    """Power and response curves of programs on emulated nodes, by hardware and program.
+
+    A curve is measured when it is first requested.
+    """
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], ProgramResponse] = {}
@@ -71,7 +74,11 @@ class ProgramHistory:
     def _run(
         self, truth: SteadyState, program: str, point: OperatingPoint
     ) -> tuple[float, float, float, float]:
-        """Return time per unit of progress, mean and peak device power, and peak power of a package."""
+        """Run a program on the node model at an operating point.
+
+        Return the time per unit of progress, the mean and the peak power of a device, and the peak power of
+        a CPU package.
+        """
         seconds = joules = peak = package = 0.0
         for phase, count in Counter(workload_spec(program).phases).items():
             figures = truth.phase(point, phase)

@@ -71,11 +71,11 @@ class SharedNodeJob:
 
 @dataclass(slots=True)
 class NodeHistory:
-    """True energy of one node at every second.
+    """True energy of one emulated node, recorded every second.
 
     Attributes:
         first_s: Unix time of the first value.
-        joules: energy of the measured components since the start of the model.
+        joules: energy of the measured components from the start of the model up to each second.
         failures: number of failures of the node.
         down_s: seconds for which the node was down.
     """
@@ -91,14 +91,14 @@ class NodeHistory:
 
 
 class SharedNode:
-    """A virtual node with its jobs.
+    """A virtual node that several jobs can share, with its agent and its jobs.
 
     Args:
         folder: folder for the files of the node.
         name: Slurm's name of the node.
         profile: name of the hardware profile.
         clock: clock of all nodes.
-        period_s: length of the agent's periods in seconds.
+        period_s: length in seconds of the periods over which the agent reports the node's energy.
     """
 
     def __init__(self, folder: Path, name: str, profile: str, clock: ModelClock, period_s: int) -> None:
@@ -118,13 +118,19 @@ class SharedNode:
         return 1_700_000_000 + self.clock.now_s
 
     def note(self) -> None:
-        """Record the true energy. If the node has no meter, only the energy of its components is recorded."""
+        """Append the present true energy of the node to its history, for later comparison.
+
+        If the node has no meter, only the energy of its measured components is recorded.
+        """
         joules = self.node.energy_joules()
         parts = [joules[name] for name in ("cpu", "dram", "gpu") if name in joules]
         self.history.joules.append(joules["node"] if self._has_meter else sum(parts))
 
     def tick(self) -> list[SharedJob]:
-        """Let the agent sample if a sample is due. Return the jobs that left the node and must run again."""
+        """Advance the node by one step of the clock, and let the agent sample if a sample is due.
+
+        Return the jobs that lost the node and must run again.
+        """
         self.note()
         self.history.down_s += not self.up
         if self.agent_runs and self.clock.now_s >= self._due_s - 1e-6:
@@ -137,7 +143,10 @@ class SharedNode:
         return again
 
     def _check(self, running: SharedNodeJob) -> SharedJob | None:
-        """End a job that has finished or is to be stopped. Return the job if it is requeued."""
+        """End the job if it has finished or if its time to be stopped has come.
+
+        Return the job if Slurm requeues it, else None.
+        """
         job = running.job
         stopped = job.stop_s is not None and self.clock.now_s - running.start_s >= job.stop_s
         if not stopped and not self.node.finished(running.run_id):
@@ -161,12 +170,15 @@ class SharedNode:
         self.node.manager.end(self._env(job))
 
     def free_blocks(self) -> list[int]:
-        """Return the blocks of CPUs that belong to no job."""
+        """Return the numbers of the blocks of CPUs on the node that no job uses."""
         used = {block for running in self.running for block in running.blocks}
         return [block for block in range(BLOCKS) if block not in used]
 
     def begin(self, job: SharedJob) -> bool:
-        """Start a job if enough CPUs are free. A node without a running agent accepts no job."""
+        """Start a job on this virtual node if enough CPUs are free, and return whether it started.
+
+        A node whose agent does not run accepts no job.
+        """
         free = self.free_blocks()
         if not self.agent_runs or len(free) < job.blocks:
             return False
@@ -268,7 +280,15 @@ class SharedNodes:
         self.started = 0
 
     def _draw_faults(self, numbers: random.Random, count: int) -> dict[int, list[tuple[str, int]]]:
-        """Return actions (name, node) by second: deaths of agents, failures of nodes, and their ends."""
+        """Draw random faults, and return the actions (name, node) for each second.
+
+        Each fault has two actions: the agent is killed or its node fails, and later the agent is started
+        again.
+
+        Args:
+            numbers: source of random numbers.
+            count: number of faults of each kind.
+        """
         actions: dict[int, list[tuple[str, int]]] = {}
         for action, longest_s in (("kill_agent", 120), ("fail", min(400, self.seconds // 4))) * count:
             node = numbers.randrange(len(self.nodes))
@@ -307,9 +327,9 @@ class SharedNodes:
                 self.started += job.restart_count == 0
 
     def spooled(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-        """Yield the records and periods of each node as the agent would deliver them.
+        """Stop the agent of each node, and yield the records and periods that it has not delivered.
 
-        Before the records of a node are yielded, the agent of the node is stopped.
+        The data has the form in which the agent would deliver it.
         """
         for node in self.nodes:
             manager = node.node.manager
@@ -320,7 +340,10 @@ class SharedNodes:
 
 
 def draw_shared_jobs(count: int, seed: int, longest_s: float = 500.0) -> list[SharedJob]:
-    """Return random jobs of all sizes: arrays of equal tasks, and cancelled, requeued and exclusive jobs.
+    """Return random jobs that share nodes, for tests in a virtual cluster.
+
+    The jobs have all sizes. Some are arrays of equal tasks; some are cancelled, requeued or need exclusive
+    nodes.
 
     Args:
         count: number of jobs.

@@ -1,4 +1,7 @@
-"""Random hardware and random jobs of a virtual cluster, both determined by a seed."""
+"""Generator of random hardware and random jobs for the virtual cluster.
+
+The seed determines the hardware and the jobs.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class JobMix:
 
 
 def partition_of(node: str) -> str:
-    """Return the partition of a node: its name without the number."""
+    """Return the partition of a node in the virtual cluster: the node's name without the number."""
     return node.rstrip("0123456789")
 
 

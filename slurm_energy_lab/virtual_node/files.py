@@ -38,7 +38,10 @@ class NodeFileCopy:
         return dict(self._settings)
 
     def refresh(self) -> None:
-        """Rewrite the contents that change with time, and add the files of new control groups (cgroups)."""
+        """Update the files of the emulated node whose contents change with time.
+
+        Files of new control groups (cgroups) are added.
+        """
         if len(self._tree) != self._entry_count:
             self._entry_count = len(self._tree)
             for path, entry in self._tree.entries():
@@ -52,9 +55,10 @@ class NodeFileCopy:
                 file.truncate(len(content))
 
     def write_through(self, knob: Knob) -> None:
-        """Pass each write of a knob to the emulator at once.
+        """Make each write of a knob take effect in the emulated node at once.
 
-        The emulated file system would do the same.
+        A knob is the file through which a setting is written. The emulated file system of a lab would do the
+        same.
         """
         write = knob.write
         root = self._root.resolve()

@@ -1,4 +1,7 @@
-"""Energy counters and knobs that access the node model instead of the GPU vendor's library."""
+"""Energy counters and knobs (settings) of emulated GPUs.
+
+They access the node model in memory instead of the GPU vendor's library.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class ModelGpuLimit(_GpuKnob):
             return str(round(model.gpu_state(self._index).limit_watts * 1000))
 
     def write(self, value: str) -> None:
-        """Set the limit."""
+        """Set the power limit of the emulated GPU. `value` is in milliwatts."""
         with self._model.modify() as model:
             model.set_gpu(self._index, int(value) / 1000, model.gpu_clocks(self._index))
 
@@ -70,7 +73,7 @@ class ModelGpuClocks(_GpuKnob):
     readable = False
 
     def read(self) -> str:
-        """Return `default`, because NVML cannot report the locked range."""
+        """Return `default` whatever range is locked, because NVML cannot report the locked range."""
         return "default"
 
     def write(self, value: str) -> None:

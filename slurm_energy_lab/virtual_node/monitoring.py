@@ -26,7 +26,7 @@ class ModelMonitoring(MonitoringFiles):
         return sorted(name for name, child in entry.children.items() if isinstance(child, Directory))
 
     def text(self, path: str) -> str:
-        """Return the content of a file."""
+        """Return the content of an emulated resctrl file. `path` is relative to the root of resctrl."""
         path = f"{RESCTRL_ROOT}/{path}"
         entry = self._tree.get(path)
         if not isinstance(entry, File):
@@ -40,7 +40,7 @@ class ModelMonitoring(MonitoringFiles):
         above.create(name)
 
     def discard(self, folder: str, name: str) -> None:
-        """Remove a directory."""
+        """Remove the directory of a monitoring group."""
         above = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
         assert isinstance(above, GroupDirectory)
         above.discard(name)

@@ -112,12 +112,16 @@ class VirtualNode:
         self.start_agent()
 
     def start_agent(self) -> None:
-        """Start a new agent after `kill_agent`."""
+        """Start a new agent on the virtual node after `kill_agent`."""
         self.refresh_files()
         self._start_on_state()
 
     def _devices(self) -> NodeDevices:
-        """Return the devices of the node: devices of the copied files, and GPUs and meter of the model."""
+        """Return the devices of the virtual node.
+
+        Most devices read and write the copied files of the node. The GPUs and the power meter access the
+        model directly.
+        """
         devices = discover(self.root)
         for knob in devices.knobs.values():
             self._file_copy.write_through(knob)
@@ -146,11 +150,14 @@ class VirtualNode:
         return ModelMonitoring(self.root, found.quantities, self._tree.tree)
 
     def refresh_files(self) -> None:
-        """Rewrite the copied files that change with time, and add the files of new cgroups."""
+        """Update the virtual node's copy of the emulated files.
+
+        Files that change with time are written again. Files of new cgroups are added.
+        """
         self._file_copy.refresh()
 
     def close(self) -> None:
-        """Stop the agent."""
+        """Stop the agent of the virtual node and close the node's files."""
         self.refresh_files()
         self.manager.stop()
         self._file_copy.close()
@@ -212,7 +219,7 @@ class VirtualNode:
 
     @property
     def settings(self) -> dict[str, bytes]:
-        """Return the contents of all files that take settings, by path."""
+        """Return the contents of all files to which settings can be written, by path."""
         return self._file_copy.settings
 
     def submit(
@@ -257,7 +264,7 @@ class VirtualNode:
         self.manager.sample()
 
     def poll_budget(self) -> NodePoll:
-        """Return the agent's power poll at the current time of the clock."""
+        """Return the report about the node's power that the agent would send to the controller now."""
         self.refresh_files()
         return self.manager.poll_budget()
 

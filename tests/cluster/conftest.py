@@ -1,8 +1,9 @@
-"""The fixture `lab`: a real Slurm cluster of emulated nodes, shared by tests that request the same one.
+"""The fixture `lab`: a real Slurm cluster of emulated nodes.
 
-A test or module selects the lab with the marker `lab`, for example `pytest.mark.lab(profiles=["xeon-8358"],
-energy={"agent": {"sampling_hz": 10.0}})`; without the marker the lab has the four default nodes n1 to n4. At
-most one lab is up at a time, and tests are ordered so that the number of labs is minimal.
+Tests that request the same lab share it. A test or module selects the lab with the marker `lab`, for example
+`pytest.mark.lab(profiles=["xeon-8358"], energy={"agent": {"sampling_hz": 10.0}})`. Without the marker, the
+lab has the four default nodes n1 to n4. At most one lab runs at a time. The tests are ordered so that the
+number of labs is minimal.
 """
 
 from __future__ import annotations

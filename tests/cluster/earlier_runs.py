@@ -1,4 +1,7 @@
-"""Earlier runs of users in the history of a lab, as on a site where their programs have run before."""
+"""Records of earlier runs that tests add to the database of a lab.
+
+With these records, the lab is like a site where the programs of its users have run before.
+"""
 
 from __future__ import annotations
 

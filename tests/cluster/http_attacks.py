@@ -1,7 +1,7 @@
-"""Attacks of a hostile user on senergyctld's port; each lasts until the test ends it.
+"""Attacks of a hostile user on senergyctld's network port, for tests.
 
-The functions run in a process of that user, forked from the test (`running`), so they import nothing that
-the test does not have.
+Each attack lasts until the test ends it. The functions run in a process of the hostile user, which is forked
+from the test (`running`). They therefore import only modules that the test has already imported.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def silent_connections(port: int, _: Path) -> None:
 
 
 def large_credentials(port: int, _: Path) -> None:
-    """Send requests with credentials of the maximum size of a head, followed by large bodies."""
+    """Attack the server with large requests.
+
+    Each request has a credential of the maximum size of a head, and a large body follows.
+    """
 
     def one() -> None:
         for _number in range(10):
@@ -145,7 +148,7 @@ def slow_bodies(port: int, munge_socket: Path) -> None:
 
 
 def pipelined_requests(port: int, munge_socket: Path) -> None:
-    """Send a valid request followed by thousands, without reading any response."""
+    """Attack senergyctld: send a valid request followed by thousands, without reading any response."""
 
     def one() -> None:
         connection = _connect(port)

@@ -1,4 +1,7 @@
-"""A program that impersonates senergyctld, run by another user: the test decides each response."""
+"""Fake server, run by another user, that impersonates senergyctld.
+
+The test decides each response.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Extract the code blocks of docs/install-by-hand.md for install-docs.sh. Standard library only.
+"""Program that extracts the code blocks of docs/install-by-hand.md for install-docs.sh.
 
     install_blocks.py PAGE DIRECTORY NAME=VALUE...
 
-Writes each block to DIRECTORY as NN.ACTION, with the words NAME of its text replaced by their values. ACTION
-is `run` (a shell script that must succeed), `fails` (one that must fail), or `file` and `append` (text whose
-target is in NN.target). Prints a line `NN ACTION SECTION` for each block.
+It uses the standard library only. It writes each block to DIRECTORY as NN.ACTION. The words NAME in the text
+of a block are replaced by their values. ACTION is one of these words:
+
+- `run`: the block is a shell script that must succeed;
+- `fails`: the block is a shell script that must fail;
+- `file` and `append`: the block is text whose target is in NN.target.
+
+The program prints a line `NN ACTION SECTION` for each block.
 """
 
 import re
@@ -18,7 +23,7 @@ _TARGET = re.compile(r"\w+ (?P<action>file|append)=(?P<path>/\S+)")
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """Return section, info string and text of every fenced block."""
+    """Return every fenced code block of a Markdown page as (section, info string, text)."""
     found, section, info, lines = [], "", None, []
     for line in page.splitlines():
         fence = _FENCE.match(line)
@@ -35,7 +40,7 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 
 def main(page: str, directory: str, *substitutions: str) -> None:
-    """Write the blocks and list them."""
+    """Write each code block of a documentation page to a file, and print a list of the files."""
     values = dict(word.split("=", 1) for word in substitutions)
     for number, (section, info, text) in enumerate(blocks(Path(page).read_text())):
         for name, value in values.items():

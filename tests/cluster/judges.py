@@ -1,4 +1,7 @@
-"""Power settings and energy of a node as reported by independent tools, run inside the node."""
+"""Readings of a node's power settings and energy by tools independent of slurm-energy.
+
+The tools, such as cpupower, run inside the node.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ PYTHON = "python3"
 
 @dataclass(frozen=True)
 class Seen:
-    """Settings of a node: the distinct (min kHz, max kHz, governor), RAPL and GPU limits in watts."""
+    """Settings of a node as independent tools show them.
+
+    The settings are the distinct combinations (minimum kHz, maximum kHz, governor) of its CPUs, its RAPL
+    limits in watts, and its GPU limits in watts.
+    """
 
     cpus: frozenset[tuple[int, int, str]]
     package_watts: tuple[float, ...]
@@ -37,9 +44,9 @@ def settings(lab: LabDriver, node: str) -> Seen:
 
 
 def settings_at_rest(lab: LabDriver, node: str) -> Seen:
-    """Return the settings of a node as soon as senergyd has no job.
+    """Wait until senergyd has no job on a node, and return the settings of the node.
 
-    The function waits for this state, because an epilog waits at most a second for senergyd.
+    The wait is necessary because an epilog waits at most a second for senergyd.
     """
     deadline = time.monotonic() + 60
     while jobs := agent_status(lab, node)["jobs"]:
@@ -59,11 +66,11 @@ def agent_status(lab: LabDriver, node: str) -> dict[str, Any]:
 
 
 def settings_in_time(lab: LabDriver, node: str, right: Callable[[Seen], bool]) -> Seen:
-    """Wait until `right` accepts the settings of a node, at most a minute, and return the settings.
+    """Wait at most a minute until a node has the right settings, and return the settings.
 
-    After a minute, the settings are returned even if `right` rejects them. A prolog waits at most
-    a second for senergyd. If senergyd is busy at that time, the settings are applied after the
-    job's script has begun.
+    `right` decides whether the settings are right. After a minute, the settings are returned in any case. A
+    prolog waits at most a second for senergyd. If senergyd is busy for longer, the settings are applied
+    after the job's script has begun.
     """
     deadline = time.monotonic() + 60
     while not right(seen := settings(lab, node)) and time.monotonic() < deadline:

@@ -1,4 +1,8 @@
-"""Operations of tests on a lab: submit, wait, run on the login node or in a node, read the model's truth."""
+"""Operations of tests on a lab.
+
+A test can submit and await jobs, run commands on the login node or in a node, and read the true energy and
+power from the model.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,10 @@ class LabRequest:
 
 
 class LabDriver:
-    """A lab in its own new directory; it ends with this process, even if the process is killed."""
+    """A lab cluster in a new directory of its own, for tests and benchmarks.
+
+    The lab ends together with this process, even if the process is killed.
+    """
 
     def __init__(self, wish: LabRequest) -> None:
         self.wish = wish
@@ -73,7 +80,7 @@ class LabDriver:
 
     @property
     def env(self) -> dict[str, str]:
-        """The whole environment of the login node."""
+        """All environment variables of the lab's login node."""
         return {**os.environ, **self.lab.environment()}
 
     def run(
@@ -125,7 +132,10 @@ class LabDriver:
         return self.job(job_id)["JobState"]
 
     def _queued(self, *options: str) -> list[str] | None:
-        """Return jobs that squeue shows; None: slurmctld did not answer, so nothing is known about jobs."""
+        """Return the ids of the jobs that squeue shows.
+
+        None is returned if slurmctld did not answer. In this case, nothing is known about the jobs.
+        """
         done = self.run("squeue", "-h", "-o", "%A", *options, check=False)
         return done.stdout.split() if done.returncode == 0 or FORGOTTEN in done.stderr else None
 
@@ -174,10 +184,11 @@ class LabDriver:
 
 
 def sweep() -> None:
-    """Remove labs of killed test sessions; the name of a lab's directory begins with its owner's PID.
+    """Remove the labs that killed test sessions have left behind.
 
-    No other file identifies the owner: lab.json names the process that called `up`, for some tests a command
-    that has long ended.
+    The name of a lab's directory begins with the process id of its test session. No other file identifies
+    this process: lab.json names the process that called `up`, which is for some tests a command that has
+    long ended.
     """
     for root in PARENT.glob(f"{PREFIX}*"):
         owner = root.name.removeprefix(PREFIX).partition("-")[0]
@@ -187,7 +198,10 @@ def sweep() -> None:
 
 
 def traces_of(root: Path) -> Sequence[str]:
-    """Return the remains of a lab on this machine: processes, mounts, control groups and files."""
+    """Return what a removed lab has left on this machine, as lines of text.
+
+    These can be processes, mounts, control groups and files.
+    """
     needle = str(root).encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -62,7 +62,7 @@ class OrderedQueue:
         self.lab.kill("senergyctld", how=signal.SIGHUP)
 
     def ask(self, **query: str) -> dict[str, Any]:
-        """Return the controller's response about the queue."""
+        """Return the controller's response about the ranked queue."""
         return self.controller.get("/v1/priority", query)
 
     def close(self) -> None:
@@ -79,14 +79,17 @@ class OrderedQueue:
         return self.lab.sbatch(job, "--exclusive", *options, user=user)
 
     def submit_all(self, jobs: Sequence[tuple[Sequence[str], str | None]]) -> list[int]:
-        """Submit jobs, given as options and user, some at a time; return their ids."""
+        """Submit jobs, several at the same time, and return their ids in the same order.
+
+        Each job is given as its options and its user.
+        """
         with ThreadPoolExecutor(SUBMITTERS) as pool:
             return list(pool.map(lambda job: self.submit(*job[0], user=job[1]), jobs))
 
     def ranked(self, jobs: Sequence[int], policy: str) -> dict[str, Any]:
-        """Wait for a ranking by `policy` that includes all of `jobs`. Return the controller's response.
+        """Wait until the scheduling policy `policy` has ranked all of `jobs`.
 
-        The response includes the state of the ranking.
+        Return the controller's response, which includes the state of the ranking.
         """
         found: dict[str, Any] = {}
 
@@ -99,7 +102,11 @@ class OrderedQueue:
         return found
 
     def apply(self, jobs: Sequence[int]) -> None:
-        """Make slurmctld look up each job's place now instead of within a minute."""
+        """Wait until slurmctld has applied senergyctld's latest ranking to the given jobs.
+
+        Jobs are held and released, which makes slurmctld look up each job's place now instead of within a
+        minute.
+        """
         self.until(lambda: self._applied(jobs), f"the places of {len(jobs)} jobs")
 
     def _applied(self, jobs: Sequence[int]) -> bool:
@@ -119,7 +126,10 @@ class OrderedQueue:
         return all(given.get(job) == wanted[job] for job in jobs)
 
     def _in_table(self) -> dict[int, int]:
-        """Return the places that the plugin finds in the table."""
+        """Return the site factors in the table that the plugin reads, by job id.
+
+        The site factor is the value with which the plugin sets the place of the job in the queue.
+        """
         path = self.lab.layout.priority_table
         data = path.read_bytes() if path.exists() else b""
         entries = np.frombuffer(data[table_file.HEADER.itemsize :], table_file.ENTRY)
@@ -136,7 +146,7 @@ class OrderedQueue:
         return {int(job): int(priority) for job, priority in (line.split() for line in lines.splitlines())}
 
     def place(self, job_id: int) -> int | None:
-        """Return a job's place in the last ranking; None: not ranked."""
+        """Return a job's position (place) in the last ranking of the queue; None: not ranked."""
         (job,) = self.ask(job=str(job_id))["jobs"]
         place: int | None = job["place"]
         return place
@@ -152,9 +162,9 @@ class OrderedQueue:
 
     @contextlib.contextmanager
     def followed(self, jobs: Sequence[int], policy: str) -> Iterator[dict[str, Any]]:
-        """Context manager that stops senergyctld while slurmctld follows a ranking of `jobs`.
+        """Context manager that stops senergyctld when slurmctld has adopted its ranking of `jobs`.
 
-        The context manager returns this ranking.
+        The context manager yields this ranking. senergyctld stays stopped inside the block.
         """
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -193,7 +203,10 @@ class OrderedQueue:
 
 
 def changes_jobs(pid: int) -> bool:
-    """Return whether a process runs scontrol, which completes its commands even if the process is stopped."""
+    """Return whether a process has a child that runs scontrol.
+
+    A running scontrol completes its change of jobs even if the process is stopped.
+    """
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             text = status.read_text(errors="replace")
@@ -203,9 +216,10 @@ def changes_jobs(pid: int) -> bool:
 
 
 def recomputed(state: Mapping[str, Any]) -> list[int]:
-    """Rank the recorded input of an earlier ranking again with the package `scheduling`.
+    """Repeat an earlier ranking of senergyctld with the package `scheduling`.
 
-    Return the job ids in the order of the ranking, the first job to start first.
+    The input of the earlier ranking was recorded. Return the job ids in the order of the ranking, the first
+    job to start first.
     """
 
     def columns(name: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Shared parts of tests of slurmctld's plugin: jobs that record their start, hand-written tables,
-priorities.
+"""Helpers for tests of slurmctld's plugin, which sets the order of the queue.
+
+The helpers submit jobs that record their start, write tables by hand, and read priorities.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
 
 
 def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table of site factors and wait until the plugin has read the table.
+    """Write the table of site factors (job priorities) and wait until slurmctld's plugin reads it.
 
-    After a slow read, the plugin reads no other table for twenty times the duration of this read.
-    The next job may therefore still get a value of the old table. A separate job that cannot start
-    shows when the plugin has read the table. This job is then removed.
+    A held probe job is also in the table. The plugin has read the table as soon as the probe job has the
+    value from the table. The probe job is then cancelled.
+
+    After a slow read, the plugin reads no other table for twenty times the duration of this read. The next
+    job may therefore still get a value of the old table.
     """
     probe = lab.sbatch("true", "-H", "--begin=now+1hour", "-wn1", "-t5")
     write(lab, {**factors, probe: _PROBE}, **options)
@@ -43,9 +46,10 @@ def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> 
 
 
 def given_anew(lab: LabDriver, job: int) -> int:
-    """Let Slurm recompute the priority of a held job by a release, hold the job, return the priority.
+    """Return the priority that Slurm computes anew for a held job.
 
-    The plugin need not have read the table for this.
+    The job is released, which makes Slurm compute the priority, and is then held again. The plugin need not
+    have read the table of site factors for this.
     """
     release(lab, job)
     given = priorities(lab)[job]
@@ -59,7 +63,7 @@ def held(lab: LabDriver, command: str = "true", **more: Any) -> int:
 
 
 def release(lab: LabDriver, *jobs: int) -> None:
-    """Release held jobs: each gets its priority at once."""
+    """Release held jobs together. Each job gets its priority immediately."""
     lab.run("scontrol", "release", ",".join(map(str, jobs)))
 
 

@@ -57,7 +57,7 @@ def wait_for(condition):
 
 @pytest.fixture(scope="module")
 def place():
-    """A directory with a short path, as Unix sockets need, that other users can enter."""
+    """Return a directory that other users can enter. Its path is short, as Unix sockets require."""
     directory = Path(tempfile.mkdtemp(prefix="senergy-"))
     directory.chmod(0o755)
     yield directory

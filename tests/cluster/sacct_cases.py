@@ -1,7 +1,6 @@
-"""Option combinations with which sacct and `senergy acct` are run over the same jobs.
+"""Combinations of options with which sacct and `senergy acct` must print the same rows.
 
-The combinations contain only columns that both commands have. `{name}` is the id of a job of
-`varied_jobs`.
+The combinations contain only columns that both commands have. `{name}` is the id of a job of `varied_jobs`.
 """
 
 from __future__ import annotations

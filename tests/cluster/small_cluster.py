@@ -1,8 +1,9 @@
-"""A temporary Slurm cluster for tests of the C parts, and a stand-in for senergyd that records messages.
+"""A small temporary Slurm cluster for tests of the C plugins, and a substitute for senergyd.
 
-Needs only the standard library and pytest, so that the same tests run inside a bare root directory with
-another Slurm release. One munged, one slurmctld, one slurmd with four CPUs, no accounting, in one directory
-with their own ports. Tests of the whole system with the real senergyd use the lab.
+The substitute records the messages that it receives. The module needs only the standard library and pytest,
+so that the same tests run in a bare root directory with another Slurm release. The cluster has one munged,
+one slurmctld and one slurmd with four CPUs, without accounting. It uses one directory and its own ports.
+Tests of the whole system with the real senergyd use the lab instead.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ exit $code
 
 
 def marks(*more_programs: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a module that needs such a cluster and these programs."""
+    """Return the pytest marks of a test module that needs a small Slurm cluster and some programs.
+
+    The tests are skipped without root, or if a program is not installed.
+    """
     path = f"{SEARCH}:{os.environ['PATH']}"
     missing = [name for name in (*PROGRAMS, *more_programs) if not shutil.which(name, path=path)]
     return [
@@ -103,7 +107,7 @@ class FakeAgent:
         self.thread.start()
 
     def of(self, operation: str, job_id: int | None = None) -> list[dict[str, object]]:
-        """Return the messages of one operation, optionally of one job."""
+        """Return the received messages of one operation, optionally only of one job."""
         found = [m for m in list(self.messages) if m["op"] == operation]
         return [m for m in found if job_id is None or self.job_of(m) == job_id]
 
@@ -223,7 +227,7 @@ class SmallCluster:
         )
 
     def restart_controller(self) -> None:
-        """Stop slurmctld and start it again with its saved state."""
+        """Stop slurmctld and start it again with the state that it has saved."""
         place = next(i for i, daemon in enumerate(self.daemons) if "slurmctld" in str(daemon.args))
         self.daemons[place].terminate()
         self.daemons[place].wait(TIMEOUT_S)
@@ -253,10 +257,11 @@ class SmallCluster:
         return len(listing.stdout.split())
 
     def hook_environment(self, operation: str, job_id: int) -> dict[str, str]:
-        """Return the environment of a job's prolog (`begin`) or epilog (`end`).
+        """Return the environment of a job's prolog (`begin`) or epilog (`end`), once the hook has run.
 
-        The agent, if there is one, has then received all earlier messages of the job, because it processes
-        messages in order.
+        If the cluster has a stand-in for the agent, the method also waits until the hook's message has
+        arrived. The agent has then received all earlier messages of the job, because it processes messages
+        in order.
         """
         path = self.directory / f"env.{operation}.{job_id}"
         wait_until(path.exists, f"{operation} hook of job {job_id}")
@@ -339,13 +344,19 @@ class SmallCluster:
         self.daemons.append(daemon)
 
     def _settle(self) -> None:
-        """Let jobs end: slurmd stops slowly while it still has to report an epilog to slurmctld."""
+        """Wait up to 5 s for running jobs to end before the daemons of the cluster are stopped.
+
+        slurmd stops slowly while it still has to report the end of an epilog to slurmctld.
+        """
         busy = ("squeue", "--noheader", "--states=RUNNING,COMPLETING", "--format=%i")
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             wait_until(lambda: not self.run(*busy).stdout.strip(), "jobs", timeout_s=5)
 
     def _kill_left_over_steps(self) -> None:
-        """End slurmstepd processes of this cluster: their SLURM_CONF names its directory."""
+        """Kill all slurmstepd processes of this cluster that are still running.
+
+        They are recognised by the variable SLURM_CONF, which names the directory of this cluster.
+        """
         mark = f"SLURM_CONF={self.directory}/".encode()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):

@@ -1,4 +1,8 @@
-"""Energy in Slurm's own accounting, by acct_gather_energy/senergy, compared with our records."""
+"""Tests of the energy in Slurm's own accounting.
+
+The plugin acct_gather_energy/senergy provides this energy to Slurm. The tests compare it with the records of
+slurm-energy.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,11 @@ def sacct(lab: LabDriver, job: int) -> dict[str, int]:
 
 
 def records(lab: LabDriver, *jobs: int) -> dict[int, dict[str, dict]]:
-    """Return our records by job and by row; a row has `energy_joules`, `start` and `end`."""
+    """Return the energy that senergyd has recorded for jobs and their steps, by job id.
+
+    For each job, the key `job` stands for the whole job, the other keys for its steps. Each value has
+    `energy_joules`, `start` and `end`.
+    """
     rows: dict[int, dict[str, dict]] = {}
     for label in judges.acct(lab, *jobs, steps=True):
         steps = {str(step["step"]["id"]).rpartition(".")[2]: step["energy"] for step in label["steps"]}
@@ -78,7 +86,11 @@ def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expecte
 
 
 def test_sacct_agrees_with_our_records(lab: LabDriver):
-    """A job of several steps whose agent is killed, and three jobs that share a node, one with GPUs."""
+    """sacct shows the same energy for jobs and steps as the records of slurm-energy.
+
+    The first job has several steps, and its agent is killed. Three further jobs share a node; one of them
+    uses GPUs.
+    """
     seen = lab.layout.root / "seen"
     until_seen = f"{GEMM} 5; until [ -e {seen} ]; do sleep 0.2; done"
     with TruthRecorder(lab, "n1") as n1, TruthRecorder(lab, "n2") as n2:
@@ -105,7 +117,11 @@ def test_sacct_agrees_with_our_records(lab: LabDriver):
 
 
 def joules_around_a_kill(lab: LabDriver, job: int, step: str) -> tuple[int, int, int]:
-    """Kill n1's senergyd and start it again; return the joules of a step before, without and after it."""
+    """Kill the senergyd of node n1 and start it again.
+
+    Return the joules of a Slurm step at three times: before the kill, without senergyd, and after the
+    restart.
+    """
     before = live_joules(lab, job, step)
     lab.kill("senergyd", "n1")
     without = live_joules(lab, job, step)
@@ -155,7 +171,7 @@ def assert_sreport_sums(lab: LabDriver, rows: dict[int, dict[str, int]]) -> None
 
 
 def roll_up(lab: LabDriver, start: int, end: int) -> None:
-    """Let slurmdbd roll up the usage of a window, through Slurm's own library."""
+    """Let slurmdbd compute the usage sums (roll-up) of a time window, through Slurm's own library."""
     code = f"""
 import ctypes, sys
 slurm = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)

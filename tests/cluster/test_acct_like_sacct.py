@@ -1,4 +1,7 @@
-"""`senergy acct` beside the real sacct over the same jobs: rows, widths, states, times, JSON, access."""
+"""Tests that compare `senergy acct` with the real sacct for the same jobs.
+
+The tests compare rows, column widths, states, times and JSON. They also check which energy a user may see.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ pytestmark = [
 
 @pytest.fixture
 def login(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> LabDriver:
-    """Return the lab; commands of this process run as on its login node."""
+    """Return the lab, after giving this process the environment of the lab's login node.
+
+    Commands that the test starts then behave as on the login node.
+    """
     for name in ("SENERGY_ACCT_FORMAT", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in lab.lab.environment().items():
@@ -203,9 +209,9 @@ def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str,
 
 
 def shape(value: Any) -> Any:
-    """Return a document in which each value is replaced by the name of its type.
+    """Return a copy of a JSON document in which each value is replaced by the name of its type.
 
-    The values themselves change while a job runs.
+    Two documents can then be compared although values change while a job runs.
     """
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}

@@ -1,6 +1,7 @@
-"""The closed loop of the diagnosis on a lab: policy `auto`, `--apply` and `--submit`, on one and two nodes.
+"""Tests in a lab of how the diagnosis changes programs, from the finding to the verified change.
 
-senergyctld verifies a run half a minute after its end, so these tests take minutes.
+The tests cover the policy `auto` and the options `--apply` and `--submit`, on one and two nodes. They take
+minutes, because senergyctld verifies a run half a minute after its end.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ def adjustments(lab, job):
 
 
 def trial_of(lab, job, condition):
-    """Wait until the last trial of a job's program satisfies a condition, and return the trial.
+    """Wait until the last trial of a program satisfies a condition, and return the trial.
 
-    After `DECISION_S` seconds, return the last trial even if the condition does not hold. Return
-    None if there is no trial.
+    The program is that of the given job. After `DECISION_S` seconds, the last trial is returned even if the
+    condition does not hold. The result is None if there is no trial.
     """
     end_s = time.monotonic() + DECISION_S
     while True:
@@ -69,7 +70,10 @@ def trial_of(lab, job, condition):
 
 
 def verified(runs):
-    """Return the condition that a trial is decided, or has been verified with a number of runs."""
+    """Return a condition for a trial of adjustments, for which a test can wait.
+
+    It holds if the trial is decided, or if it has been verified with at least `runs` runs.
+    """
     return lambda trial: trial["state"] != "pending" or len(trial["after"]) >= runs
 
 

@@ -1,8 +1,9 @@
-"""Admission of jobs under a power budget on a real Slurm: licenses, reservations, evasion.
+"""Admission of jobs under a power budget on a real Slurm.
 
-The tests use the installed Slurm. spank-release.sh runs them with another Slurm release in a
-separate root directory. There are three nodes with four CPUs each. Jobs can add 200 W on a
-node, and 100 W if they use one CPU.
+The tests check the licenses that stand for watts, the power reserved for large jobs, and attempts of owners
+to evade the budget. The tests use the installed Slurm. spank-release.sh runs them with another Slurm release
+in a separate root directory. There are three nodes with four CPUs each. Jobs can add 200 W on a node, and
+100 W if they use one CPU.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ NO_STEPS: tuple[tuple[float, float], ...] = ()
 
 
 class Budget:
-    """The admission of senergyctld on a cluster, updated by the tests."""
+    """The admission part of senergyctld on a test cluster. The tests call its updates themselves.
+
+    Admission decides which jobs may start under a power budget.
+    """
 
     def __init__(
         self, cluster: SmallCluster, admission: str, history: HistoryCache | None = None, nodes=NODES
@@ -64,7 +68,10 @@ class Budget:
         self.admission = BudgetAdmission(self.config, history, failures, max_share=1e6)
 
     def update(self, headroom, limit=3000.0, steps=NO_STEPS, scoped=None, counted=()):
-        """Update once, publish the table and return the report."""
+        """Update the admission of jobs under a power budget once, and publish the table for the plugin.
+
+        Return the report of the update.
+        """
         budgets = [BudgetHeadroom("site", BudgetScope(ScopeKind.CLUSTER), limit, headroom, steps)]
         if scoped is not None:
             scope = BudgetScope(ScopeKind.USER, frozenset({USER}))
@@ -150,7 +157,7 @@ def sbatch(cluster):
 
 
 def licenses(cluster, job):
-    """Return the licenses that Slurm shows for a job with a single record, which is no job array."""
+    """Return the licenses that squeue shows for a job. The job must not be a job array."""
     shown = cluster.run("squeue", "-h", "-j", str(job), "-o", "%W|%i").stdout.split()
     return shown[0].partition("|")[0]
 

@@ -1,4 +1,7 @@
-"""A power budget over two nodes with real daemons: kept, changed live, and kept while daemons die."""
+"""Test of a power budget over two nodes with real daemons.
+
+The power must follow the budget, also when the budget is changed, and while daemons are killed.
+"""
 
 from __future__ import annotations
 

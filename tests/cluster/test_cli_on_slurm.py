@@ -1,4 +1,8 @@
-"""Commands on a real Slurm: jobs without records, misspelt names, sprio's formats, shadow mode."""
+"""Tests of commands of slurm-energy on a real Slurm.
+
+The tests cover jobs without energy records, misspelt names, the formats of sprio, and the shadow mode, in
+which the queue is ranked but not changed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,10 @@ def until(condition: Callable[[], object], what: Callable[[], object] = lambda: 
 
 @pytest.fixture
 def queued(lab: LabDriver) -> tuple[int, list[int]]:
-    """Yield a running job that uses the node, and jobs that wait for it, ranked by senergyctld."""
+    """Yield a running job that uses the only node, and the jobs that wait for this node.
+
+    senergyctld has already ranked the waiting jobs.
+    """
     running = lab.sbatch("sleep 300", "--exclusive", "-t", "10")
     until(lambda: lab.job(running)["JobState"] == "RUNNING")
     waiting = [

@@ -1,4 +1,7 @@
-"""Several clusters with different munge keys, and `senergy where --submit` on two Slurm clusters."""
+"""Tests of several clusters with different munge keys.
+
+`senergy where --submit` must also work on two real Slurm clusters.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ SENERGY = (sys.executable, "-m", "slurm_energy.cli.main")
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a scontrol and a squeue of an idle cluster first into PATH."""
+    """Put programs scontrol and squeue first into PATH that answer as in an idle cluster."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for name, text in (("scontrol", f'echo "{NODE}"'), ("squeue", "true")):

@@ -1,10 +1,10 @@
-"""Under constraints, the simulator starts the same jobs first as a real Slurm.
+"""The simulator and a real Slurm start the same jobs first when constraints limit the choice.
 
-Random queues wait on drained nodes. When the nodes are resumed, Slurm's scheduler and backfill
-select jobs by memory, partition, priority tier, time limits and a maintenance reservation. The
-simulator selects jobs with the discipline `conservative`. All time limits of a queue differ,
-because a job that starts a second later ends a second later. Slurm's backfill plans whole
-nodes for jobs that share nodes. Slurm therefore sometimes starts fewer of these jobs at once.
+Random queues wait on drained nodes. When the nodes are resumed, Slurm's scheduler and backfill select jobs
+by memory, partition, priority tier, time limits and a maintenance reservation. The simulator selects jobs
+with the discipline `conservative`. All time limits of a queue differ, because a job that starts a second
+later ends a second later. Slurm's backfill plans whole nodes even for jobs that share nodes. Slurm therefore
+sometimes starts fewer of these jobs at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARTITIONS = (
 
 
 class PlainCluster(SmallCluster):
-    """A cluster without our plugins."""
+    """A Slurm cluster without the plugins of slurm-energy."""
 
     def write_plugstack(self, arguments: str | None = None) -> None:
         (self.directory / "plugstack.conf").write_text("")
@@ -61,7 +61,7 @@ def random_queue(seed):
 
 
 def simulated_starts(queue):
-    """Return which jobs the simulator starts at once."""
+    """Return the indices of the jobs that the simulator starts at time 0."""
     constraints = Constraints(
         partitions=(
             Partition("small", JobLimits(priority=10, max_time_s=240.0), nodes=(0, 1)),

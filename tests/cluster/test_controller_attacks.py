@@ -1,4 +1,7 @@
-"""Attacks of an unprivileged user on senergyctld's port, and on its clients by an impostor."""
+"""Test attacks on senergyctld and its clients.
+
+An unprivileged user attacks senergyctld's port. An impostor of senergyctld attacks its clients.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +54,10 @@ def test_an_attacked_controller_stays_small_and_responsive(controller, attack):
 
 
 def unread_mb(port):
-    """Return the MB of a server's responses that the kernel holds because no client has read them.
+    """Return how many MB of a server's responses the kernel still buffers.
 
-    Connections that the server has closed count as well.
+    No client has read these responses yet. Responses on connections that the server has already closed are
+    included.
     """
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     queued = [row[4].partition(":")[0] for row in rows if row[1].endswith(f":{port:04X}")]
@@ -116,7 +120,11 @@ def signed_by_the_impostor(munge_socket):
 
 
 def true_proofs_of_other_requests(munge_socket):
-    """Answer with the true controller's response to an earlier delivery of the same records."""
+    """Return an answer function of an impostor, which sends the true controller's earlier responses.
+
+    Each response belongs to an earlier delivery of the same records. Its proof is valid, but for another
+    request.
+    """
     told = {"accepted": [f"id{n}" for n in range(3)], "rejected": []}
     earlier = [sealed(told, "another credential", munge_socket) for _ in range(20)]
     return lambda credential, body: (200, earlier.pop())

@@ -1,8 +1,8 @@
-"""kill -9 of senergyctld and its database server during deliveries: nothing is lost or doubled.
+"""No record is lost or stored twice when senergyctld or its database server is killed.
 
-senergyctld is a process with a real munged, on each kind of database. Instead of a whole
-agent, the test uses the agent's spool and delivery. `make soak` kills 200 times and stops a
-server for ten minutes.
+Both are killed with `kill -9` while an agent delivers records. senergyctld is a process with a real munged,
+on each kind of database. Instead of a whole agent, the test uses the agent's spool and delivery. With `make
+soak`, the test kills 200 times and also stops a server for ten minutes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class AgentDelivery:
         self._thread.join()
 
     def add(self, many: int) -> None:
-        """Spool records with traces, and periods."""
+        """Add `many` energy records with traces, and as many node periods, to the agent's spools."""
         with self._lock:
             for number in range(self.count, self.count + many):
                 for path, data in self._spools[0].add(record(number), TRACE).items():
@@ -119,7 +119,7 @@ class AgentDelivery:
 
 @pytest.fixture(params=STORES)
 def store(request, tmp_path, database_servers):
-    """Location of an empty database and its server; None: SQLite."""
+    """Location of an empty database, and the server of this database; the server is None for SQLite."""
     if request.param == "sqlite":
         yield str(tmp_path / "senergy.db"), None
     else:
@@ -129,7 +129,10 @@ def store(request, tmp_path, database_servers):
 
 @pytest.fixture
 def delivering(tmp_path, munged, store, monkeypatch):
-    """A controller on this store, not yet started, and an agent that delivers to it."""
+    """A controller that is not yet started, and an agent that delivers records to it.
+
+    The controller uses the given database.
+    """
     monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.02)
     monkeypatch.setattr(delivery, "_MAX_WAIT_S", 0.2)
     monkeypatch.setattr(delivery, "_BATCH_ITEMS", 5)
@@ -201,7 +204,10 @@ def resident_bytes(controller):
 
 
 def check_contents(location, count):
-    """Check that each record and period is stored once, in the order of the spool, and counted once."""
+    """Check that the database contains each record and each period once, in the order of the spool.
+
+    The sums of energies in the usage tables must equal the delivered energies.
+    """
     integrity.verify(location)
     with engine.connect(location) as connection:
         records = tables.records.c

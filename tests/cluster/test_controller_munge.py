@@ -1,4 +1,7 @@
-"""senergyctld as a process with a real munged: credentials, other users, signals, exit codes, kill -9."""
+"""Tests of senergyctld as a separate process, together with a real munged.
+
+The tests check munge credentials, requests of other users, signals, exit codes and kill -9.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is
 
 @pytest.fixture(scope="module")
 def foreign_munged(place):
-    """A munged with another key, as on a host outside the cluster."""
+    """Run a munged with another key than the cluster, as on a host outside the cluster."""
     with running_munged(place / "foreign") as munge_socket:
         yield munge_socket
 

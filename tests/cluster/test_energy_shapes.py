@@ -1,6 +1,6 @@
-"""The effect of a policy on time, power and EDP of jobs.
+"""Effect of energy policies on the time, power and EDP of jobs on a real Slurm cluster.
 
-Further policies and caps are compared on a virtual clock in lab/test_energy_on_a_virtual_clock.
+The tests in lab/test_energy_on_a_virtual_clock compare further policies and caps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ print(json.dumps([time.process_time() - begin_cpu_s, time.monotonic() - begin_s]
 
 
 def outputs_by_policy(lab: LabDriver, node: str, command: str) -> tuple[dict, dict]:
-    """Run a command under two policies; return its output and the job in acct, by policy."""
+    """Run a job under the policies `performance` and `powersave`.
+
+    Return the output of the program and the output of `senergy acct` about the job, by policy.
+    """
     printed, labels = {}, {}
     for policy in ("performance", "powersave"):
         output = lab.layout.root / f"shapes-{node}-{policy}"
@@ -56,7 +59,11 @@ def test_powersave_costs_compute_bound_work_time_and_saves_power(lab: LabDriver)
 
 
 def test_powersave_slows_a_real_program(lab: LabDriver):
-    """A busy machine gives the program less CPU time than the emulator allows, never more."""
+    """The policy `powersave` gives a real program less CPU time than the policy `performance`.
+
+    The emulator limits the CPU time of the program. The test checks upper limits only, because other
+    programs on a busy machine can reduce the CPU time further.
+    """
     program = lab.layout.root / "numpy_loop.py"
     program.write_text(NUMPY_LOOP)
     command = f"OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 python3 {program}"

@@ -1,7 +1,8 @@
-"""A record's energy compared with the emulator's own integral and with zeus, an independent tool.
+"""Tests that recorded energy equals the true energy.
 
-In real time: a real program on CPUs and a kernel on GPUs. Other kernels and profiles are compared on a
-virtual clock in lab/test_energy_on_a_virtual_clock.
+The energy of a record is compared with the emulator's own integral, and with the independent tool zeus. The
+tests run in real time, with a real program on CPUs and a kernel on GPUs. Other kernels and profiles are
+tested on a virtual clock in lab/test_energy_on_a_virtual_clock.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ _USUAL_GAP_S = 0.3
 
 
 class TruthRecorder:
-    """Recorder of the model's energies, which can then be read at any moment of the past.
+    """Recorder of the true energy in the emulator's model, for comparison with measured energy.
 
-    With `jobs` the samples also contain the energy that each job caused.
+    The energy at any past moment can be read from the recording. With `jobs` the recording also contains the
+    energy that each job caused.
     """
 
     def __init__(self, lab: LabDriver, node: str, interval_s: float = 0.05, jobs: bool = False) -> None:
@@ -75,9 +77,9 @@ class TruthRecorder:
         self.samples.append(client.truth(self.socket, jobs=self.jobs))
 
     def stalled_s(self, start: float, end: float) -> float:
-        """Return the length of all unusually long gaps between two samples from `start` to `end`.
+        """Return for how many seconds the emulator did not answer at its usual rate.
 
-        The result is in seconds. In these gaps the emulator did not answer at its usual rate.
+        The result is the total length of all unusually long gaps between two samples from `start` to `end`.
         """
         times = [start, *(s["time"] for s in self.samples if start < s["time"] < end), end]
         gaps = (later - sooner for sooner, later in itertools.pairwise(times))
@@ -99,10 +101,10 @@ class TruthRecorder:
 
 
 def energy_between(one: dict, other: dict, component: str, when: float) -> float:
-    """Return the energy up to a time between two samples, however far apart they are.
+    """Return the energy counted until a time between two samples, however far apart they are.
 
-    The result is exact if the power changed at most once between them: powers and energies then determine
-    the moment of the change. For more changes the result is interpolated linearly.
+    The result is exact if the power changed at most once between the samples. The power and energy in both
+    samples then determine the moment of the change. For more changes, the result is interpolated linearly.
     """
     before, after = one["power_watts"][component], other["power_watts"][component]
     length_s = other["time"] - one["time"]

@@ -1,6 +1,7 @@
-"""Two senergyctld with one database server: real processes, real munge, simulated agents.
+"""Test two senergyctld that share one database server, one active and one passive.
 
-benchmarks/failover.py repeats the faults at random instants and measures the takeovers.
+The processes and munge are real; the agents are simulated. benchmarks/failover.py repeats the faults of
+these tests at random instants and measures the takeovers.
 """
 
 from __future__ import annotations
@@ -138,9 +139,9 @@ class Cut:
 
 @pytest.fixture
 def cut_networks(server, url, tmp_path_factory):
-    """Yield a `Cut` for each controller, and the database URLs of the controllers.
+    """Yield two connections to the database server that the test can cut, and their database URLs.
 
-    Each URL leads through one `Cut`.
+    Each controller of the pair uses one of the URLs. Each URL leads through one `Cut`.
     """
     if server.name != "postgresql":
         pytest.skip("the URL of PostgreSQL names the directory of the socket")
@@ -181,9 +182,9 @@ def test_a_controller_that_is_cut_off_neither_writes_nor_disturbs(cut_networks, 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_stopped_controller_wakes_up_in_the_middle_of_a_delivery(url):
-    """The active controller is stopped during deliveries.
+    """No energy data are lost or stored twice if the active controller is stopped during deliveries.
 
-    When it continues after the takeover, its open requests continue, too.
+    The other controller takes over. When the stopped controller continues, its open requests continue, too.
     """
     with running_pair(url) as pair:
         model = SimulatedWorkload("c1", job_s=60.0, trace_points=60)

@@ -1,4 +1,4 @@
-"""A real cluster in which daemons die or are missing at the wrong moment."""
+"""Test jobs on a real Slurm cluster whose slurmd or senergyd is down when a job starts or ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Job names that imitate Slurm's output, by another user against senergyctld: a real slurmctld."""
+"""Test that job fields chosen by a user cannot harm jobs of other users, on a real slurmctld.
+
+For example, a user submits jobs whose names imitate Slurm's output, to deceive senergyctld's parsers.
+"""
 
 from __future__ import annotations
 

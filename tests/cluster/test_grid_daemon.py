@@ -28,7 +28,10 @@ KWH = 3.6e6
 
 
 class Provider(BaseHTTPRequestHandler):
-    """Provider of 300 g/kWh in each half hour of the requested time, in the shape of the British API."""
+    """Fake of the British carbon intensity API.
+
+    The fake reports 300 g/kWh for each half hour of the requested time.
+    """
 
     def do_GET(self):
         begin, end = self.path.removeprefix("/intensity/").split("/")

@@ -1,4 +1,4 @@
-"""Tests of the commands in docs/install-by-hand.md and of their extraction from the page.
+"""Test the commands in docs/install-by-hand.md and their extraction from the page.
 
 The commands run on a fresh Debian with systemd, but only on request.
 """

@@ -1,4 +1,7 @@
-"""A lab starts, ends, and leaves nothing behind, whatever is killed on the way or fails."""
+"""Tests of the start and the end of a lab cluster.
+
+The lab leaves nothing behind, even if a process is killed or fails meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def nodes_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up_in_vain(root: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A running `senergy lab up` that has started all daemons but never completes."""
+    """A running process `senergy lab up` that has started all daemons but will never finish."""
     nodes = tmp_path / "never.toml"
     nodes.write_text(NEVER_IDLE)
     argv = [*SENERGY, "up", "--nodes", str(nodes), *NEVER_UP]
@@ -153,8 +156,9 @@ def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
 
 
 def test_a_control_group_is_removed_after_its_last_process(root: Path):
-    """After SIGKILL a process takes a moment to leave its control group; `down` must not fail because of
-    that.
+    """`senergy lab down` removes the lab's control group even if a process is still ending in it.
+
+    After SIGKILL a process takes a moment to leave its control group.
     """
     home = next(path for path in (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup")) if path.is_dir())
     group = home / layout.locate_lab(root).cgroup

@@ -1,4 +1,4 @@
-"""Nodes of unlike speed and the emulated network between tasks, in a real lab."""
+"""In a real lab, nodes have different speeds, and tasks communicate over an emulated network."""
 
 from __future__ import annotations
 

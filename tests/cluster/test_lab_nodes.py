@@ -1,4 +1,7 @@
-"""Jobs, steps and commands in a lab of the four default nodes, without slurm-energy's own parts."""
+"""Tests of a lab with its four default nodes: jobs, steps and commands.
+
+The daemons and plugins of slurm-energy are not tested here.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +88,10 @@ def test_the_real_nvml_module_finds_the_emulated_driver(lab: LabDriver, node: st
 
 
 def test_nvml_stays_when_the_host_runs_ldconfig(lab: LabDriver):
-    """The installation of any package with a library runs ldconfig.
+    """Programs on a lab node still find NVML after ldconfig has run on the host.
 
-    ldconfig replaces /etc/ld.so.cache by renaming a new file.
+    The installation of any package with a library runs ldconfig. ldconfig replaces /etc/ld.so.cache by
+    renaming a new file.
     """
     before = Path("/etc/ld.so.cache").stat().st_ino
     subprocess.run(["ldconfig"], check=True, timeout=60)

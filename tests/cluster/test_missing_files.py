@@ -108,7 +108,7 @@ class InstalledCluster(SmallCluster):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Build the C parts from a copy of their directories."""
+    """Build the plugins and hooks written in C, from a copy of their directories."""
     folder = tmp_path_factory.mktemp("built")
     for name in ("spank", "prolog_epilog"):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook")
@@ -137,7 +137,10 @@ def cluster(folder, built):
 
 
 def announced(cluster: SmallCluster, job_id: int) -> list[object]:
-    """Return the operations that senergyd received for a job, without steps."""
+    """Return which messages about a job senergyd has received, without those about its steps.
+
+    Each message is given by the name of its operation.
+    """
     return [
         m["op"] for m in cluster.agent.messages if m["op"] != "step" and cluster.agent.job_of(m) == job_id
     ]

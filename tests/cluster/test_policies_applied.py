@@ -1,4 +1,8 @@
-"""During a job independent tools see the policy's settings on its node; after it, the original ones."""
+"""Test on a cluster that an energy policy is applied to the node of a job and later undone.
+
+During the job, independent tools see the settings of the policy. After the job, they see the original
+settings.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,10 @@ def test_tools_agree_with_the_policy_and_with_the_originals_after_it(
 
 
 def _wait_for(path: Path) -> None:
-    """Wait for the job's script: a job counts as RUNNING before its prolog has ended."""
+    """Wait until the job's script has created a file.
+
+    Slurm shows a job as RUNNING before its prolog has ended, so the state alone does not suffice.
+    """
     deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline

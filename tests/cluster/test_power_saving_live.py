@@ -72,7 +72,10 @@ PROLOG = Path(__file__).parents[2] / "prolog_epilog" / "prolog_slurmctld"
 
 
 class PoweredCluster(SmallCluster):
-    """Small cluster whose nodes have emulated power supplies; it stops the daemons that Slurm booted."""
+    """A small Slurm cluster for tests, whose nodes have emulated power supplies.
+
+    At its end, it also stops the daemons of nodes that Slurm has powered up.
+    """
 
     def __init__(self, directory: Path, suspend_time: int = 31536000, *, waits_for_boot: bool = True) -> None:
         hooks = "Prolog={dir}/power-prolog\nEpilog={dir}/power-epilog"
@@ -94,7 +97,7 @@ class PoweredCluster(SmallCluster):
                 subprocess.run(["kill", path.read_text().strip()], check=False, capture_output=True)
 
     def states(self) -> dict[str, str]:
-        """Return the state of each node in long form."""
+        """Return the state of each node, by the name of the node, as words in full such as `idle`."""
         output = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").stdout
         return {line.split()[0]: line.split()[1] for line in output.splitlines() if line.strip()}
 
@@ -160,9 +163,10 @@ def saving_status(made):
 
 @pytest.mark.timeout(1200)
 def test_energy_falls_as_predicted(cluster, monkeypatch):
-    """Predict the energy of jobs that have not run yet, then run them and compare with the true energy.
+    """Check that predicted energies of jobs agree with their true energies in the lab.
 
-    What nodes draw and how long they boot is learned from earlier boots, run times from earlier jobs.
+    The jobs are predicted before they run. The power and boot times of nodes are learned from earlier boots,
+    the run times from earlier jobs.
     """
     learned, overhead_s = measure_boots(cluster, monkeypatch)
     jobs_s = [time_s + overhead_s for _, time_s, _ in JOBS]
@@ -196,7 +200,11 @@ def test_energy_falls_as_predicted(cluster, monkeypatch):
 
 
 def measure_boots(cluster, monkeypatch) -> tuple[dict[str, float], float]:
-    """Return what senergyctld learns from a few boots, and by how much jobs last longer than their sleep."""
+    """Run a few jobs whose nodes must boot, and return two measurements.
+
+    The first is what senergyctld learns about the nodes' power. The second is by how many seconds jobs last
+    longer, on average, than they sleep.
+    """
     with controller(cluster, monkeypatch) as made:
         numbers = []
         for time_s, nodes in TRAINING:
@@ -221,7 +229,7 @@ def wait_for_jobs(cluster, jobs) -> None:
 
 
 def busy_spans(cluster, job: int) -> tuple[float, float]:
-    """Return start and end of a job in Unix seconds."""
+    """Return when a completed job has started and ended, in Unix seconds."""
     output = cluster.run("scontrol", "-o", "show", "job", str(job), SLURM_TIME_FORMAT="%s").stdout
     values = dict(part.split("=", 1) for part in output.split() if "=" in part)
     assert values["JobState"] == "COMPLETED", output
@@ -229,7 +237,11 @@ def busy_spans(cluster, job: int) -> tuple[float, float]:
 
 
 def simulated_joules(times_s, learned) -> tuple[float, float, list[float]]:
-    """Return the simulated energy with all nodes on and with power saving, and the waits of the jobs."""
+    """Simulate the jobs of the test with and without power saving.
+
+    Return three results: the energy if all nodes stay on, the energy with power saving, and the waits of the
+    jobs with power saving.
+    """
     count = len(JOBS)
     submit_s = np.array([submit for submit, _, _ in JOBS])
     jobs = workload(
@@ -253,10 +265,11 @@ def simulated_joules(times_s, learned) -> tuple[float, float, list[float]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("waits_for_boot", "trials"), [(True, 5), (False, 6)])
 def test_wait_of_jobs_for_a_boot(monkeypatch, waits_for_boot, trials):
-    """Print the waits of jobs that arrive while nodes are off or shut down.
+    """Print how long jobs wait when they arrive while the nodes are off or shutting down.
 
-    The test runs with and without prolog_slurmctld. Without this program, slurmctld starts batch
-    jobs in passes, whose times are not predictable.
+    The test runs once with the program prolog_slurmctld and once without it. Without prolog_slurmctld,
+    slurmctld starts batch jobs in passes at times that are not predictable. With it, the test also checks
+    that every job starts soon after slurmd has started.
     """
     directory = Path(tempfile.mkdtemp(prefix="senergy-", dir="/var/tmp"))
     try:
@@ -278,12 +291,14 @@ def test_wait_of_jobs_for_a_boot(monkeypatch, waits_for_boot, trials):
 
 
 def measured_wait(cluster, nodes: int, after_s: float | None, pause_s: float) -> tuple[float, float]:
-    """Return the wait of a job, and the time from the start of the last slurmd to the job's start.
+    """Submit a job while its nodes shut down or are off, and measure how long it waits.
+
+    Return the wait of the job, and the time from the start of the last slurmd to the job's start.
 
     Args:
         cluster: the cluster.
         nodes: nodes of the job.
-        after_s: time from the begin of the shutdown until submission; None: until all nodes are
+        after_s: time from the begin of the shutdown until submission; None means to wait until all nodes are
             off.
         pause_s: further time before submission.
     """
@@ -335,7 +350,11 @@ def test_nodes_boot_for_jobs_after_senergyctld_was_killed(cluster, monkeypatch):
 
 @pytest.mark.timeout(1200)
 def test_nodes_stay_usable_whenever_senergyctld_is_killed(cluster, monkeypatch):
-    """Kill senergyctld while nodes are idle, shut down, are off or boot, and while a job waits for them."""
+    """Nodes stay usable if senergyctld is killed in any state of power saving.
+
+    The test kills senergyctld while nodes are idle, shut down, are off or boot, and while a job waits for
+    them.
+    """
     moments = random.Random(16)
     for _ in range(6):
         with controller(cluster, monkeypatch, min_idle_s=1.0, boot_s=1.0, shutdown_s=1.0) as made:

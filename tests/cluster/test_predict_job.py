@@ -35,16 +35,17 @@ def _predict(lab: LabDriver, *arguments: str) -> dict:
 
 
 def _run(lab: LabDriver, path: Path) -> int:
-    """Run the job once, and return its id."""
+    """Submit the test's batch script, wait for its end, and return the job id."""
     job = int(lab.run("sbatch", "--parsable", str(path), KERNEL_S).stdout)
     assert lab.wait(job) == "COMPLETED"
     return job
 
 
 def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
-    """Wait until a prediction is based on exactly `runs` earlier runs of the job, and return it.
+    """Wait until the controller predicts a job from exactly `runs` earlier runs of the job.
 
-    The wait is necessary because the controller learns jobs of other tests at the same time.
+    Return the prediction. The wait is necessary because the controller is also busy with the jobs of other
+    tests.
     """
     deadline = time.monotonic() + 90
     while True:
@@ -57,11 +58,12 @@ def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
 
 
 def test_the_next_run_is_predicted_from_the_runs_before(lab: LabDriver):
-    """Compare the prediction of a job's next run with the job's earlier runs.
+    """After some runs of a job script, `senergy predict` predicts its next run from these runs.
 
-    The same work takes longer on a busy machine. Therefore the bounds of the test are the times of
-    the measured runs. The predicted variation is learned from all jobs of the cluster, so the mean
-    may lie outside the range of these three runs.
+    The test compares the prediction with the measured time and energy of the runs. The same work takes
+    longer on a busy machine. Therefore the bounds of the test are the lowest and highest values of the
+    measured runs, with a margin. The predicted variation is learned from all jobs of the cluster, so the
+    mean may lie outside the range of these three runs.
     """
     path = lab.layout.root / "repeat.sh"
     path.write_text(SCRIPT)
@@ -106,7 +108,10 @@ AS_SBATCH = [
 
 
 def test_scripts_are_read_as_sbatch_reads_them(lab: LabDriver):
-    """Each #SBATCH line is submitted on hold; slurmctld's data of the job must equal the parser's."""
+    """The parser of batch scripts reads each #SBATCH line as sbatch does.
+
+    For each line, a held job is submitted. slurmctld must show the values that the parser found.
+    """
     wrong: list[tuple[object, ...]] = []
     for line in AS_SBATCH:
         text = f"#!/bin/sh\n\n# remark\n#SBATCH {line}\nsrun true\n#SBATCH -N 3\n"

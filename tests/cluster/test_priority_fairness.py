@@ -1,4 +1,7 @@
-"""Energy shares on a real queue under `hades`, and a bounded wait for every job."""
+"""Tests of the scheduling policy `hades` on a real queue of Slurm.
+
+The energy of each user follows the share of the user. No job waits longer than a bound.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def predictions(lab):
 
 
 def fill(lab):
-    """Occupy the whole node until the job is cancelled, however long it takes to submit others."""
+    """Occupy the whole node with one job, so that all jobs submitted later have to wait."""
     job = lab.sbatch("exec sleep 900", "--exclusive", "--job-name=blocker", "--nice=-100000")
     until(lambda: lab.job(job)["JobState"] == "RUNNING", "the node is full")
     return job
@@ -103,7 +106,7 @@ def waiting(lab):
 
 
 def know_shares(lab):
-    """Wait until senergyctld has read the shares, which it does at its start."""
+    """Wait until senergyctld knows the users' shares, which it reads from Slurm at its start."""
 
     def known():
         answer = lab.run("senergy", "share", "-a", "--json", check=False).stdout
@@ -114,10 +117,10 @@ def know_shares(lab):
 
 
 def last_start(starts, owner):
-    """Return the time up to which job starts count.
+    """Return the end of the time span in which the test counts job starts.
 
-    The time is the earlier one of two times: the start number `MEASURED`, and the first time at
-    which a user has started all jobs. None means that neither has happened.
+    The span ends at the earlier one of two times: the start number `MEASURED`, and the first time at which a
+    user has started all jobs. None means that neither has happened.
     """
     ends = [sorted(starts.values())[MEASURED - 1]] if len(starts) >= MEASURED else []
     for user, count in JOBS.items():
@@ -128,7 +131,7 @@ def last_start(starts, owner):
 
 
 def energies(lab, jobs):
-    """Return the joules of jobs by id, once all are recorded."""
+    """Return the energy of jobs in joules, by job id. Wait until the energy of all is recorded."""
     found = {}
 
     def complete():
@@ -143,7 +146,7 @@ def energies(lab, jobs):
 
 @pytest.fixture
 def bound(lab):
-    """A function that sets the bound on waiting for one test."""
+    """A function that sets the maximum waiting time of jobs in the configuration during one test."""
     path = lab.layout.energy_toml
     before = path.read_text()
 

@@ -1,4 +1,8 @@
-"""slurmctld with site_factor/energy and bad files: missing, hostile, of another time; without slurmdbd."""
+"""Tests of slurmctld with the plugin site_factor/energy and with faulty files.
+
+The plugin reads the order of the queue from a table. The table is, for example, missing, damaged, hostile,
+or has a wrong time. Another test runs slurmctld without slurmdbd.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +128,8 @@ def _restart(lab: LabDriver, meanwhile: Callable[[], None] = lambda: None) -> No
 def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
     """A faulty table leaves the site factors of the previous valid table in force.
 
-    Every site factor in the faulty table is 9. The valid table has the site factors 5000 and 4000.
+    The valid table has the site factors 5000 and 4000. In the faulty table, every site factor is
+    9.
     """
     write(lab, {1: 1})
     _restart(lab)  # what was complained of before is not said again

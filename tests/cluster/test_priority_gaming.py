@@ -40,7 +40,10 @@ def queue(lab):
 
 
 def waiting_jobs(queue, name="train42", limit_min=DAY_MIN):
-    """Queue jobs of honest users and the attacker's long job; return the long job and the others."""
+    """Submit jobs of honest users and a long job of the attacker to a stopped queue.
+
+    Return the long job and the other jobs.
+    """
     queue.close()
     honest = [(["--time=10", "-J", "fit"], user) for user in HONEST]
     honest += [([f"--time={DAY_MIN}", "-J", "md"], user) for user in HONEST]
@@ -60,13 +63,13 @@ def place_among(queue, long, others):
 
 
 def explained(queue, job, user):
-    """Return a job as `senergy prio` explains it to a user."""
+    """Return the object of a job in the output of `senergy prio --json`, as the given user sees it."""
     answer = queue.lab.run("senergy", "prio", "--json", str(job), user=user).stdout
     return next(one for one in json.loads(answer)["jobs"] if one["job_id"] == job)
 
 
 def learned(queue, name, runs, options=()):
-    """Wait until the history contains this number of the attacker's runs of this name."""
+    """Wait until the history contains at least `runs` runs of the attacker's job `name`."""
     path = queue.lab.layout.root / "ask.sh"
     path.write_text("#!/bin/sh\ntrue\n")
     path.chmod(0o755)

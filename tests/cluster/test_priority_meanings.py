@@ -1,7 +1,8 @@
-"""Users' and administrators' settings for a job's place work as before under our queue order.
+"""Tests that Slurm's means to reorder a queue still work when slurm-energy orders the queue.
 
-The policy is shortest time limit first. Each test closes the partition, queues jobs with
-different limits, changes one of them, and checks the order in which slurmctld starts them.
+Such means are, for example, the nice value, holds, QOS and reservations. slurm-energy ranks the job with the
+shortest time limit first in these tests. Each test closes the partition, queues jobs with different limits,
+and changes one of the jobs. It then checks the order in which slurmctld starts the jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def queue(lab):
 
 
 def submit(queue, *minutes, options=(), user=None):
-    """Submit one job per time limit, and wait until slurmctld has applied the ranking to these jobs."""
+    """Submit one job per time limit, and wait until slurmctld orders these jobs as senergyctld ranks."""
     jobs = [queue.submit(f"--time={limit}", *options, user=user) for limit in minutes]
     queue.ranked(jobs, POLICY)
     queue.apply(jobs)

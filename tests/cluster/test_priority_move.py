@@ -1,6 +1,7 @@
-"""The migration of docs/priority.md and its reversal on a real cluster.
+"""Test of the migration to slurm-energy's job priority on a real cluster.
 
-`senergy prio`, `senergy share` and `senergy experiment` are tested there too.
+The test follows docs/priority.md and then reverses the migration. It also covers `senergy prio`, `senergy
+share` and `senergy experiment`.
 """
 
 from __future__ import annotations
@@ -116,13 +117,16 @@ def test_shadow_then_portable_then_back(lab: LabDriver) -> None:
 
 
 def _is_off(lab: LabDriver) -> bool:
-    """Return whether the engine is off and its last cycle has ended."""
+    """Return whether the priority engine is off and has ended its last cycle."""
     answer = asked(lab, "prio")
     return (answer["mode"], answer["source"]) == ("off", None)
 
 
 def _compared(lab: LabDriver) -> tuple[int, int]:
-    """Return the number of jobs compared with Slurm's order, and how many of them would move."""
+    """Return the number of jobs whose order was compared with Slurm's order.
+
+    The second result is the number of these jobs that senergyctld would move.
+    """
     found = asked(lab, "status")["controller"]["priority"]["rank_correlation"] or {"jobs": 0, "moved_jobs": 0}
     return found["jobs"], found["moved_jobs"]
 
@@ -137,16 +141,19 @@ def _told_factors(lab: LabDriver) -> dict[int, int]:
 
 
 def _told(lab: LabDriver, completed: int) -> dict[str, Any] | None:
-    """Return the report; None until all records and Slurm's data about the jobs have arrived."""
+    """Return the output of `senergy experiment` for all jobs, as an object.
+
+    The result is None until all records and Slurm's data about the jobs have arrived.
+    """
     report = asked(lab, "experiment", "-a", "--by", "user")
     states = report["total"]["states"]
     return report if states == {"COMPLETED": completed, "CANCELLED": 1} else None
 
 
 def _agree(lab: LabDriver) -> bool:
-    """Return whether the shares and the report show the same energy of user root.
+    """Return whether `senergy share` and `senergy experiment` show the same energy of user root.
 
-    The two agree once the engine counts all five records.
+    They show the same energy as soon as the priority engine has counted all five records.
     """
     rows = asked(lab, "share")["rows"]
     used = [row["energy_joules"] for row in rows if (row["account"], row["user"]) == ("root", "root")]

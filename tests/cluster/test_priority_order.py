@@ -1,9 +1,11 @@
-"""Jobs start in the order that `scheduling` computes, on a real Slurm, in both modes.
+"""Test that a real Slurm starts jobs in the order that `scheduling` computes.
 
-A few policies of each mode; test_priority_portable starts fewer jobs under all of them.
+The test covers both modes of the priority engine, with a few policies each. test_priority_portable starts
+fewer jobs under all policies.
 
-The state behind an order is recorded from senergyctld, which is then stopped so that the state does not
-change. `scheduling` ranks the recorded state again, and slurmctld then starts the jobs one after the other.
+First, the state that determines the order is recorded from senergyctld. Then senergyctld is stopped, so that
+the state does not change. `scheduling` ranks the recorded state again, and slurmctld starts the jobs one
+after the other.
 """
 
 from __future__ import annotations
@@ -60,9 +62,10 @@ def judge_order(lab, policy):
 
 
 def blinded(state, policy):
-    """Return the state without a term that matters for the policy.
+    """Return the recorded state after removal of one term on which the order of the jobs depends.
 
-    The term is the users' usage for fair policies, and the weight of the age for all others.
+    For fair policies, the removed term is the usage of the users. For all other policies, it is the weight
+    of the age of the jobs.
     """
     if policy in FAIR:
         nothing = [0.0] * len(state["users"]["share"])
@@ -93,7 +96,10 @@ def remember_usage(queue):
 
 
 def mixed(seed):
-    """Return options and user of jobs with various sizes, limits and users, some with a deadline."""
+    """Return the sbatch options and the user of random jobs.
+
+    The jobs differ in size, time limit and user. Some of them have a deadline.
+    """
     draw = random.Random(seed)
     jobs = []
     for number in range(JOBS):

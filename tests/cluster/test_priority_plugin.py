@@ -1,4 +1,7 @@
-"""slurmctld with site_factor/energy: it orders its queue by our table and writes its queue to a file."""
+"""Tests of slurmctld with the plugin site_factor/energy, which sets the priorities of jobs.
+
+The plugin orders Slurm's queue by the table that senergyctld writes. It also writes Slurm's queue to a file.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ def test_nice_holds_and_fixed_priorities_keep_their_meaning(lab: LabDriver):
 
 
 def test_a_pass_reorders_pending_jobs_and_writes_the_queue(lab: LabDriver):
-    """Check all effects of one pass of slurmctld over all jobs.
+    """Check all effects of one pass of slurmctld over the priorities of all jobs.
 
-    Only this pass reorders the jobs and writes the queue. Slurm may take up to a minute for a
-    pass, so one test waits once.
+    Only this pass reorders the jobs and writes the queue. Slurm may take up to a minute until a pass. All
+    effects are therefore checked in one test, which waits only once.
     """
     running = blocker(lab)
     options = ["--exclusive", "-wn1", "-t5"]

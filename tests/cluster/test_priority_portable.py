@@ -1,7 +1,8 @@
-"""Portable mode on a real Slurm of any release: squeue, scontrol and the engine between them, no slurmdbd.
+"""Priority engine in portable mode on a real Slurm of any release.
 
-Runs on the installed Slurm; spank-release.sh runs it in a bare root directory with another release. Needs
-only pytest, numpy and ClusterShell.
+In this mode, the engine reads the queue with squeue and changes jobs with scontrol, without slurmdbd. The
+tests run on the installed Slurm. With another release, spank-release.sh runs them in a bare root directory.
+They need only pytest, numpy and ClusterShell.
 """
 
 from __future__ import annotations
@@ -84,13 +85,13 @@ def busy(cluster, sbatch):
 
 
 def row_of(queue, job_id):
-    """One job's columns by name."""
+    """Return the values of one job in the queue, by name of the column."""
     (at,) = np.flatnonzero(queue.job_id == job_id)
     return {name: getattr(queue, name)[at] for name in queue.__slots__[1:]}
 
 
 def engine(policy, **keys):
-    """The engine in portable mode, as in senergyctld."""
+    """Return a pipeline that ranks the queue in portable mode, constructed as in senergyctld."""
     lines = [f"{key} = {value}" for key, value in keys.items()]
     text = "\n".join(['[priority]\nmode = "portable"', f'policy = "{policy}"', *lines])
     return priority_pipeline.build_pipeline(configuration.parse(text), None, None)
@@ -140,7 +141,11 @@ def quotas(percent):
 
 
 def test_quotas_move_and_hold_jobs(cluster, sbatch, busy):
-    """Over the warning level a job goes after a later one; over the hold level it is held, then released."""
+    """A quota whose use exceeds a level changes the queue.
+
+    Over the warning level, a job goes behind a job that was submitted later. Over the hold level, the job is
+    held. When the use is lower again, the job is released.
+    """
     first, second = sbatch(*BUSY, "-Aphysics"), sbatch(*BUSY, "-Abiology")
     pipeline = engine("fcfs")
     assert pipeline.publish(pipeline.rank()) is None
@@ -164,9 +169,9 @@ DEFERRAL = '[price]\nprovider = "csv"\nfile = "/x"\n[deferral]\npolicy = "cheape
 
 
 def test_deferrable_jobs_are_held_on_slurm(cluster, sbatch, busy):
-    """A job or a job array with slack is held until the price is low.
+    """A job or job array that may be delayed (with slack) is held until the price is low.
 
-    An array is held as a whole. Without a price all held jobs are released.
+    All tasks of an array are held together. If the price is unknown, all held jobs are released.
     """
     noted = "AdminComment=energy-flags: ENERGY_SLACK=36000s"
     jobs = [sbatch(*BUSY), sbatch(*BUSY, "--array=1-3")]
@@ -284,9 +289,10 @@ def test_requeue_affects_running_jobs_only(cluster, sbatch):
 
 
 def test_requests_to_slurmctld(cluster, sbatch, busy):
-    """One cycle causes one request of squeue (plus one for the partitions) and one per changed job.
+    """One ranking cycle of senergyctld causes few requests to slurmctld.
 
-    Requests of nodes about the start and end of jobs are not counted.
+    Reading the queue causes one request of squeue plus one for the partitions. Each changed job causes one
+    further request. Requests of nodes about the start and end of jobs are not counted.
     """
     jobs = [sbatch(*BUSY) for _ in range(3)]
 

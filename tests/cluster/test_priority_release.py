@@ -1,4 +1,4 @@
-"""Tests that jobs start in our order on another Slurm release.
+"""Tests that jobs start in the order of slurm-energy on another Slurm release.
 
 The release is installed in a complete Debian root directory. The tests run only on request.
 """

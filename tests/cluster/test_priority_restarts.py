@@ -1,4 +1,8 @@
-"""The priority engine with a real slurmctld and its plugin: new jobs, and an engine that is killed."""
+"""Tests of the priority engine with a real slurmctld and its plugin.
+
+New jobs must get their places in the queue at once. After the engine was killed, the order must stay, and
+the restarted engine must continue it.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,10 @@ def by_limit(queue, *minutes):
 
 
 def given_to_a_newcomer(queue):
-    """Return the site factor that slurmctld gives to a new job, which is not ranked yet.
+    """Submit a new job, and return the site factor that it has before it is ranked.
 
-    The plugin pauses after a slow read of the table, so the factor may come from an earlier table.
+    slurmctld's plugin takes the factor from a table. The plugin pauses after a slow read of the table. The
+    factor may therefore come from an earlier table.
     """
     job = queue.submit("--time=10")
     given = queue.priorities()[job]
@@ -56,7 +61,9 @@ def test_new_jobs_get_their_places_without_waiting_for_the_minute(queue):
 
 @pytest.mark.parametrize("engine_restarts", [False, True])
 def test_new_jobs_get_their_places_without_the_queue_files(queue, engine_restarts):
-    """The files stay lost in this test; slurmctld would rewrite them with its next pass, up to a minute
+    """New jobs get their places in the order although the files with the queue are lost.
+
+    The files stay lost during the test. slurmctld would rewrite them with its next pass, up to a minute
     later.
     """
     queue.lab.run("scancel", *map(str, by_limit(queue, 30, 5)))

@@ -1,4 +1,7 @@
-"""Sections measured by programs in jobs of an unprivileged user, compared with the integral of the model."""
+"""Tests of the energy that programs measure for sections of their code.
+
+The programs run in jobs of an unprivileged user. Their energies are compared with those of the node's model.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +62,10 @@ def lines(folder: Path) -> list[dict]:
 
 
 def judge(recorder: TruthRecorder, line: dict, part: str) -> None:
-    """Check that a section's energy agrees with the model's energy within 2 %.
+    """Check that the energy of a section agrees with the energy of the node's model within 2 %.
 
-    The window of the section may be shifted by at most the stated uncertainty `age_s`.
+    The model's energy is computed with the start and the end of the section shifted by up to `age_s`, the
+    uncertainty that the section states.
     """
     start, end, age_s = line["start"], line["start"] + line["seconds"], line["age_s"]
     least = recorder.joules(part, start + age_s, end - age_s)
@@ -120,7 +124,7 @@ def test_a_forged_job_id_reveals_no_energy(lab: LabDriver, folder: Path):
         time.sleep(0.1)
 
     def spy(user: str) -> subprocess.CompletedProcess[str]:
-        """Request the job's energy as a user, again and again until senergyd responds."""
+        """Request the job's energy as another user until senergyd responds, for at most 60 s."""
         switch = ["setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"]
         argv = [*switch, "env", f"SLURM_JOB_ID={job}", "SENERGY_PROFILE_DIR=", PYTHON, "-c", SPY]
         deadline = time.monotonic() + 60

@@ -1,4 +1,7 @@
-"""Deliveries of nodes known to a real Slurm, over real munge: which records a host may deliver."""
+"""Each host may deliver only the records of its own nodes.
+
+A real Slurm states the nodes of each host. The deliveries are authenticated by a real munge.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,11 @@ def test_slurm_names_the_addresses_of_all_nodes(cluster):
     ("mode", "rejected", "retried"), [("check", [2], [3]), ("strict", [2], [3]), ("off", [], [])]
 )
 def test_a_host_delivers_for_its_own_nodes(controller, mode, rejected, retried):
-    """Several nodes share this host, one is on another host, one is unknown to Slurm."""
+    """With a check of hosts, the controller accepts from a host only records of nodes on this host.
+
+    In the test, several nodes share the host of the test. One node is on another host, and one is unknown to
+    Slurm.
+    """
     controller.configure(extra=f'record_hosts = "{mode}"\n')
     controller.start()
     nodes = ["n1", "n2", "n3", "retired"]

@@ -1,4 +1,7 @@
-"""One record per job and node, however the job was submitted, requeued or combined."""
+"""Tests that each job has one record per node.
+
+This must hold however the job was submitted, requeued, or combined with other jobs.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def test_the_command_line_wins_over_the_script_and_the_last_over_the_first(lab: 
 
 
 def test_a_forged_environment_reaches_neither_hooks_nor_records(lab: LabDriver):
-    """Variables with the names that hooks use let no user impersonate another user or set a flag."""
+    """A user cannot impersonate another user or set an energy flag with forged environment variables.
+
+    The forged variables have the names that the hooks use.
+    """
     forged = {
         "SLURM_JOB_UID": "0",
         "SLURM_UID": "0",

@@ -39,7 +39,10 @@ pytestmark = [
 
 @pytest.fixture
 def login(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabDriver]:
-    """Return the lab with accounts; commands of this process run as on its login node."""
+    """Return the lab after adding Slurm accounts to it.
+
+    Commands that the test runs use the environment of the lab's login node.
+    """
     monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
     for name, value in lab.lab.environment().items():
         monkeypatch.setenv(name, value)
@@ -71,7 +74,10 @@ def test_both_commands_over_the_same_jobs(login: LabDriver) -> None:
 
 
 def run_jobs(lab: LabDriver) -> list[int]:
-    """Run jobs of several users, accounts and sizes to their end, one of them suspended; return their ids."""
+    """Run jobs of several users, accounts and sizes to their end and return the job ids.
+
+    One of the jobs is suspended for some seconds.
+    """
     users = {
         "mail": [("theory", 1, 3), ("theory", 2, 2)],
         "games": [("phys", 4, 2), ("bio", 1, 4)],
@@ -107,7 +113,7 @@ def document(*arguments: str) -> dict[str, Any]:
 
 
 def is_complete(lab: LabDriver, jobs: list[int], window: list[str]) -> bool:
-    """Return whether our report has the CPU time of all jobs."""
+    """Return whether `senergy report` already includes all jobs with all of their CPU time."""
     ids = ",".join(map(str, jobs))
     times = lab.run("sacct", "-aXnP", "-j", ids, "-ocputimeraw").stdout.split()
     rows = document("job", "SizesByAccount", "printjobcount", *window)["rows"]
@@ -140,7 +146,10 @@ def both_print_the_same_rows(lab: LabDriver, window: list[str]) -> None:
 
 
 def body(text: str) -> list[str]:
-    """Return header and rows without the title, whose units differ, and without blanks at line ends."""
+    """Return the header and the rows of a report, for a comparison with the report of Slurm.
+
+    The title is left out, because its units differ. Blanks at the ends of lines are removed.
+    """
     lines = [line.rstrip() for line in text.splitlines()]
     rule = "-" * 80
     return lines[len(lines) - lines[::-1].index(rule) :] if rule in lines else lines

@@ -1,4 +1,7 @@
-"""Visibility of energy on a real Slurm: coordinators, operators, groups and others, by roles in slurmdbd."""
+"""Tests on a real Slurm: which users may see the energy of which jobs.
+
+The users are coordinators, operators, members of a group and others. Their roles come from slurmdbd.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,11 @@ def accounts(lab):
 
 
 def seen(lab, user, *options):
-    """Return the scope and the ids of the jobs whose energy a user can see, with the notes."""
+    """Return what `senergy acct` shows to a user.
+
+    The result is a tuple: the scope, the ids of the jobs whose energy the user can see, and the notes on
+    standard error.
+    """
     done = lab.run("senergy", "acct", "-X", "--json", *options, user=user)
     answer = json.loads(done.stdout)
     visible = {job["job_id"] for job in answer["jobs"] if job["energy"]}

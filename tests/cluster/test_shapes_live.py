@@ -1,4 +1,7 @@
-"""Jobs that offer several shapes, and preemption for a deadline: a real slurmctld, two GPU types."""
+"""Tests of jobs that can run in several shapes (types and numbers of GPUs), and of preemption.
+
+A job is preempted so that another meets its deadline. A real slurmctld has two GPU types.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def until(condition, what):
 
 
 def waits_as(lab, job_id, **fields):
-    """Wait until a pending job has these fields."""
+    """Wait until the output of scontrol about a pending job contains the given fields and values."""
 
     def has():
         job = lab.job(job_id)
@@ -42,7 +45,7 @@ def waits_as(lab, job_id, **fields):
 
 
 def runs(lab, job_id):
-    """Wait until a job runs; return the output of scontrol."""
+    """Wait until a job runs, and return the output of `scontrol` about the job."""
     until(lambda: lab.job(job_id)["JobState"] == "RUNNING", lambda: lab.job(job_id))
     return lab.job(job_id)
 
@@ -69,7 +72,10 @@ def decisions(lab, job_id):
 
 
 def _known(lab, job_id):
-    """Return the data of a job in Slurm's accounting and in ours, for a failure message."""
+    """Return what Slurm's accounting and slurm-energy store about a job, for a failure message.
+
+    The text also contains the log of senergyctld.
+    """
     fields = "JobIDRaw,State,Submit,Start,End,Restarts"
     sacct = lab.run("sacct", "-D", "-X", "-P", "-j", str(job_id), "-o", fields, check=False).stdout
     ours = lab.run("senergy", "job", str(job_id), "--json", check=False).stdout

@@ -1,7 +1,7 @@
-"""Changes of the GPUs of a pending job on a real Slurm: the behaviour that `slurm.queue.gpu_request` relies
-on.
+"""Changes of the GPUs of a pending job on a real Slurm.
 
-spank-release.sh runs these tests in a bare root directory with another release.
+The tests check the behaviour of Slurm that `slurm.queue.gpu_request` relies on. spank-release.sh runs the
+tests in a bare root directory with another release of Slurm.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def submit(cluster):
 
 
 def give(job_id, kind, count, excluded="", uid=0):
-    """Assign a shape to a job as senergyctld does."""
+    """Assign a GPU shape (type and number of GPUs) to a job, as senergyctld does."""
     assert change(job_id, kind, count, excluded, uid).done == (job_id,)
 
 

@@ -1,4 +1,7 @@
-"""Compare the energy booked to each of several jobs on a node with the emulator's true energy."""
+"""Tests of the energy that is charged to each of several jobs on a shared node.
+
+The charged energy is compared with the true energy in the emulator.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +50,15 @@ for _ in range(int(runs)):
 
 @dataclass(frozen=True)
 class Load:
-    """Load of a job that runs simultaneously with other jobs.
+    """Load that a job of the test puts on a node which it shares with other jobs.
 
     The job runs compute kernels one after the other. Without kernels, the job sleeps.
 
     Attributes:
-        cores: cores of the job.
+        cores: number of cores of the job.
         runs: number of kernels.
-        seconds: duration of one kernel on the whole node.
-        pause_s: pause after each kernel.
+        seconds: duration of one kernel if it ran on the whole node.
+        pause_s: pause in seconds after each kernel.
     """
 
     cores: int
@@ -66,7 +69,10 @@ class Load:
 
 @pytest.fixture
 def idle_watts(lab: LabDriver) -> dict[str, float]:
-    """Return the true power of the idle node; senergyd has learned it when the test begins."""
+    """Wait until senergyd has learned the idle power of the node, and return the true idle power.
+
+    The result is in watts by component of the node.
+    """
     deadline = time.monotonic() + 180
     while not set(PARTS) <= set((found := judges.agent_status(lab, NODE))["idle_watts"]):
         assert time.monotonic() < deadline, found
@@ -105,7 +111,7 @@ def run_together(lab: LabDriver, loads: dict[str, Load]) -> dict[str, int]:
 
 
 def joules(record: dict[str, Any]) -> dict[str, float]:
-    """Return a record's joules by component."""
+    """Return the energy in joules of each component in an energy record."""
     return {name: part["energy_joules"] for name, part in record["components"].items()}
 
 
@@ -132,7 +138,7 @@ def caused(
 
 
 def sum_of_counters(found: dict[str, float]) -> float:
-    """Return the joules of all components with counters."""
+    """Return the joules of all components that are measured by energy counters."""
     return found["cpu"] + found["dram"]
 
 
@@ -140,9 +146,9 @@ LOADS = {"big": Load(16, 1, 4), "small": Load(4, 1, 1.2), "asleep": Load(8)}
 
 
 def test_jobs_that_share_a_node_pay_for_what_they_cause(lab: LabDriver, idle_watts):
-    """Each job on a shared node is charged with the energy that the job causes.
+    """On a shared node, each job is charged with the energy that it has caused itself.
 
-    lab/test_energy_on_a_virtual_clock compares other sets of jobs on a virtual clock.
+    lab/test_energy_on_a_virtual_clock tests other sets of jobs on a virtual clock.
     """
     judge(lab, idle_watts, LOADS)
 

@@ -1,4 +1,7 @@
-"""Two real jobs on one node: cpupower shows the settings of each on the cores that Slurm allocated to it."""
+"""Test of the settings of two real jobs that share a node.
+
+cpupower must show the settings of each job on the cores that Slurm has allocated to this job.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A campaign as a job array on a real Slurm cluster, with results as if it had run locally."""
+"""Test a simulation campaign that runs as a job array on a real Slurm cluster.
+
+The results must be the same as those of a local run.
+"""
 
 from __future__ import annotations
 

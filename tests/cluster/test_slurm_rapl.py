@@ -1,4 +1,8 @@
-"""Slurm's own RAPL plugin, reading the emulated MSRs, compared with our record and the node's watts."""
+"""Tests that compare the energy from Slurm's RAPL plugin with the records of slurm-energy.
+
+Slurm's plugin reads the emulated MSRs of a lab node. Both values are also compared with the true energy of
+the node's model.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +45,15 @@ CAP_WATTS = 376
 
 @dataclass(frozen=True)
 class Run:
-    """Energy of processors and memory in joules, from sacct, from our records and from the model.
+    """Energy of one job by three sources: sacct, the energy record, and the node's model.
 
-    The model's energy covers the same time as the record.
+    The energy is that of processors and memory in joules. The model's energy covers the same time as the
+    record.
 
     Attributes:
-        late_joules: tolerance for Slurm's value: energy of the time in which this machine did not
-            run its processes. Slurm counts from its first poll to its last poll, so a late poll
-            misses this energy.
+        late_joules: tolerance for Slurm's value. Slurm counts from its first poll to its last poll, so it
+            misses energy if a poll is late. The tolerance is the energy of the time in which this machine
+            did not run Slurm's processes.
     """
 
     consumed: float
@@ -60,7 +65,7 @@ class Run:
 
 
 def _run(lab: LabDriver) -> Run:
-    """Run a capped job."""
+    """Run a job with a power cap, and return its energy as measured by Slurm, by us and by the model."""
     with TruthRecorder(lab, "n1") as recorder:
         job = lab.sbatch(
             "srun senergy lab run gemm --seconds 20",
@@ -85,9 +90,10 @@ def _run(lab: LabDriver) -> Run:
 
 
 def _watts_by_slurm(lab: LabDriver, job: int) -> float:
-    """Return the median of the watts in scontrol while a job runs.
+    """Return the median of the node's power in watts that scontrol shows while a job runs.
 
-    Slurm counts the time between two polls in whole seconds, so a single value may be half or double.
+    Slurm counts the time between two polls in whole seconds. Therefore a single value may be half or twice
+    the true power.
     """
     watts = []
     while lab.job(job)["JobState"] in ("PENDING", "RUNNING"):
@@ -98,9 +104,9 @@ def _watts_by_slurm(lab: LabDriver, job: int) -> float:
 
 
 def _rapl_joules(label: dict) -> float:
-    """Return the part of the measured total that RAPL measures: CPU and DRAM energy in joules.
+    """Return the CPU and DRAM energy of a job in joules, which RAPL measures.
 
-    The total also contains the rest of the node, which the node's own meter measures.
+    The total energy of the job also contains the rest of the node, which the node's own meter measures.
     """
     return label["component_joules"]["cpu"] + label["component_joules"]["dram"]
 

@@ -1,8 +1,8 @@
-"""energy.so, senergy-hook and senergy_submit.lua on a real Slurm: refusals, arrival of flags, no harm to
-jobs.
+"""Tests of energy.so, senergy-hook and senergy_submit.lua on a real Slurm.
 
-Runs on the installed Slurm; spank-release.sh runs it in a bare root directory with another release. Needs
-only pytest and the standard library.
+Invalid flags must be refused, valid flags must arrive in the hooks, and jobs must not be disturbed. The
+tests run on the installed Slurm; spank-release.sh runs them in a bare root directory with another release.
+They need only pytest and the standard library.
 """
 
 import itertools
@@ -190,17 +190,17 @@ def of_ours(done):
 
 
 def energy_flags(cluster, job_id):
-    """Return the flags that the job's prolog sent to senergyd."""
+    """Return the energy flags of a job that its prolog sent to senergyd, by name."""
     (message,) = cluster.agent.of("begin", job_id)
     prefix = "SPANK_ENERGY_"
     return {k.removeprefix(prefix): v for k, v in message["env"].items() if k.startswith(prefix)}
 
 
 def script_of_components(cluster, count, *lines):
-    """Return a script that first waits for the prologs of a heterogeneous job's components.
+    """Return a batch script that first waits until all components of a heterogeneous job have begun.
 
-    Slurm does not wait: a script that ends at once may end on the first node before the job has begun on
-    another.
+    Slurm itself does not wait for the prologs of the other components. A script that ends at once may
+    therefore end on the first node before the job has begun on another node.
     """
     begun = f"{cluster.directory}/env.begin.$((${{SLURM_HET_JOB_ID:-$SLURM_JOB_ID}} + i))"
     numbers = " ".join(map(str, range(count)))
@@ -603,9 +603,10 @@ def test_a_gpu_cap_of_a_job_without_gpus_is_a_warning(cluster, way):
 
 
 def test_a_name_that_begins_with_spank_reaches_the_hooks_unchanged(cluster, rogue):
-    """Hooks get a variable named SPANK_... under the same name.
+    """A variable that a plugin sets as SPANK_... reaches the hooks under the same name.
 
-    Therefore the controller's check must consider both spellings, with and without the prefix.
+    Other variables get the prefix SPANK_ on the way. Therefore the controller's check must consider both
+    spellings, with and without the prefix.
     """
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
     tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")

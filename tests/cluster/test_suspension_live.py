@@ -1,4 +1,7 @@
-"""Suspension of a running job on a real Slurm, with kill -9 of senergyctld between the steps."""
+"""Test of the suspension of a running job on a real Slurm.
+
+senergyctld is killed with kill -9 between the steps of the suspension.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`senergy sweep` with real jobs: settings reach the GPUs, and time and energy come from the records."""
+"""Test of `senergy sweep` with real jobs.
+
+The settings must reach the GPUs. Times and energies must be those of the jobs' records.
+"""
 
 from __future__ import annotations
 

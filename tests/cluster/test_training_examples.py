@@ -1,4 +1,7 @@
-"""Batch scripts of examples/training under real Slurm: trainings, and one line for each bad allocation."""
+"""Tests of the batch scripts in examples/training under real Slurm.
+
+The trainings must run. For each unsuitable allocation, the output must be a single line.
+"""
 
 from __future__ import annotations
 

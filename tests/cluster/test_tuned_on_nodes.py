@@ -1,4 +1,7 @@
-"""A tuned job on four nodes: all GPUs have one power limit at all times, also if an agent dies."""
+"""All GPUs of a tuned job on four nodes have the same power limit at all times.
+
+This also holds when the agent of a node dies.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class LimitWatch(ReadingThread[tuple[float, ...]]):
 
     @property
     def longest_difference_s(self) -> float:
-        """Longest time for which the limits may have differed, in seconds.
+        """Longest time, in seconds, for which the nodes of a job may have had different limits.
 
         The time is counted from the last reading with equal limits before the difference to the first
         reading with equal limits after it.

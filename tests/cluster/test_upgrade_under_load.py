@@ -1,9 +1,9 @@
-"""Upgrade from release 0.1 and rolling restarts while 50 jobs start per minute.
+"""Test an upgrade from release 0.1, and rolling restarts, while 50 jobs start per minute.
 
-Every record is stored exactly once. The old daemons, plugin and hooks run from `git archive`,
-on a lab with real Slurm. Nodes are upgraded one by one, with senergyctld before or after them,
-and downgraded again. `make soak` runs this test. test_version_skew.py and
-tests/unit/test_earlier_release.py are quick tests of the same guarantees.
+Every record is stored exactly once. The old daemons, plugin and hooks run from `git archive`, on a lab with
+real Slurm. Nodes are upgraded one by one, with senergyctld before or after them, and downgraded again. `make
+soak` runs this test. test_version_skew.py and tests/unit/test_earlier_release.py are quick tests of the same
+guarantees.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DAEMONS = {"senergyd": "agent", "senergyctld": "controller"}
 
 @pytest.fixture(scope="module")
 def old_release(tmp_path_factory) -> Path:
-    """Directory with the code of the old release and its built plugin and hooks."""
+    """Directory with the previous release of slurm-energy: its code, its built plugin and its hooks."""
     folder = Path("/var/tmp") / f"senergy-old-release-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
@@ -72,7 +72,10 @@ def extract_old_release(folder: Path) -> None:
 
 
 class Parts:
-    """Directory whose links select the release of the plugin and of the hooks."""
+    """Directory with links to the files of one release: plugin, hooks and templates.
+
+    A test changes the links in order to upgrade.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -49,7 +49,7 @@ def release_argv(module: str, release: tuple[str, str, str], file: Path) -> list
 
 
 class ReleasedController(Controller):
-    """A senergyctld of a given release."""
+    """A senergyctld of a given release of slurm-energy."""
 
     release = OLD
 
@@ -62,7 +62,7 @@ class ReleasedController(Controller):
         self.start()
 
     def runs(self):
-        """Return the job ids of all stored records, each with the number of its traces."""
+        """Return the number of stored records and the number of traces of each job, both by job id."""
         records = self.client().get("/v1/records", {"duplicates": "1", "steps": "1"})["records"]
         jobs = Counter(record["job_id"] for record in records)
         traces = {
@@ -73,7 +73,7 @@ class ReleasedController(Controller):
 
 
 class Agent:
-    """A senergyd of a release on a node without devices."""
+    """A senergyd process of a chosen release of slurm-energy, on a node without devices."""
 
     def __init__(self, folder: Path, controller: Controller, release=NEW) -> None:
         folder.mkdir(mode=0o700)
@@ -114,7 +114,10 @@ class Agent:
         assert self.ask(op="end", env=env)["ok"]
 
     def kept(self):
-        """Return the job ids of spooled records that have their trace beside them."""
+        """Return the job ids of the records that this agent still stores together with their power trace.
+
+        The records are in the spool or in its folder of rejected records.
+        """
         spool = self.folder / "state/spool"
         paths = [*spool.glob("*.json"), *spool.glob("rejected/*.json")]
         return sorted(

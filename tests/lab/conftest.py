@@ -1,3 +1,3 @@
-"""Temporary directories in memory."""
+"""Configuration of the tests in tests/lab: temporary directories in memory."""
 
 from temporary_directories import tmp_path, tmp_path_factory  # noqa: F401  fixtures

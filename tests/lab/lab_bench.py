@@ -1,4 +1,7 @@
-"""A lab node without processes: its file tree on a model whose clock the test sets."""
+"""A lab node without processes, for tests.
+
+The emulated file tree of the node shows a model of the node. The test sets the clock of the model.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ class Clock:
 
 
 class Bench:
-    """Files of one node, read and written as by root, without FUSE."""
+    """Emulated node for tests of its files and devices.
+
+    The tests read and write the files as root would, but without mounting them with FUSE.
+    """
 
     def __init__(self, profile: str, firmware: NodeOptions | None = None, **overrides: Any) -> None:
         dotted = {key.replace("__", "."): value for key, value in overrides.items()}

@@ -1,6 +1,7 @@
-"""Tests of the agents of the budget lab that read the node model directly.
+"""Tests of simplified agents for the benchmark of power budgets.
 
-Their reports and actions must equal those of senergyd.
+These agents read the node model directly instead of emulated files. Their reports and actions must equal
+those of senergyd.
 """
 
 from __future__ import annotations

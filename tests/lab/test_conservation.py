@@ -1,7 +1,9 @@
-"""Conservation: jobs, idle and unattributed energy of each node and hour are the integral of its power.
+"""Tests that no energy is lost or doubled on a simulated cluster.
 
-Nodes share jobs, some of which are cancelled, requeued or array tasks; agents are killed and nodes fail. The
-deliveries are stored on SQLite, MariaDB and PostgreSQL, whose answers are equal byte by byte.
+For each node and hour, the sum of the jobs' energy, idle energy and unattributed energy must equal the
+integral of the node's power. Jobs share nodes; some jobs are cancelled, requeued or array tasks. Agents are
+killed and nodes fail. The deliveries are stored on SQLite, MariaDB and PostgreSQL. The answers of the three
+databases are equal byte by byte.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ NOW = 1_900_000_000.0
 
 @dataclass
 class Run:
-    """A run of a cluster.
+    """Result of a simulated run of a cluster: the true energy, and what the agents delivered.
 
     Attributes:
-        period_s: length of periods.
+        period_s: length of the accounting periods in seconds.
         jobs: number of jobs that started.
         histories: true energy by node.
-        records, periods: deliveries of all nodes.
+        records, periods: records and periods that all nodes delivered.
     """
 
     period_s: int
@@ -81,7 +83,10 @@ SIZES = [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="500 jobs", mar
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Size], Run]:
-    """Return a function that runs a cluster once."""
+    """Return a function that simulates a cluster of a given size and returns the result of the run.
+
+    Each size is simulated only once.
+    """
     runs: dict[Size, Run] = {}
 
     def run(size: Size) -> Run:
@@ -102,7 +107,10 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Size], Run]:
 
 
 def hours(run: Run) -> Iterator[tuple[str, int, float, float]]:
-    """Yield node, start of the hour, and the measured and true joules of its periods."""
+    """Yield (node, start of the hour, measured joules, true joules) for each hour of each node.
+
+    The joules are sums over the energy periods that begin in the hour.
+    """
     measured: Counter[tuple[str, int]] = Counter()
     truth: Counter[tuple[str, int]] = Counter()
     for period in run.read_periods():
@@ -157,7 +165,7 @@ def test_the_periods_of_each_run_of_a_job_are_its_record(size: Size, run_of: Cal
 
 
 def fill(database: Database, run: Run, seed: int) -> None:
-    """Store all records and periods of a run in random order and in batches.
+    """Store all records and periods of a simulated run in random order and in batches.
 
     A fifth of the records and of the periods is delivered twice.
     """
@@ -181,7 +189,10 @@ def fill(database: Database, run: Run, seed: int) -> None:
 
 
 def answer(location: str | Path, run: Run) -> str:
-    """Return the contents of the store, and the sums of every hour, as text."""
+    """Fill a database with the data of a run, and return its contents as text for comparison.
+
+    The text also contains the sums of every hour.
+    """
     database = Database(location)
     try:
         fill(database, run, 3)

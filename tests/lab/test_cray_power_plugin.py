@@ -1,4 +1,7 @@
-"""The baseline of Slurm's plugin power/cray_aries, against examples worked out by hand from its source."""
+"""Tests of the model of Slurm's plugin power/cray_aries, which serves as a baseline.
+
+The expected results were computed by hand from the source of the plugin.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +68,10 @@ def test_no_room_is_kept_for_the_nodes_of_recent_jobs() -> None:
 
 
 def test_the_unsigned_subtraction_wraps_around() -> None:
-    """The unsigned subtraction in the plugin underflows.
+    """The Cray plugin computes a huge remaining power, because an unsigned subtraction wraps around.
 
-    Three nodes are each cut by 200 / 3 = 66 W. The sum of 1002 W exceeds the limit by 2 W, so the
-    remaining power becomes nearly 2^32 W.
+    The plugin lowers three nodes from 400 W, each by 200 / 3 = 66 W. Their sum of 1002 W exceeds the limit
+    by 2 W. The remaining power therefore becomes nearly 2^32 W.
     """
     assert caps(1000, *(node(400, 370) for _ in range(3)), node(100, 100, 0.0)) == [334, 334, 334, 500]
 

@@ -95,7 +95,7 @@ def test_a_signal_to_the_group_of_the_owner_leaves_nothing(database_servers):
 
 
 def _processes(directory):
-    """Return the ids of processes that name the directory in their arguments or work in it."""
+    """Return the ids of processes whose arguments or working directory contain `directory`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

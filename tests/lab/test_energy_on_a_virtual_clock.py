@@ -1,4 +1,4 @@
-"""Energy of records against the emulator's exact integrals, on a virtual clock.
+"""Tests that compare the energy in records with the emulator's exact energy, on a virtual clock.
 
 The same comparisons with daemons, Slurm and real time are in cluster/test_energy_truth,
 cluster/test_shared_nodes and node/test_agent_records, for one or two workloads each.
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], VirtualNode]]:
-    """Return a function that returns the node of a profile.
+    """Yield a function that returns the virtual node with a given hardware profile.
 
-    All jobs for one profile run on the same node, one after another.
+    All calls with the same profile return the same node. The jobs of the tests run on it one after another.
     """
     nodes: dict[str, VirtualNode] = {}
 
@@ -81,7 +81,11 @@ def test_a_record_equals_the_integral_within_a_thousandth(node_of, profile, kern
 def run_alone(
     node: VirtualNode, kernel: str, device: str, seconds: float, **flags: str
 ) -> tuple[float, EnergyRecord]:
-    """Run a kernel in a job with these flags; return its seconds and the job's record."""
+    """Run a compute kernel alone in a job on an emulated node.
+
+    The keyword arguments are the energy flags of the job. The function returns the run time in seconds and
+    the energy record of the job.
+    """
     job_id = node.new_job_id()
     node.begin(job_id, **flags)
     result = node.run(kernel, device, seconds, job_id)

@@ -1,4 +1,8 @@
-"""The cache of a lab's files: made once, then copied; a foreign or broken entry is not used."""
+"""Tests of the cache for the files of a lab.
+
+A directory is created once and then copied. The cache does not use an entry that other users could have
+changed, or that is broken.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of `senergy lab` before it changes the machine."""
+"""Tests of invalid calls of `senergy lab`, which are refused before they change the machine."""
 
 from __future__ import annotations
 

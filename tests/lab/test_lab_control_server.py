@@ -1,4 +1,7 @@
-"""The server of the control socket, without a mounted file tree."""
+"""Tests of the emulator's control server.
+
+The tests need no mounted file tree.
+"""
 
 from __future__ import annotations
 

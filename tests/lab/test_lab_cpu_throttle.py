@@ -1,4 +1,7 @@
-"""CPU quotas and utilisation of real programs, on control groups emulated with regular files."""
+"""Tests of the throttling of real programs on an emulated node by CPU quotas.
+
+The tests also cover the measured utilisation of these programs. Regular files emulate the control groups.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,16 @@ def test_quotas_are_in_the_kernels_range(share):
     ("share", "period_us"), [(0.4, 5_000), (0.12, 10_000), (0.06, 20_000), (0.001, 1_000_000)]
 )
 def test_periods_are_as_short_as_the_kernel_allows(share, period_us):
-    """A program that has waited may use the quota of one period at full speed."""
+    """The periods of CPU quotas are as short as the kernel allows.
+
+    A quota limits the CPU time of a program in each period. A program that has waited may use the quota of
+    one period at full speed, so short periods are better.
+    """
     assert quota_us(share)[1] == period_us
 
 
 class MemoryGroups:
-    """Control groups whose CPU time the test sets."""
+    """Fake of the jobs' control groups, in memory. The test sets their CPU time."""
 
     kind = "memory"
 
@@ -255,7 +262,10 @@ def test_version_1_is_found_together_or_apart(tmp_path):
 
 @pytest.mark.parametrize("back", [False, True], ids=["gone", "gone while it is looked at"])
 def test_another_node_may_remove_the_labs_group_while_it_is_empty(tmp_path, monkeypatch, back):
-    """The emulators of a lab start concurrently, and each removes the groups of an earlier run."""
+    """A node can create its control groups while another node of the lab removes the common group.
+
+    The emulators of a lab start concurrently, and each removes the groups of an earlier run.
+    """
     info = mountinfo(tmp_path, f"{tmp_path} rw - cgroup cgroup rw,cpu,cpuacct")
     make, removed = os.mkdir, []
 

@@ -1,4 +1,4 @@
-"""The summary of the demonstration."""
+"""Tests of the demonstration `make demo`: its jobs, its summary, and its power budget."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ def test_the_jobs_under_the_budget_run_on_nodes_of_the_demonstration():
 
 
 class LoginNode:
-    """A login node whose controller follows the commands at once."""
+    """A fake login node: its controller takes each command into account at once."""
 
     def __init__(self):
         self.mode, self.limit, self.jobs, self.commands = "observe", 20e3, [], []

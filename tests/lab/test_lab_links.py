@@ -1,4 +1,7 @@
-"""The emulated network between the nodes of a lab: arrival times, conservation, order."""
+"""Tests of the emulated network between the nodes of a lab.
+
+A packet must arrive at the right time. No packet may be lost, and their order must not change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Frequency of a core: governors by driver, bounds, boost, turbo bins, threads of a core."""
+"""Test how the lab's model determines the frequency of a core.
+
+The tests cover the governors of the cpufreq drivers, frequency bounds, boost, turbo frequencies by active
+cores, and the threads of a core.
+"""
 
 import pytest
 from hypothesis import given

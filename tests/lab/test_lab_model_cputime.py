@@ -1,4 +1,7 @@
-"""Usage of an emulated node by job: CPU seconds and dynamic joules add up exactly to those of the node."""
+"""CPU seconds and dynamic energy of the jobs on an emulated node.
+
+The values of all jobs, the daemons and the idle time add up exactly to the values of the node.
+"""
 
 import math
 
@@ -202,7 +205,10 @@ def test_real_load_draws_its_share_of_a_core():
 
 
 def test_equal_work_gets_equal_energy_and_power_hungry_work_more():
-    """Three jobs with the same CPU time: their energy differs according to the physics."""
+    """Jobs with the same CPU time and the same kernel get equal energy.
+
+    A third job with the same CPU time runs a kernel that uses more memory. Its energy differs.
+    """
     model = quiet()
     start(model, 7, [*range(8), *range(64, 72)], "gemm")
     start(model, 8, [*range(8, 16), *range(72, 80)], "gemm")

@@ -1,4 +1,7 @@
-"""Energies of the model are exact integrals for any schedule of settings, kernels and loads."""
+"""Energies of the emulated node equal the exact integrals of its power.
+
+This holds for any sequence of settings, compute kernels and loads.
+"""
 
 import math
 
@@ -25,7 +28,10 @@ schedules = st.lists(st.tuples(st.floats(0.001, 3), steps), max_size=12)
 
 
 def apply(model: NodeModel, step: tuple) -> None:
-    """Apply one step of a schedule: change a setting of the node."""
+    """Apply one step of a random schedule to the node model.
+
+    The step changes one setting or one load of the node.
+    """
     kind, first, second, third = step
     if kind == "freq":
         low, high = sorted((second, third))
@@ -45,7 +51,10 @@ def all_joules(model: NodeModel) -> dict[str, float]:
 @MODEST
 @given(schedules)
 def test_energy_is_power_times_time_segment_by_segment(schedule):
-    """The powers are read between events, so the sum of power x time must equal the energies."""
+    """The energies of the node model equal the sums of power times time between events.
+
+    The power of the model changes only at events.
+    """
     model = NodeModel(XEON, 100.0)
     model.submit(KernelRequest("train", "cpu", full_speed_s=3.0), 100.0)
     sums = {name: [] for name in model.components()}
@@ -67,7 +76,10 @@ def test_energy_is_power_times_time_segment_by_segment(schedule):
 @MODEST
 @given(schedules, st.lists(st.floats(0, 1), min_size=1, max_size=5), st.sampled_from([XEON, A100]))
 def test_the_number_of_readings_has_no_influence(schedule, cuts, profile):
-    """advance(a); advance(b) equals advance(b): energies and end times agree to 1e-9."""
+    """The energies of the node model do not depend on how often the model is read.
+
+    advance(a); advance(b) gives the same result as advance(b). Energies and end times agree to 1e-9.
+    """
     once, often = NodeModel(profile), NodeModel(profile)
     device = "gpu" if profile.gpu else "cpu"
     for model in (once, often):

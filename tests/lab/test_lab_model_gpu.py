@@ -1,4 +1,8 @@
-"""GPU model: clocks, limits, throttle reasons, sharing, mean power of the last second."""
+"""Test the GPU of the lab's hardware model.
+
+The tests check clocks, power limits, throttle reasons, the sharing of a GPU by two kernels, and the mean
+power of the last second.
+"""
 
 import pytest
 from hypothesis import given
@@ -53,7 +57,10 @@ def test_power_follows_the_limit_at_once_and_says_so(limit_watts, kernel):
 
 
 def test_a_limit_below_the_lowest_clock_is_exceeded():
-    """As in hardware, the clock cannot fall below the minimum."""
+    """A GPU exceeds a power limit that it cannot keep even at its lowest clock.
+
+    As in hardware, the clock cannot fall below the minimum.
+    """
     profile = load_profile("epyc-7513-a100", {"gpu.min_limit_watts": 20})
     model = NodeModel(profile)
     model.set_gpu(0, 20.0)

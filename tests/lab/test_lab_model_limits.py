@@ -1,4 +1,8 @@
-"""RAPL limits: running average over the window, ceiling, and excess at the minimum frequency."""
+"""Tests of the RAPL power limits in the lab's node model.
+
+The running average of the power over the window obeys the long-term limit. The short-term limit is a
+ceiling. The minimum frequency may exceed a limit.
+"""
 
 import math
 
@@ -16,7 +20,10 @@ IDLE_WATTS = PROFILE.cpu.idle_watts
 
 
 def loaded(limit_watts: float, window_s: float, constraint: str = "long_term") -> NodeModel:
-    """Return a node with a limit on package 0 and GEMM on all cores from 0 s on."""
+    """Return the model of a node under load with a power limit on package 0.
+
+    Matrix multiplication (GEMM) runs on all cores from 0 s on.
+    """
     model = NodeModel(PROFILE)
     model.set_package_limit(0, constraint, limit_watts, window_s, True)
     model.submit(LONG_KERNEL, 0.0)
@@ -24,7 +31,11 @@ def loaded(limit_watts: float, window_s: float, constraint: str = "long_term") -
 
 
 def test_the_average_may_be_exceeded_until_it_meets_the_limit():
-    """From idle, avg(t) = P - (P - idle) exp(-t / window) reaches the limit at a computable time."""
+    """A package may exceed its power limit until its running average reaches the limit.
+
+    If the package was idle before, avg(t) = P - (P - idle) exp(-t / window). The time at which this average
+    reaches the limit can be computed.
+    """
     model = loaded(150.0, 2.0)
     free_watts = model.power_watts("cpu[0]")
     assert free_watts > 200
@@ -108,7 +119,10 @@ def test_throttled_time_is_counted():
 
 
 def test_a_pause_gives_headroom_back():
-    """After an idle period the average is low, and the power may exceed the limit again."""
+    """A power limit of a package applies to the average power, so a pause permits more power later.
+
+    After an idle period the average is low. The power may then exceed the limit for some time.
+    """
     model = loaded(150.0, 1.0)
     model.advance(5.0)
     model.forget(1)
@@ -142,7 +156,11 @@ def test_invalid_limits_are_refused():
     )
 )
 def test_the_running_average_never_rises_above_its_limit(schedule):
-    """The exceptions are the minimum frequency, and a limit that was lowered below the average."""
+    """The running average of a package's power never rises above its limit.
+
+    There are two exceptions: the package already runs at its minimum frequency, or the limit was lowered
+    below the present average.
+    """
     model, limit_watts, works = NodeModel(PROFILE), 200.0, []
     model.set_package_limit(0, "long_term", limit_watts, 1.0, True)
     last = model.package_average_watts(0)

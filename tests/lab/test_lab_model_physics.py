@@ -1,4 +1,7 @@
-"""Required effects of the lab's hardware: those measured in the thesis and the power-capping paper."""
+"""The lab's emulated hardware shows the effects that were measured on real hardware.
+
+The effects are published in the thesis and in the power-capping paper.
+"""
 
 from pathlib import Path
 
@@ -38,7 +41,11 @@ def test_watts_are_near_the_published_ones(case):
 
 @pytest.mark.parametrize("name", profile_names())
 def test_powersave_costs_compute_time_and_saves_power_but_hardly_slows_memory(name):
-    """Bounds of the demo: GEMM takes 1.5 times longer at 25 % less power, TRIAD less than 1.15 times."""
+    """GEMM takes 1.5 times longer at 25 % less power when the CPU runs at its lowest frequency.
+
+    TRIAD, which is bound by memory, takes less than 1.15 times as long. The demonstration relies on these
+    bounds.
+    """
     profile = load_profile(name)
     low = profile.cpufreq.min_khz
     gemm = [pinned(profile, "gemm", *how) for how in ((None, "performance"), (low, "powersave"))]
@@ -51,7 +58,11 @@ def test_powersave_costs_compute_time_and_saves_power_but_hardly_slows_memory(na
 
 
 def test_acpi_powersave_pins_the_minimum_by_itself():
-    """On the EPYC the governor alone sets the minimum frequency, without a bound."""
+    """On the EPYC, the governor powersave alone sets the minimum frequency.
+
+    The run time of a kernel is the same as with the governor performance and an upper bound at the minimum
+    frequency.
+    """
     profile = load_profile("epyc-7513-a100")
     governor_only = pinned(profile, "gemm", None, "powersave")
     bounded = pinned(profile, "gemm", profile.cpufreq.min_khz, "performance")
@@ -70,7 +81,11 @@ def test_half_the_gpu_limit_slows_gemm_and_hardly_triad():
 
 @pytest.mark.parametrize("component", ["gpu", "node"])
 def test_the_shape_of_thesis_figure_6_5(component):
-    """Best energy-delay product over caps of 150 to 400 W: GEMM at a high cap, TRIAD at half the TDP."""
+    """The emulated GPU reproduces figure 6.5 of the thesis.
+
+    The best energy-delay product over power caps of 150 to 400 W is at a high cap for the kernel GEMM, and
+    at half the TDP for the kernel TRIAD.
+    """
     profile = load_profile("epyc-7513-a100")
     best = {}
     for kernel in ("gemm", "triad"):
@@ -88,7 +103,11 @@ def test_the_shape_of_thesis_figure_6_5(component):
 
 @pytest.mark.slow
 def test_best_caps_of_training_on_the_rtx_server():
-    """power-capping, Table 1: minimum energy at 160 W, minimum EDP at 170 W (search step 10 W)."""
+    """The emulated RTX server has the best power caps that the paper power-capping measured.
+
+    According to Table 1 of the paper, the best caps for training are 160 W for minimum energy and 170 W for
+    minimum EDP. The search step is 10 W.
+    """
     profile = load_profile("xeon-4210-rtx6000")
     for exponent, published_watts in ((0, 160), (1, 170)):
         gains = {watts: gain_percent(profile, "train", watts, exponent) for watts in range(100, 261, 10)}
@@ -98,7 +117,7 @@ def test_best_caps_of_training_on_the_rtx_server():
 def test_bandwidth_needs_fast_cores_only_below_a_knee():
     """Memory bandwidth depends on the clock of the cores only if few cores are busy.
 
-    All cores together saturate the memory at any clock.
+    When all cores are busy, they saturate the memory at any clock.
     """
     profile = load_profile("xeon-8358")
     slow = {}
@@ -188,7 +207,10 @@ def test_kernels_on_the_same_cores_share_them_equally():
 
 
 def test_memory_is_shared_and_compute_keeps_its_speed():
-    """TRIAD saturates the memory from its own cores; a compute-bound neighbour is hardly slowed."""
+    """A compute-bound kernel keeps its speed while TRIAD saturates the memory from other cores.
+
+    The compute-bound kernel is slower only by the lower turbo frequency of 32 active cores.
+    """
     profile = load_profile("xeon-8358")
     alone, package_registers = NodeModel(profile), NodeModel(profile)
     compute = KernelRequest("monte_carlo", "cpu", cpus=tuple(range(4)), full_speed_s=0.1)

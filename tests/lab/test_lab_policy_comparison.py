@@ -1,4 +1,7 @@
-"""Comparison of policies on the virtual clock, and the command that draws profiles."""
+"""Test the comparison of energy policies on the virtual clock, and the drawing of node profiles.
+
+Commands of `senergy lab` print the comparison and write a randomly drawn profile.
+"""
 
 import json
 

@@ -68,7 +68,11 @@ def test_the_processes_of_a_lab_are_found_and_ended(tmp_path):
 
 
 def test_a_process_is_found_during_execve(tmp_path, monkeypatch):
-    """During execve a process has no environment (in this test for a twentieth of a second)."""
+    """The search for lab processes finds a process whose environment is still empty.
+
+    A process has no environment while it executes execve. In this test, the environment appears after a
+    twentieth of a second.
+    """
     folder = tmp_path / "4711"
     folder.mkdir()
     for name, text in (("environ", ""), ("cmdline", ""), ("stat", "4711 (sleep) R 1 1 1 0 -1 4194560 0")):

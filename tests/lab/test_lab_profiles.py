@@ -1,4 +1,7 @@
-"""Node profiles: shipped files, overrides, errors in files."""
+"""Tests of the hardware profiles of emulated nodes.
+
+The tests check the profiles in the package, overrides of single values, and errors in profile files.
+"""
 
 import dataclasses
 import re
@@ -20,7 +23,10 @@ def test_the_four_profiles_ship():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_number_of_a_profile_says_where_it_comes_from(name):
-    """Every figure has a source mark on its line or in the comment above it."""
+    """Every number in a hardware profile states its source.
+
+    The source mark is on the line of the number or in the comment above it.
+    """
     previous = ""
     for number, line in enumerate((DIRECTORY / f"{name}.toml").read_text().splitlines(), 1):
         if re.match(r"\w+ = [\[{\d]", line):

@@ -1,4 +1,4 @@
-"""Random node profiles: valid files, reproducible, physically consistent."""
+"""Tests of random node profiles: each seed gives the same valid profile with plausible power."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Signals that programs state, as the agent's sensor reads them in the emulated control group."""
+"""Test that the agent's sensor reads the signals that programs set in the emulated control group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""cpufreq files: content, accepted values and effect for each driver."""
+"""Tests of the emulated cpufreq files in /sys, for each cpufreq driver.
+
+The tests check the content of the files, the values that can be written, and their effect.
+"""
 
 from __future__ import annotations
 
@@ -161,10 +164,10 @@ def test_passive_drivers_have_no_preference(driver):
 
 
 def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_governor():
-    """The passive driver of Intel accepts an energy preference under any governor.
+    """The passive frequency driver of Intel accepts an energy preference under any governor.
 
-    Both drivers have the attributes hwp_cpufreq_attrs, and only the active driver rejects values.
-    Source: kernel, intel_pstate.c.
+    The active and the passive driver have the same attributes hwp_cpufreq_attrs. Only the active driver
+    rejects values. Source: kernel, intel_pstate.c.
     """
     node = bench("intel_cpufreq")
     epp = node.policy("energy_performance_preference")
@@ -190,7 +193,11 @@ def test_active_amd_offers_one_preference_under_governor_performance():
 
 
 def test_cppc_begins_without_boost_and_has_neither_table_nor_mode():
-    """kernel, cppc_cpufreq.c: the range ends at nominal performance until boost is written."""
+    """The emulated driver cppc_cpufreq starts with boost switched off, as the kernel's driver does.
+
+    Until boost is switched on, the range of frequencies ends at nominal performance. Source: kernel,
+    cppc_cpufreq.c. The driver has no table of frequencies and no mode of operation.
+    """
     node = bench("cppc_cpufreq")
     base = node.realtime_model.profile.cpufreq.base_khz
     assert node.read(f"{CPUFREQ}/boost") == "0"

@@ -1,4 +1,7 @@
-"""/proc/stat, /proc/uptime and Slurm's control groups of an emulated node, without FUSE."""
+"""Tests of emulated CPU times of a node, without FUSE.
+
+The tests cover /proc/stat, /proc/uptime and Slurm's control groups.
+"""
 
 from __future__ import annotations
 

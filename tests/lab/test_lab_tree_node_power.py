@@ -1,4 +1,7 @@
-"""HSMP chips, pm_counters and power meters of an emulated node, and their values in our drivers."""
+"""Tests of the emulated HSMP chips, `pm_counters` and power meters of a node.
+
+The tests also check that the drivers of slurm-energy read the values of the emulated devices.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def package_watts(node: Bench, seconds: float) -> float:
 
 
 def plain(tree: Tree, root: Path, path: str = "/") -> Path:
-    """Write the current content of the tree to regular files."""
+    """Copy the current contents of an emulated file tree to regular files below `root`."""
     entry = tree.get(path)
     place = root / path.lstrip("/")
     if isinstance(entry, Directory):
@@ -187,9 +190,10 @@ def test_dies_of_an_amd_socket_show_its_register(tmp_path: Path) -> None:
 
 
 def test_amd_energy_shows_cores_and_nodes_where_powercap_does_not(tmp_path: Path) -> None:
-    """Four NUMA nodes give four entries for one package here.
+    """The emulated driver amd_energy shows cores and NUMA nodes; there are no powercap files.
 
-    Source: kernel, amd_energy.c: `sockets = num_possible_nodes()`.
+    Here, four NUMA nodes give four entries for one package. Source: kernel, amd_energy.c: `sockets =
+    num_possible_nodes()`.
     """
     node = Bench(EPYC, rapl__amd_energy=True, cpu__numa_nodes=4)
     node.wait(10)
@@ -206,7 +210,11 @@ def test_amd_energy_shows_cores_and_nodes_where_powercap_does_not(tmp_path: Path
 
 
 def test_the_meters_of_grace_are_distinguished_by_label(tmp_path: Path) -> None:
-    """Nodes with Arm cores have neither powercap nor a power meter of the node."""
+    """The power meters of a Grace processor are distinguished by their label.
+
+    A label names the part of the node that a meter measures. In the test, the node has neither powercap nor
+    a power meter of the node, like nodes with Arm cores.
+    """
     node = Bench("xeon-8358", other__power_meters="grace", rapl__amd_energy=True)
     for path in ("/sys/devices/virtual/hwmon/hwmon8", "/sys/class/hwmon/hwmon8"):
         node.node.tree.remove(path)
@@ -235,10 +243,10 @@ def test_a_node_can_have_no_meter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("profile", "dimms"), [(EPYC, 8), ("xeon-8358", 16)])
 def test_the_table_of_memory_modules_is_the_profile_s(tmp_path: Path, profile: str, dimms: int) -> None:
-    """The SMBIOS table lists the memory modules of the profile.
+    """The emulated SMBIOS table lists the memory modules that the node's profile describes.
 
-    Per DMTF DSP0134, the bytes of the entry point add up to 0. The entry point contains the length
-    of the table.
+    According to DMTF DSP0134, the sum of the bytes of the entry point is 0 (modulo 256), and the entry point
+    contains the length of the table.
     """
     node = Bench(profile, memory__dmi=True)
     memory = node.realtime_model.profile.memory

@@ -1,4 +1,7 @@
-"""The device files of the NVML stub: records, commands, unloading of the driver."""
+"""Tests of the device files through which the NVML stub library reaches the emulator.
+
+The tests check the binary records, the commands, and what happens when the driver is unloaded.
+"""
 
 from __future__ import annotations
 

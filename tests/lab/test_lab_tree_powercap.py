@@ -1,4 +1,7 @@
-"""powercap files and MSRs: units, counter wraps, limits, rejected writes."""
+"""Test the emulated powercap files and MSRs of a node.
+
+The tests check units, counter wraps, power limits, and writes that must be rejected.
+"""
 
 from __future__ import annotations
 

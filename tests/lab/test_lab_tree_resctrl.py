@@ -1,4 +1,8 @@
-"""Emulated resctrl files: groups of tasks, inheritance, exhaustion, and counts that follow the model."""
+"""Tests of the emulated files of resctrl.
+
+resctrl counts memory traffic and energy by groups of tasks. The tests check the groups, their inheritance by
+child processes, and the exhaustion of monitoring ids. They also check that the counts follow the model.
+"""
 
 from __future__ import annotations
 

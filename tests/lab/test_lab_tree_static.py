@@ -1,4 +1,7 @@
-"""Topology, NUMA, cpuinfo and hwmon files."""
+"""Tests of the files of an emulated node that describe its fixed hardware.
+
+They describe the CPU topology, NUMA, cpuinfo and hwmon.
+"""
 
 from __future__ import annotations
 

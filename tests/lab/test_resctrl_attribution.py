@@ -1,4 +1,8 @@
-"""Jobs of unlike kinds on one node with resctrl, on a virtual clock, against the model's truth."""
+"""Test how resctrl divides the energy of a node among jobs of different kinds.
+
+The tests use an emulated node with a virtual clock. They compare the energy of each job with its true energy
+in the model.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ PROFILE = "xeon-8358"
 
 
 class Lab:
-    """A node whose jobs follow each other. The true energy of each job is known from the model."""
+    """Emulated node on which jobs run one after another, for tests of the attribution of energy.
+
+    The true energy of each job is known from the model.
+    """
 
     def __init__(self, folder: Path, overrides: dict[str, Any], profile: str = PROFILE) -> None:
         self.profile = load_profile(profile, overrides)
@@ -50,7 +57,10 @@ class Lab:
         return job
 
     def end(self, *jobs: int) -> list[dict[str, float]]:
-        """End jobs together; return by how much their energy differs from the truth, by component."""
+        """End several jobs at the same time.
+
+        Return for each job how much its recorded energy differs from the true energy, by component.
+        """
         truth = [self.node.dynamic_joules(job) for job in jobs]
         for job in jobs:
             self.node.end(job, self._cpus[job])
@@ -100,7 +110,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Lab]]:
-    """Return a function that returns the lab with given properties.
+    """Return a function that creates a lab with given properties, or returns an existing one.
 
     Labs with equal properties are created only once. The jobs in a lab follow each other.
     """
@@ -311,7 +321,10 @@ HELD_OUT: Sequence[tuple[str, str, str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("profile", "one", "other"), HELD_OUT)
 def test_memory_energy_on_unknown_hardware(tmp_path: Path, profile: str, one: str, other: str) -> None:
-    """Memory energy is attributed on hardware and for pairs of programs not used in development."""
+    """The energy of memory is divided correctly between two jobs on hardware that is held out.
+
+    Held-out hardware and pairs of programs were not used in the development of the division.
+    """
     lab = Lab(tmp_path, MONITORED, profile)
     try:
         lab.node.wait(2)

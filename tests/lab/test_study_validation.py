@@ -1,4 +1,8 @@
-"""Validation of deployments on the synthetic weeks: effect, placebo, broken limit with undo, report."""
+"""Tests of the study step that validates a deployment, on weeks of a simulated site.
+
+The tests check the estimated effect, a placebo, the undo of a deployment that breaks a limit, and the
+report.
+"""
 
 import csv
 import json
@@ -35,7 +39,11 @@ MONDAY = date(2026, 9, 7)
 
 
 class Trial:
-    """A site with a study that was deployed as a switchback after two weeks."""
+    """A simulated site with a study, for tests of the step `validate`.
+
+    The baseline has two weeks. The deployment is a switchback, in which the change is in force in periods
+    drawn at random.
+    """
 
     def __init__(self, folder: Path, seed: int = 5, *, tuning: str = "energy,slowdown=5") -> None:
         self.site = SiteDirectory.create(folder / "site", seed, MONDAY)

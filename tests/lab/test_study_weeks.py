@@ -1,4 +1,8 @@
-"""The synthetic weeks conserve energy, know the true effect of tuning, and starve an account if planted."""
+"""Tests of the synthetic weeks of jobs and energy that the lab generates for studies.
+
+The energy is conserved, and the true effect of tuning is known. If a fault is planted on purpose, the jobs
+of one account starve.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Live tuning by the agent's job manager on emulated nodes, on a virtual clock."""
+"""Tests of live tuning by the agent's job manager.
+
+The nodes are emulated, and their clock is virtual.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ pytestmark = pytest.mark.slow
 def run_job(
     node: VirtualNode, kernel: str, device: str, seconds: float, **flags: str
 ) -> tuple[float, float, EnergyRecord]:
-    """Run a kernel in a job; return its seconds, the joules of the node, and the job's record."""
+    """Run a compute kernel in a job on an emulated node.
+
+    Return three results: the seconds of the run, the energy of the node in joules, and the job's energy
+    record.
+    """
     job_id = node.new_job_id()
     node.begin(job_id, **flags)
     start_s, start_joules = node.clock.now_s, node.energy_joules()["node"]
@@ -48,7 +55,10 @@ def test_a_memory_bound_job_on_unknown_hardware_saves_energy_within_its_limit(
 
 
 def test_a_processor_with_three_clocks_is_tuned_in_steps(tmp_path: Path) -> None:
-    """Boost off is the first step: the clocks below the highest entry are much slower."""
+    """Tuning of a processor with three frequencies first switches off only the boost.
+
+    The frequencies below the highest entry of the frequency table would be much slower.
+    """
     node = VirtualNode(tmp_path, "random-cpu-9000", sampling_hz=1.0)
     before = node.settings
     _, untuned_joules, _ = run_job(node, "triad", "cpu", 300, policy="monitor")

@@ -1,4 +1,8 @@
-"""An emulated node under decisions about its power: true power, jobs, kill -9 and the end of the lease."""
+"""Test that an emulated node obeys the controller's decisions about its power.
+
+The true power of the GPUs must follow the decisions while jobs run, after senergyd is killed with SIGKILL,
+and after the lease of the last decision has expired.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def decision(node: VirtualNode, number: int, gpu_watts: float) -> NodeDecision:
 
 
 def gpu_watts(node: VirtualNode, seconds: float) -> float:
-    """Return the highest true mean power of a GPU over some seconds."""
+    """Let the time pass and return the true mean power of the GPU with the highest power."""
     before = node.energy_joules()
     node.wait(seconds)
     after = node.energy_joules()

@@ -1,8 +1,8 @@
-"""Faults of an emulated cluster at its power limit: the true power (10 Hz) stays below the limit.
+"""Tests of power budgets on an emulated cluster with faults.
 
-The test uses the agents' job managers and the controller's engine of the product. Jobs arrive
-faster than they end. The power of the parts without a limit is configured, because the engine
-learns this power with a delay.
+The true power, computed 10 times per second, must stay below the limit. The test uses the real job managers
+of the agents and the real engine of the controller. Jobs arrive faster than they end. The power of the parts
+without a limit is configured, because the engine would learn this power only after a delay.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def quiet() -> Iterator[None]:
 
 
 def accepts(cpu: NodeProfile, gpu: NodeProfile) -> bool:
-    """Return whether a cluster with all GPUs at their lowest limit is below the lowest budget."""
+    """Return whether the cluster can stay below its lowest budget.
+
+    The cluster has one CPU node and one GPU node. All its GPUs are at their lowest power limit.
+    """
     assert gpu.gpu is not None
     lowest = idle_watts(gpu) + gpu.gpu.count * (gpu.gpu.min_limit_watts - gpu.gpu.idle_watts)
     lowest += gpu.cpu.packages * gpu.cpu.tdp_watts + nameplate_watts(cpu) + idle_watts(cpu)
@@ -62,7 +65,11 @@ def limit_of(total_watts: float, start_s: float) -> Callable[[float], float]:
 def run(
     tmp_path: Path, seed: int, faults: Callable[[float], list[ClusterFault]], seconds: float
 ) -> tuple[list[float], dict[str, set[str]], int]:
-    """Return the power divided by the limit every 0.1 s, the states of each node, and the ended jobs."""
+    """Simulate a cluster under a power budget while faults occur.
+
+    Return three results: the power divided by the limit every 0.1 s, the states that each node went through,
+    and the number of ended jobs.
+    """
     profiles = dict(zip(NODES, draw_profiles(seed, accepts), strict=True))
     total = sum(count * nameplate_watts(load_profile(profiles[kind])) for kind, count in NODES.items())
     clock = ModelClock()

@@ -1,4 +1,7 @@
-"""Jobs, hardware and queue of the virtual cluster, and the baselines of the benchmark of power budgets."""
+"""Tests of the virtual cluster: its jobs, its hardware and its queue.
+
+The module also tests the methods with which the benchmark of power budgets compares slurm-energy.
+"""
 
 from __future__ import annotations
 

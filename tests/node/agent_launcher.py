@@ -1,8 +1,9 @@
-"""Starts senergyd repeatedly inside a node: agent_launcher.py LOG ARGUMENTS...
+"""Launcher that starts senergyd repeatedly inside a node: agent_launcher.py LOG ARGUMENTS...
 
-Each line on standard input forks a senergyd with all modules loaded, with the words of the line as further
-arguments. An empty line on standard output reports its end. Delays between finishing a job and delivering its
-record are shortened. The controller is a stand-in that accepts any credential and sends no proof.
+For each line on standard input, the launcher forks a senergyd that has all modules loaded. The words of the
+line are further arguments of senergyd. When senergyd ends, the launcher writes an empty line to standard
+output. Delays between the end of a job and the delivery of its record are shortened. A fake controller
+accepts any credential and sends no proof.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def run(log: str, arguments: list[str]) -> int:
 
 
 def _wait(child: int) -> None:
-    """Wait for a child; end it when the test has ended."""
+    """Wait for the end of a child process; kill it if the test ends first."""
     descriptor = os.pidfd_open(child)
     ready, _, _ = select.select([descriptor, sys.stdin.fileno()], [], [])
     if descriptor not in ready:

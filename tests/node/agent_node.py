@@ -1,4 +1,4 @@
-"""senergyd inside an emulated node, and access to it for tests."""
+"""Fixture for tests: senergyd runs inside an emulated node, and tests can access it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 
 
 class NodeAgent:
-    """A senergyd in an emulated node. Socket and state are outside, where tests can reach them."""
+    """A senergyd that runs in an emulated node.
+
+    Its socket and its state directory are outside of the emulated node, so that tests can reach them.
+    """
 
     def __init__(
         self, node: LabNode, *, sampling_hz: float = 10.0, extra: str = "", under: Sequence[str] = ()
@@ -68,7 +71,10 @@ class NodeAgent:
         raise AssertionError(f"senergyd does not answer: {self.log()}")
 
     def pid(self) -> int:
-        """Return senergyd's pid; the process started by the test only waits for it."""
+        """Return the process id of senergyd.
+
+        The process that the test has started is not senergyd itself. It only waits for senergyd.
+        """
         assert self.process is not None
         waiting = self.process.pid
         return int(Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()[0])
@@ -105,7 +111,10 @@ class NodeAgent:
         return answer
 
     def end(self, job_id: int) -> EnergyRecord:
-        """End a job and return its record; job ids may be used again."""
+        """End a job and return its energy record.
+
+        The id of the job may have been used by an earlier job.
+        """
         earlier = self.record_ids()
         assert self.ask(op="end", env=self.env(job_id))["known"]
         return self.new_record(earlier)
@@ -114,7 +123,11 @@ class NodeAgent:
         return {record.record_id for record in self.records()}
 
     def new_record(self, earlier: set[str]) -> EnergyRecord:
-        """Return the new record of an ended job once it is written."""
+        """Wait until an ended job has its energy record, and return this record.
+
+        Args:
+            earlier: ids of the records that existed before.
+        """
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for record in self.records():

@@ -1,7 +1,7 @@
 """Attacks of a hostile user on senergyd's socket: attacks.py SOCKET KIND SECONDS UID [JOB_ID].
 
-The program becomes that user, attacks, and prints a JSON object about it. It needs only Python, because the
-user may not be able to read the package. Kinds:
+The program becomes the user UID, attacks, and prints a JSON object about the attack. It needs only Python,
+because the user may not be able to read the package. Kinds:
 
 messages  sends each line of standard input (base64) and collects the responses
 hold      keeps 1000 connections open, each with half a message, and reopens closed ones
@@ -62,7 +62,10 @@ class Attacker:
         return {"answers": answers}
 
     def one_answer(self, line: bytes) -> bytes:
-        """Send a line over a connection that is kept as long as the agent keeps it."""
+        """Send a line to senergyd and return its response.
+
+        All lines use the same connection as long as the agent keeps it open.
+        """
         if self.kept is None:
             self.kept = self.connect()
             if self.kept is None:
@@ -89,10 +92,9 @@ class Attacker:
         return self.keep(CONNECTIONS, b'{"op":"status"}\n' * 200, 0.1)
 
     def keep(self, most: int, data: bytes, again_s: float) -> dict[str, Any]:
-        """Keep up to `most` connections open, and send `data` on each new connection at once.
+        """Attack: keep up to `most` connections open, and send `data` on each new connection.
 
-        Every `again_s` seconds, send again on all connections: one byte, or `data` if `again_s` is
-        below 1.
+        Every `again_s` seconds, send again on all connections: one byte, or `data` if `again_s` is below 1.
         """
         held: list[socket.socket] = []
         opened, last = 0, time.monotonic()

@@ -12,7 +12,7 @@ from lab_node import LabNode, start_nodes
 
 @pytest.fixture(scope="session")
 def machine() -> None:
-    """Skip the tests with a reason if this machine cannot run emulated nodes."""
+    """Skip the tests if this machine cannot run emulated nodes, and state the reason."""
     if os.geteuid() != 0:
         pytest.skip("emulated nodes need root")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):

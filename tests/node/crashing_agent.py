@@ -100,7 +100,10 @@ class CrashingAgent(NodeAgent):
     def revive(self, *, dead: bool = False) -> bool:
         """Restart senergyd if it has died, and return whether it was restarted.
 
-        Its settings journal must be readable. `dead` states that senergyd is known to be dead.
+        The method also checks that senergyd's settings journal is readable.
+
+        Args:
+            dead: True if senergyd is known to be dead, so that this need not be checked.
         """
         if not dead:
             if not self.is_dead():
@@ -119,7 +122,7 @@ class CrashingAgent(NodeAgent):
         self.deaths += 1
 
     def pid(self) -> int:
-        """Return senergyd's pid as seen from outside; 0 if there is none."""
+        """Return the process id of senergyd in the namespace of the test; 0 if senergyd does not run."""
         children = [pid for launcher in _children(self._launcher.pid) for pid in _children(launcher)]
         return children[0] if children else 0
 
@@ -131,7 +134,10 @@ class CrashingAgent(NodeAgent):
                 os.kill(pid, signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop senergyd until `go_on`; return when all its threads have stopped."""
+        """Pause senergyd until the method `go_on` is called.
+
+        Return when all threads of senergyd have stopped.
+        """
         pid = self.pid()
         assert pid, "senergyd is gone"
         os.kill(pid, signal.SIGSTOP)
@@ -149,7 +155,10 @@ class CrashingAgent(NodeAgent):
         return timer
 
     def arm(self, calls: int) -> None:
-        """Make senergyd die just before the N-th change of a file from now on; 0 cancels that."""
+        """Make senergyd die directly before its next N-th change of a file.
+
+        N is `calls`. The value 0 cancels an earlier request.
+        """
         _TAMPERING.pack_into(self._tampering, 0, calls, 0, self._clock_offset_s)
 
     def step_clock(self, seconds: int) -> None:
@@ -164,7 +173,10 @@ class CrashingAgent(NodeAgent):
     def hook(
         self, operation: str, env: dict[str, str], *, patient: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run the real hook as slurmd does; `patient` allows time for a response on any machine."""
+        """Run the real hook program as slurmd does.
+
+        With `patient`, the hook waits long enough for a response even on a slow machine.
+        """
         command = [str(HOOK), operation, "--socket", str(self.socket)]
         if patient:
             command += ["--connect-timeout-ms", "20000", "--reply-timeout-ms", "20000"]
@@ -202,7 +214,7 @@ class CrashingAgent(NodeAgent):
         return found
 
     def come_to_rest(self) -> None:
-        """Wait until it has no job, no record and no other pending work."""
+        """Wait until the agent has no job, no undelivered record and no other pending work."""
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             status = self.ask(op="status")
@@ -216,12 +228,15 @@ class CrashingAgent(NodeAgent):
         return self.run_once("--restore")
 
     def run_once(self, option: str) -> subprocess.CompletedProcess[str]:
-        """Run senergyd inside the node with an option after which it exits."""
+        """Run senergyd once inside the node with an option, such as a check, after which it exits."""
         module = ("-m", "slurm_energy.agent.main")
         return self.node.run(sys.executable, *module, "--config", str(self.config), option)
 
     def move_in(self) -> None:
-        """Enter the current node: a restarted emulator is not visible from the earlier mount namespace."""
+        """Start the launcher of senergyd again in the current emulated node.
+
+        A restarted emulator is not visible from the earlier mount namespace.
+        """
         self._end_launcher()
         self._launcher = self._launch()
 

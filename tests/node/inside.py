@@ -1,4 +1,7 @@
-"""Runs a command inside the view of an emulated node: inside.py TREE STAGE UID COMMAND..."""
+"""Run a command so that it sees an emulated node instead of this machine.
+
+Usage: inside.py TREE STAGE UID COMMAND...
+"""
 
 from __future__ import annotations
 

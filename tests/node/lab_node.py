@@ -18,7 +18,10 @@ INSIDE = Path(__file__).with_name("inside.py")
 
 
 class LabNode:
-    """A running emulator; `run` executes a command with its files mounted over the host's."""
+    """A running emulator of a node.
+
+    `run` executes a command that sees the emulated files in place of the host's files.
+    """
 
     def __init__(self, directory: Path, profile: str, *arguments: str) -> None:
         self.directory = directory

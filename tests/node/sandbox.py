@@ -25,7 +25,7 @@ ALLOW, ERROR = 0x7FFF0000, 0x00050000
 
 
 def settings(unit: Path) -> dict[str, list[str]]:
-    """Return every value of every key of the unit."""
+    """Return all values of each setting in a systemd unit file, by the name of the setting."""
     found: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():
         if match := re.fullmatch(r"([A-Za-z]+)=(.*)", line):
@@ -34,9 +34,9 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 
 def group(name: str) -> set[str]:
-    """Return the system calls of a group of systemd, including nested groups.
+    """Return the names of the system calls in a group of systemd, including nested groups.
 
-    For the name of a system call, return this name.
+    If `name` is not a group but a system call, the result contains only this name.
     """
     if not name.startswith("@"):
         return {name}

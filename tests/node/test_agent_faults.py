@@ -1,4 +1,8 @@
-"""Faults around senergyd: unanswered hooks, long stops, full disks, lost GPUs, dead drivers, clocks."""
+"""Faults around senergyd and their effect on jobs and settings.
+
+The faults are unanswered hooks, long stops of senergyd, full disks, lost GPUs, drivers that fail, and steps
+of the clock.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +79,11 @@ def test_an_unanswered_epilog_takes_effect_at_the_next_start(started: Callable[.
 
 
 def test_an_unanswered_epilog_and_then_the_next_prolog(started: Callable[..., CrashingAgent]) -> None:
-    """senergyd hangs, and continues when the next job has begun."""
+    """senergyd recovers after it hung during the end of a job and the start of the next job.
+
+    The epilog of the first job gets no response, and the second job begins. Then senergyd continues. It ends
+    the first job, runs the second one, and restores the settings at the end.
+    """
     agent = started()
     before = agent.settings()
     agent.begin(1, policy="powersave")
@@ -114,7 +122,8 @@ def test_a_job_while_senergyd_sleeps_has_a_record_without_energy(
 ) -> None:
     """A job that begins and ends while senergyd is stopped gets a record without energy.
 
-    The messages about the job also wait in the socket. They must not begin the job again.
+    The messages about the job also wait in the socket until senergyd continues. They must not begin the job
+    a second time.
     """
     agent = started()
     before = agent.settings()
@@ -209,7 +218,11 @@ def test_drivers_that_go_and_come_back(started: Callable[..., CrashingAgent]) ->
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_driver_that_hangs(started: Callable[..., CrashingAgent], dies: bool) -> None:
-    """No call into the driver returns: hooks do not wait, and take effect once it responds again."""
+    """Hooks do not wait for a hanging senergyd, and take effect when it continues.
+
+    senergyd stops as if no call into the driver returned. In a variant of the test, it is killed before it
+    continues.
+    """
     agent = started()
     before = agent.settings()
     env = {**agent.env(2), "SPANK_ENERGY_POLICY": "powersave"}
@@ -235,7 +248,10 @@ def test_a_driver_that_hangs(started: Callable[..., CrashingAgent], dies: bool) 
 
 
 def test_file_systems_that_die_under_senergyd(started: Callable[..., CrashingAgent]) -> None:
-    """ENOTCONN for every file of the hardware until senergyd and the node restart."""
+    """senergyd survives the death of the file system that shows the hardware.
+
+    Every file of the hardware yields ENOTCONN until senergyd and the node restart.
+    """
     agent = started()
     before = agent.settings()
     agent.begin(1, policy="powersave", cap="400")
@@ -290,7 +306,10 @@ def test_a_step_of_the_wall_clock(started: Callable[..., CrashingAgent], step_s:
 
 
 def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
-    """The state directory is 1 MB: every written setting can be restored, and no record is lost."""
+    """senergyd can restore every setting that it has written, even if its disk becomes full.
+
+    No energy record is lost. The state directory of the test has a size of 1 MB.
+    """
     agent = started(begin=False)
     state = agent.folder / "state"
     state.mkdir(mode=0o700)
@@ -302,7 +321,10 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
 
 
 def _fill(agent: CrashingAgent, ballast: Path) -> None:
-    """Use up all space, including space that a file being written by senergyd will free."""
+    """Fill the disk of senergyd completely.
+
+    This includes the space that senergyd still uses for a file that it is just writing.
+    """
 
     def is_full() -> bool:
         agent.pause()
@@ -319,7 +341,10 @@ def _fill(agent: CrashingAgent, ballast: Path) -> None:
 
 @contextlib.contextmanager
 def _kept_full(ballast: Path) -> Iterator[None]:
-    """Context manager that uses up space as soon as senergyd frees some, for example of a checkpoint."""
+    """Context manager that keeps the disk of senergyd full.
+
+    It uses up space as soon as senergyd frees some, for example the space of a checkpoint.
+    """
     done = threading.Event()
 
     def fill() -> None:

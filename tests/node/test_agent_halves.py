@@ -22,7 +22,10 @@ HALF = 64  # of 2 packages with 32 cores and 2 threads each
 
 
 class SharedAgent(NodeAgent):
-    """Jobs on the emulated Platinum 8358 report their cores as Slurm does: cores of package 0 first."""
+    """An agent on an emulated node with Xeon Platinum 8358 processors that jobs share.
+
+    The cores of jobs are reported as Slurm reports them: cores of package 0 first.
+    """
 
     def share(self, job_id: int, cpus: int, **flags: str) -> None:
         env = {**self.env(job_id, **flags), "SLURM_JOB_CPUS_PER_NODE": str(cpus)}
@@ -52,7 +55,10 @@ class SharedAgent(NodeAgent):
 
 
 def wait_for(look, expected) -> None:
-    """Wait until `look` returns the expected settings, which change after the response to a step."""
+    """Wait until `look` returns the expected settings.
+
+    senergyd changes the settings only after its response to the message about a job step.
+    """
     deadline = time.monotonic() + 60
     while (found := look()) != expected:
         assert time.monotonic() < deadline, found

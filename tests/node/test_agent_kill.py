@@ -1,12 +1,11 @@
-"""kill -9 of senergyd at any instant: all settings and records stay correct.
+"""Test that kill -9 of senergyd at any instant does no damage.
 
-No setting stays, no record is lost or doubled, and no energy is invented. A round runs one to
-three jobs, kills senergyd at least once and restarts it. Half of the kills happen at a random
-time, the other half before a random change of a file. These environment variables control the
-test:
+All settings are restored, no record is lost or doubled, and no energy is invented. A round runs one to three
+jobs, kills senergyd at least once and restarts it. Half of the kills happen at a random time, the other half
+before a random change of a file. These environment variables control the test:
 
-- `SENERGY_KILL_ROUNDS`: number of rounds. From 300 on, a kill before every file change of a
-  begin and an end is also tested.
+- `SENERGY_KILL_ROUNDS`: number of rounds. With 300 rounds or more, the test also kills
+  senergyd before each file change at the begin and at the end of a job.
 - `SENERGY_KILL_SEED`: seed of the random sequence.
 - `SENERGY_KILL_ONLY`: number of the only round to run.
 """
@@ -62,7 +61,10 @@ class Job:
 
 
 class Round:
-    """Runs jobs while senergyd is killed at random times, and checks the state afterwards."""
+    """One round of the test that kills senergyd: it runs jobs, and kills senergyd at random times.
+
+    After the round, the settings, records and energies on the node are checked.
+    """
 
     usual: ClassVar[dict[tuple[str, str], tuple[int, float]]] = {}
     """Changes and seconds of operations by kind and policy, as measured where senergyd lived on."""
@@ -115,7 +117,10 @@ class Round:
         return Job(job_id, cores, env, by_hook=HOOK.exists() and self.chance.random() < 0.3)
 
     def _acts(self) -> list[tuple[str, Job, str]]:
-        """Return the actions of all jobs in a random order. The actions of one job keep their order."""
+        """Return the steps of the test with all jobs, in a random order.
+
+        A step begins, samples, changes or ends a job. The steps of one job keep their order.
+        """
         queues = []
         for job in self.jobs:
             acts = [("begin", job, ""), ("sample", job, ""), ("end", job, "")]
@@ -201,7 +206,10 @@ class Round:
             return None
 
     def _mourn(self, *, certain: bool = False) -> None:
-        """Restart senergyd if it is dead; sometimes the new one dies during its start."""
+        """Restart senergyd if it is dead, and check its settings journal.
+
+        Sometimes the new senergyd is also killed during its start.
+        """
         if certain:
             self.agent.wait_dead()
         elif self.agent.is_dead():
@@ -235,7 +243,7 @@ class Round:
         self.timers.clear()
 
     def _come_to_rest(self) -> None:
-        """Cancel further kills, and wait until senergyd has no pending work."""
+        """Stop killing senergyd, and wait until senergyd has no pending work."""
         self._stop_timers()
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -256,7 +264,10 @@ class Round:
                 assert setting.restored or setting.applied is None or setting.note, (job, setting)
 
     def _check_energy(self, before: dict[str, float]) -> None:
-        """The jobs' energy is within the energy of the node, up to the lag of a counter."""
+        """Check that the jobs together got no more energy than the node used.
+
+        The tolerance is the energy by which a counter may lag behind.
+        """
         after = self.agent.truth()
         totals: dict[str, float] = {}
         for job in self.jobs:
@@ -330,7 +341,11 @@ def test_kill_9_while_hooks_come_together(agent: CrashingAgent) -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "end"])
 def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None:
-    """One job under a policy that sets CPUs, packages and GPUs; the hook's message is never lost."""
+    """The hook's message about a job is never lost if senergyd is killed before a change of a file.
+
+    The job has a policy that changes settings of CPUs, packages and GPUs. senergyd is killed before one
+    change after another during the begin or the end of the job.
+    """
     agent.come_to_rest()
     before = agent.settings()
     env = {**agent.env(0), "SPANK_ENERGY_POLICY": "powersave", "SPANK_ENERGY_CAP": "500"}

@@ -1,4 +1,7 @@
-"""The node's own power meters, from senergyd to a record: a blade controller and a BMC under steady load."""
+"""Test that senergyd records the energy of the node from the node's own power meter.
+
+The meters are a blade controller and a BMC. A kernel with steady load runs on the emulated node.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ INTERVAL_S = 1.0
 
 @contextmanager
 def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
-    """Context manager that runs a kernel during the whole `with` block.
+    """Context manager that runs a compute kernel during the whole `with` block.
 
-    The kernel starts before the block, so that slow meters already show its power.
+    The kernel starts some seconds before the block. Power meters with a delay therefore already show the
+    power of the kernel when the block begins.
     """
     run = f"run_kernel({str(agent.node.socket)!r}, 'gemm', {device!r}, full_speed_s=600.0)"
     load = subprocess.Popen([sys.executable, "-c", f"from slurm_energy_lab.client import *\n{run}"])
@@ -47,10 +51,10 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def measured(agent: NodeAgent, device: str) -> tuple[EnergyRecord, float, float]:
-    """Return the record of a job of six seconds, and two energies of the node by the model in joules.
+    """Run a job of six seconds, and return its record and two true energies of the node in joules.
 
-    The first energy covers a time within the job. The second one covers a time that includes the
-    whole job.
+    The true energies come from the node's model. The first one covers a time inside the job. The second one
+    covers a longer time that includes the whole job.
     """
     eventually(lambda: agent.ask(op="status")["watts"]["node"])  # the meter has a value
     with steady_load(agent, device):

@@ -1,4 +1,7 @@
-"""Each policy on each driver: applied, confirmed by independent programs, restored."""
+"""Tests of each energy policy on each driver of an emulated node.
+
+The settings of a policy must be applied, visible to independent programs, and restored after the job.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,10 @@ def test_a_power_profile_is_requested_and_the_original_request_restored(emulate,
 
 
 def governor_and_bounds(agent) -> tuple[str, int, int]:
-    """Return governor and frequency bounds of the last CPU as cpupower shows them."""
+    """Return the frequency governor and the frequency bounds in kHz of the node's last CPU.
+
+    The values are read with cpupower.
+    """
     text = agent.node.output("cpupower", "-c", str(agent.cpus - 1), "frequency-info", "-p")
     match = re.search(r"within ([\d.]+) ([GM]Hz) and ([\d.]+) ([GM]Hz)", text)
     governor = re.search(r'The governor "(\w+)"', text)

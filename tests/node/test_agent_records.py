@@ -1,4 +1,7 @@
-"""Energy of records against the emulator's own integral, and records of agents that were killed."""
+"""Test the energy in senergyd's records against the true energy in the emulator's model.
+
+Some tests kill the agent while a job runs.
+"""
 
 from __future__ import annotations
 
@@ -73,10 +76,11 @@ def kernel(agent: NodeAgent, name: str, device: str, seconds: float, **where):
 
 
 class Failure:
-    """Counters that fail for a second; senergyd notices both the failure and the return.
+    """Failure of some energy counters for about a second; senergyd notices the failure and its end.
 
     Attributes:
-        most_s: seconds from a reading before the failure to a reading after it.
+        most_s: upper bound of the duration in seconds: from a sample before the failure to a sample after
+            it.
     """
 
     def __init__(self, agent: NodeAgent, path: str, counters: int) -> None:
@@ -123,7 +127,11 @@ def test_energy_of_a_gpu_job_under_a_cap(started):
 
 
 def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(started):
-    """128 J of range: a package wraps every half second under load."""
+    """The energy is exact if a counter wraps more than once per second, whatever rate is configured.
+
+    The counter has a range of 128 J. Under load, the counter of a package wraps every half second. In the
+    test, one sample per second is configured.
+    """
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 4))
     if record.uncertain_seconds == 0:  # the machine was never delayed by a fifth of a second
@@ -133,7 +141,10 @@ def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(
 
 
 def test_a_counter_that_wraps_too_often_for_any_rate_is_uncertain(started):
-    """An energy counter with a range of 4 J wraps every 10 ms under load."""
+    """The energy from a counter that wraps too often for every sampling rate is uncertain.
+
+    The energy counter has a range of 4 J and wraps every 10 ms under load.
+    """
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=29", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 4))
     assert record.uncertain_seconds > 0.7 * record.elapsed_s

@@ -1,4 +1,7 @@
-"""Jobs of unlike kinds on an emulated node with resctrl: senergyd's groups, real processes, exact energy."""
+"""Jobs of different kinds run at the same time on an emulated node with resctrl.
+
+The tests check senergyd's monitoring groups, the real processes and the exact energy of the jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""kill -9 of senergyd under a power budget.
+"""Test of kill -9 of senergyd under a power budget.
 
-No limit may exceed its ceiling, and at the end the original settings must be restored.
+No power limit may exceed the ceiling that the budget sets. At the end, the original settings must be
+restored.
 """
 
 from __future__ import annotations
@@ -25,15 +26,24 @@ pytestmark = [pytest.mark.node, pytest.mark.root, pytest.mark.timeout(300 + 20 *
 
 
 class BudgetAgent(CrashingAgent):
-    """A senergyd whose controller decides about the power of its GPUs and packages."""
+    """A senergyd for tests, which receives power limits for its GPUs and packages from a controller.
+
+    The test acts as the controller and decides the limits.
+    """
 
     def gpu_watts(self) -> list[float]:
-        """Return the power limits that the GPUs hold."""
+        """Return the power limits that are set in the emulated GPUs, in watts."""
         settings = self.settings()
         return [settings[f"gpu{index}+28"] / 1e3 for index in range(self.gpus())]
 
     def decide(self, number: int, gpu_watts: float, lease_s: float = 3600.0) -> None:
-        """Let the controller answer the next polls with these limits."""
+        """Let the fake controller answer the next polls of the agent with a power limit for each GPU.
+
+        Args:
+            number: number of the decision.
+            gpu_watts: limit of each GPU.
+            lease_s: seconds for which the decision is valid.
+        """
         names = [f"gpu{index}" for index in range(self.gpus())]
         safe, start = dict.fromkeys(names, SAFE_WATTS), dict.fromkeys(names, START_WATTS)
         limits: dict[str, float | None] = dict.fromkeys(names, gpu_watts)

@@ -1,4 +1,7 @@
-"""Counters that wrap several times per second: a record has the node's energy, or is marked uncertain."""
+"""The energy record of a job is exact or marked as uncertain if counters wrap very often.
+
+The counters of the test wrap several times per second.
+"""
 
 from __future__ import annotations
 

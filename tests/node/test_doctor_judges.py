@@ -44,9 +44,10 @@ def xeon(emulate) -> LabNode:
 
 @pytest.fixture(scope="module")
 def client(emulate) -> LabNode:
-    """Start an emulated node with the RAPL interfaces of a client processor: psys and MMIO.
+    """Start an emulated node with the RAPL interfaces of a processor for client computers.
 
-    zeus and pyJoules treat the psys zone as a package.
+    These interfaces are the zone psys (the whole platform) and MMIO. The measurement tools zeus and pyJoules
+    treat the zone psys as a processor package.
     """
     return emulate("xeon-8358", "--set", "rapl.psys=true", "--set", "rapl.mmio=true")
 
@@ -75,7 +76,10 @@ def doctor(node: LabNode, *arguments: str) -> dict[str, Any]:
 
 
 def knobs(report: dict[str, Any], kind: str) -> dict[str, str]:
-    """Return current values by domain."""
+    """Return the current values of one kind of knob (setting of a device) in the doctor's report.
+
+    The result maps each domain, that is the CPUs or the device concerned, to the value.
+    """
     found = {knob["key"]: knob["value"] for knob in report["knobs"] if knob["name"] == kind}
     return {key.partition("[")[2].removesuffix("]"): value for key, value in found.items()}
 
@@ -192,7 +196,11 @@ Measured = tuple[dict[str, list[float]], float]
 
 
 def differences(node: LabNode, measured: Measured) -> list[str]:
-    """Compare a program's joules in a window with the doctor's power, component by component."""
+    """Compare the power that `senergy doctor` shows with the energy that a program has measured.
+
+    Each component of the node is compared. The function returns one line for each component whose values
+    differ too much.
+    """
     joules, length_s = measured
     report, found = doctor(node), []
     for component, parts in joules.items():
@@ -250,7 +258,10 @@ def test_pyjoules_measures_the_same_power(node):
 
 
 def test_energy_between_two_reports_is_what_the_node_used(xeon):
-    """The doctor's energy readings before and after a program's read of the file enclose its value."""
+    """The doctor and an independent program read the same energy counter.
+
+    Each value that the program reads lies between the doctor's readings before and after it.
+    """
     path = f"{RAPL}/intel-rapl:0/energy_uj"
 
     def readings() -> tuple[int, int]:
@@ -316,7 +327,7 @@ def bmc(node: LabNode, folder: Path) -> Iterator[tuple[int, str, Path]]:
 
 
 def get(address: str, path: str) -> dict[str, Any]:
-    """Return a resource requested with a client that knows nothing of Redfish."""
+    """Return a resource of an emulated BMC, read by a plain HTTP client without Redfish code."""
     token = base64.b64encode(f"operator:{PASSWORD}".encode()).decode()
     request = urllib.request.Request(address + path, headers={"Authorization": f"Basic {token}"})
     with urllib.request.urlopen(request, timeout=60) as answer:

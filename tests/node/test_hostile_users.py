@@ -1,4 +1,7 @@
-"""Another user against a running agent: no setting changes, no data is revealed, root is served."""
+"""Attacks of another user on a running agent change no settings and reveal no data.
+
+The agent still serves root during an attack.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,10 @@ def agent(emulate) -> Iterator[NodeAgent]:
 
 @pytest.fixture
 def unharmed(agent: NodeAgent) -> Iterator[None]:
-    """Check after a test that settings and job are unchanged, and memory is bounded.
+    """Check after a test that attacks of a user have not harmed senergyd.
 
-    root must still get its response.
+    The settings and the job must be unchanged, the memory of senergyd must be bounded, and root must still
+    get its response.
     """
     before = agent.settings()
     yield
@@ -128,9 +132,9 @@ crafted = (texts | doubled | truncated | nested | long).map(lambda text: text.en
 
 
 def craft(wanted: int) -> list[bytes]:
-    """Return `wanted` crafted input lines without line breaks.
+    """Return hostile input lines (without line breaks) for tests of a socket.
 
-    A fifth of the lines is drawn from the hypothesis strategies. The other lines are random
+    A fifth of the `wanted` lines is drawn from the hypothesis strategies. The other lines are random
     mutations of earlier lines.
     """
     lines: list[bytes] = []
@@ -159,7 +163,10 @@ def craft(wanted: int) -> list[bytes]:
 
 
 def send(agent: NodeAgent, lines: list[bytes]) -> list[str]:
-    """Send lines as several users, each within its rate limit; return the responses."""
+    """Send message lines to the agent from several users at once and return the responses.
+
+    Each user sends its share of the lines and stays within its rate limit.
+    """
     shares = [lines[first::USERS] for first in range(USERS)]
     texts = ["".join(base64.b64encode(line).decode() + "\n" for line in share) for share in shares]
     with concurrent.futures.ThreadPoolExecutor(USERS) as pool:

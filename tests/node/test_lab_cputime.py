@@ -1,4 +1,7 @@
-"""CPU time inside an emulated node: slurm-energy and other tools read that of the emulated processors."""
+"""Tests of CPU times inside an emulated node.
+
+slurm-energy and other tools must read the CPU times of the emulated processors, not those of this machine.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ def node(emulate: Callable[..., LabNode]) -> LabNode:
 
 
 def seen(node: LabNode, groups: Sequence[str] = ()) -> dict:
-    """Return CPU times in nanoseconds and their sources, as read by a process of job 7.
+    """Return the CPU times of a node that a process of job 7 reads, and their sources.
+
+    The times are in nanoseconds.
 
     Args:
         node: the node in which the reader runs.
@@ -116,9 +121,9 @@ def used(node: LabNode) -> float:
 
 @pytest.mark.skipif(not UNIFIED.is_dir(), reason="needs version 2 beside version 1 to play version 2 alone")
 def test_a_machine_with_version_2_alone(node):
-    """On a machine with cgroup version 2 alone, /sys/fs/cgroup is itself a cgroup2 mount.
+    """The lab works on a machine that has only cgroup version 2.
 
-    New mount points cannot be created in this mount.
+    On such a machine, /sys/fs/cgroup is itself a cgroup2 mount, in which new mount points cannot be created.
     """
     client.run_kernel(node.socket, "gemm", cpus=[0], full_speed_s=0.01, job_id=7)
     group = UNIFIED / f"senergy-test-{os.getpid()}"

@@ -1,4 +1,8 @@
-"""The emulator process: start, end, crash, and real programs on its cores."""
+"""Tests of the emulator process of a lab node.
+
+The tests check its start, its end and its crash. They also check that real programs on its cores slow down
+with the emulated frequency.
+"""
 
 from __future__ import annotations
 

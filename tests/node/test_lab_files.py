@@ -1,4 +1,7 @@
-"""The mounted file tree: system calls behave as on sysfs."""
+"""Tests of the mounted file tree of an emulated node.
+
+System calls on its files must behave as on the kernel's sysfs.
+"""
 
 from __future__ import annotations
 

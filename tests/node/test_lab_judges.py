@@ -1,4 +1,7 @@
-"""Common tools of real nodes run inside emulated nodes: they read and set the emulated hardware."""
+"""Tests that common tools work inside emulated nodes.
+
+The tools, such as cpupower, lscpu and hwloc, must read and set the emulated hardware.
+"""
 
 from __future__ import annotations
 

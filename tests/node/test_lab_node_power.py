@@ -1,4 +1,8 @@
-"""Node power, socket limits and the priority of power sources, on emulated hardware."""
+"""Tests of node power on emulated hardware.
+
+The tests check the measured power of a node, the power limit of a socket, and which source is used if
+several sources measure the same component.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The NVML stub, loaded by the real nvidia-ml-py inside an emulated node."""
+"""Tests of the library that replaces NVML in the lab (stub).
+
+The real module nvidia-ml-py loads the library inside an emulated node.
+"""
 
 from __future__ import annotations
 
@@ -100,9 +103,10 @@ def test_energy_follows_the_model_and_a_kernel_raises_power(node):
         return client.truth(node.socket)["energy_joules"]["gpu[0]"]
 
     def shown() -> tuple[float, float, float]:
-        """Return the stub's energy between two exact values of the model, read before and after.
+        """Return the energy that the NVML stub shows, and two exact energies of the model.
 
-        The exact values are bounds, because the start of Python takes time.
+        The exact energies are read before and after the stub is read. They bound the shown energy, because
+        the start of Python takes time.
         """
         before = true()
         return ask(node, "n.nvmlDeviceGetTotalEnergyConsumption(g)") / 1000, before, true()
@@ -183,7 +187,11 @@ STATED = {
 
 @pytest.mark.parametrize("profile", ["xeon-h100", "epyc-7513-a100"])
 def test_the_signals_of_a_program_are_read_through_nvml(emulate, profile):
-    """Hopper supports GPM; older GPUs have throttling and NVLink counters and sampled PCIe traffic."""
+    """senergyd reads the signals of a GPU program through NVML on two generations of emulated GPUs.
+
+    A Hopper GPU reports metrics through GPM. Older GPUs report throttling counters, NVLink counters and
+    sampled PCIe traffic.
+    """
     emulated = emulate(profile)
     kernel = {"op": "kernel", "kernel": "gemm", "device": "gpu", "gpus": [0], "full_speed_s": 600.0}
     with socket.socket(socket.AF_UNIX) as connection:  # its end cancels the kernel

@@ -1,4 +1,4 @@
-"""The spool on a full disk: a small file system of its own."""
+"""Tests of the agent's spool of records on a full disk, for which a small file system is mounted."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def report(agent: NodeAgent, job_id: int) -> None:
 
 
 def wait_for_probe(agent: NodeAgent, job_id: int, before: dict[str, str]) -> dict[str, str]:
-    """Report progress until the search tries a setting; return the settings."""
+    """Report progress of a job until the agent's tuning search tries other settings.
+
+    Return these settings.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         report(agent, job_id)

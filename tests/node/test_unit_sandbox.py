@@ -1,4 +1,7 @@
-"""The daemons work within the limits of their systemd units on system calls and capabilities."""
+"""Tests that the daemons work within the limits of their systemd units.
+
+The limits concern system calls and capabilities.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,10 @@ def test_the_controller_serves_inside_its_unit_s_limits(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_felt(tmp_path: Path) -> None:
-    """A forbidden system call fails in the sandbox, so the previous test can detect such a call."""
+    """A forbidden system call really fails in the sandbox of the test.
+
+    Therefore another test in this file can detect such calls of senergyd.
+    """
     unit = tmp_path / "senergyd.service"
     unit.write_text(render(find("senergyd.service"), {}, lambda *_values: None))
     program = "import os\ntry:\n os.chown('.', 0, 0)\nexcept PermissionError: print('refused')"

@@ -1,7 +1,8 @@
-"""Record what a release writes and sends: record_release.py COMMIT DIRECTORY
+"""Record what a release of slurm-energy writes and sends: record_release.py COMMIT DIRECTORY.
 
-The code of COMMIT runs from `git archive`, with an emulated node of plain files, a munged of its own, and
-senergyd and senergyctld of that release. The outputs are the fixtures of tests/unit/test_earlier_release.py:
+`git archive` extracts the code of COMMIT. The senergyd and senergyctld of this code run with an emulated
+node that consists of plain files, and with a separate munged. Their outputs are the fixtures of
+tests/unit/test_earlier_release.py:
 
     .venv/bin/python tests/releases/record_release.py 441f2bc8 tests/releases/0.1
 """

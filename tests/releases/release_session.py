@@ -1,6 +1,6 @@
-"""A session of senergyd and senergyctld of the release in PYTHONPATH, whose outputs are recorded.
+"""Run senergyd and senergyctld of the release in PYTHONPATH, and record their outputs.
 
-Started by record_release.py: release_session.py CODE WORK TARGET
+The script record_release.py starts this module: release_session.py CODE WORK TARGET
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GETS = (
 
 
 class Session:
-    """A node, a controller and the folder of the recordings."""
+    """Test session of one release: an emulated node, its controller, and recorded requests."""
 
     def __init__(self, code: Path, work: Path, target: Path) -> None:
         self.code, self.work, self.target = code, work, target
@@ -94,7 +94,10 @@ class Session:
         )
 
     def use_power(self, seconds: float) -> None:
-        """Advance the energy counter of each CPU package as if the package drew 100 W for `seconds`."""
+        """Advance the energy counters of the emulated CPU packages for `seconds`.
+
+        The counters advance as if each package drew 100 W.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for zone in PACKAGES:
@@ -150,7 +153,11 @@ class Session:
         }  # fmt: skip
 
     def run_jobs(self):
-        """Run jobs without a controller; copy the state while one of them runs and after a kill."""
+        """Run two jobs on an agent without a controller, and copy the agent's state at two times.
+
+        The state is copied while the first job runs, and again after both jobs have ended and the agent has
+        stopped.
+        """
         with self.agent():
             self.ask({"op": "begin", "env": self.env(7, policy="cap", cap="250", tag="first")})
             step = {"op": "step", "event": "start", "job_id": 7, "step": "0", "pid": os.getpid()}
@@ -199,7 +206,10 @@ class Session:
         Path(f"{self.socket}.root").unlink()
 
     def deliver(self, munge_socket):
-        """Start senergyctld, deliver the spooled records, and send every kind of request."""
+        """Exchange all kinds of messages between the programs of a release.
+
+        senergyctld is started, the spooled records are delivered, and every kind of request is sent.
+        """
         log = (self.work / "log").open("ab")
         argv = [sys.executable, "-P", "-m", "slurm_energy.controller.main", "--config", str(self.file)]
         controller = subprocess.Popen(argv, stdout=log, stderr=log)
@@ -255,7 +265,11 @@ class Session:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
     def keep_rest(self):
-        """Record the tables of the plugin, a complete configuration, a decision, and the messages."""
+        """Record the other outputs of this release for later tests of compatibility.
+
+        These are the tables of the plugin, a complete configuration, a decision about node power, and the
+        messages.
+        """
         table = self.work / "priority.table"
         table_file.write(table, [7, 8], [1000, 2000], default=-5)
         self.keep("priority.table", table.read_bytes())
@@ -279,9 +293,9 @@ class Session:
 
 
 def _uncommented(lines):
-    """Yield the lines of the example file with every key set.
+    """Yield the lines of an example configuration, with every key uncommented and thus set.
 
-    Of keys that exclude each other, only the first key is set.
+    If keys exclude each other, only the first one is set.
     """
     for line in lines:
         is_key = line.startswith("#") and not line.startswith("# ")

@@ -1,4 +1,7 @@
-"""A controller's database with trials of adjustments, and training jobs of which the loader is too slow."""
+"""Example data for tests of adjustments, which are values that the diagnosis advises.
+
+The module has a database of senergyctld with trials, and training jobs whose loader is too slow.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ class _Hosts:
 
 
 def slow_loader(workers=1, *, speedup=True):
-    """Return a training job whose loader needs four workers; without `speedup` more workers do not help."""
+    """Return a training job whose data loader is too slow for its one worker.
+
+    The job would need four workers. If `speedup` is false, more workers do not help.
+    """
     shape = training_job(Random(5), max_ranks=1)
     loop = shape.loop
     loop.cpus = shape.cpus = 16
@@ -55,7 +61,10 @@ def slow_loader(workers=1, *, speedup=True):
 
 
 class Site:
-    """Trials, routes and the periodic task of senergyctld. Runs are delivered one after the other.
+    """A fake site for tests: the parts of senergyctld that try adjusted values for programs.
+
+    It contains the trials, the HTTP handlers and the periodic task. Finished runs are delivered one after
+    the other.
 
     Args:
         directory: directory of the database.
@@ -90,12 +99,18 @@ class Site:
         return self.last_job
 
     async def request(self, job_id, *names):
-        """Return the values that senergyd of node n1 gets for a job whose program requests `names`."""
+        """Request adjusted values as senergyd of node n1 does, and return them.
+
+        The program of the job has asked its agent for the values `names`.
+        """
         query = {"node": "n1", "job_id": str(job_id), "restart_count": "0", "requested": ",".join(names)}
         return (await self.routes.values(query, SENDER))["values"]
 
     def end(self, job_id, shape, rights=ALICE, *, policy="monitor", state="COMPLETED"):
-        """End a job that ran as `shape`. Deliver its record, power trace and observation."""
+        """End a job of the test site and deliver its data.
+
+        The record, the power trace and the observation are those of a training with the parameters `shape`.
+        """
         del self.jobs[job_id]
         observation = observe(shape, Random(job_id), start_s=self.now)
         observation = replace(observation, context=replace(observation.context, state=state, job_id=job_id))
@@ -124,9 +139,10 @@ class Site:
             run_history.store_finished_runs(connection, self.now)
 
     async def run(self, shape_of, *names, rights=ALICE, **options):
-        """Run a job whose program requests the values `names`, and return its job id and these values.
+        """Run a job whose program requests adjusted values, and return its job id and these values.
 
-        The function `shape_of` returns the shape of the run for the received values.
+        `names` contains the names of the requested values. `shape_of` is a function that returns the
+        properties of the run for the received values.
         """
         job_id = self.begin(rights)
         values = await self.request(job_id, *names) if names else {}
@@ -142,12 +158,18 @@ class Site:
 
 
 def with_workers(values):
-    """Return the shape of a run that uses the given adjusted values."""
+    """Return how the steps of a training job proceed with the given adjusted values.
+
+    The more workers load data, the faster is the job.
+    """
     return slow_loader(values.get("workers", 1))
 
 
 def without_effect(values):
-    """Return a run of a slow loader with one worker, independent of the adjusted `values`."""
+    """Return a training run on which a change of the number of loader workers has no effect.
+
+    The run always has a slow data loader with one worker, whatever `values` states.
+    """
     shape = slow_loader(1)
     if "workers" in values:
         shape.loop.workers = 1

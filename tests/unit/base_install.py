@@ -1,7 +1,8 @@
-"""A virtual environment with the package and its core dependencies, without any extra.
+"""A virtual environment for tests with the package and its core dependencies, without extras.
 
-The requirements are those that the installed metadata names. Each distribution is linked, not installed,
-so the environment takes less than a second, needs no network and cannot see any other module.
+The metadata of the installed package names the core dependencies. Each distribution is linked, not
+installed. The environment therefore takes less than a second, needs no network and cannot see any other
+module.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def _canonical(name: str) -> str:
 
 
 def _module_paths(distributions: set[str]) -> Iterator[Path]:
-    """Yield the file or directory of each top-level module of the distributions."""
+    """Yield the path of each top-level module that the given Python distributions install.
+
+    The path is a directory for a package, otherwise a file.
+    """
     for module, owners in importlib.metadata.packages_distributions().items():
         if {_canonical(owner) for owner in owners} & distributions:
             spec = importlib.util.find_spec(module)
@@ -53,7 +57,7 @@ def _module_paths(distributions: set[str]) -> Iterator[Path]:
 
 
 def create(directory: Path) -> Path:
-    """Create the environment in `directory` and return its Python."""
+    """Create a Python environment without optional packages in a directory; return its interpreter."""
     venv.EnvBuilder(symlinks=True).create(directory)
     python = directory / "bin" / "python"
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -116,7 +120,10 @@ json.dump(outcomes, sys.stdout)
 def run_commands(
     python: Path, directory: Path, commands: Sequence[Sequence[str]], answers: Mapping[str, Any]
 ) -> list[Outcome]:
-    """Run commands of senergy in `directory`, with a controller that returns these responses by path."""
+    """Run commands of senergy in `directory` with a fake controller.
+
+    `answers` contains the controller's response for each path.
+    """
     plan = json.dumps({"commands": commands, "answers": answers})
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "SENERGY_CONFIG": "energy.toml"}
     (directory / "energy.toml").touch()

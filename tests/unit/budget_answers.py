@@ -14,7 +14,7 @@ NOW = 1795000000.0
 
 
 def site() -> BudgetObject:
-    """Return the state of a budget of the cluster with a live limit."""
+    """Return the state of a budget of the whole cluster, whose limit an operator has changed."""
     return {
         "name": "site",
         "scope": "cluster",
@@ -51,7 +51,10 @@ def site() -> BudgetObject:
 
 
 def row() -> BudgetObject:
-    """Return a budget of a set of nodes whose limit signal is lost and whose power is unknown."""
+    """Return the state of a budget whose limit signal is lost.
+
+    The budget limits a set of 64 nodes. The measured power of these nodes is unknown.
+    """
     return {
         **site(),
         "name": "row-1",
@@ -78,7 +81,7 @@ def row() -> BudgetObject:
 
 
 def status() -> BudgetStatusResponse:
-    """Return a response to `GET /v1/budget` with nodes and jobs."""
+    """Return an example response to `GET /v1/budget`, with nodes and jobs."""
     return {
         "unix_s": NOW,
         "mode": "enforce",
@@ -158,7 +161,7 @@ def history(points: int = 288) -> BudgetHistoryResponse:
 
 
 def explanation() -> BudgetExplanationResponse:
-    """Return a response to `GET /v1/budget/explain`."""
+    """Return an example response to `GET /v1/budget/explain` for a running job with limited GPUs."""
     return {
         "job_id": 12,
         "state": "running",

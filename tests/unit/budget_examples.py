@@ -12,9 +12,14 @@ LEVELS = 6
 
 
 def groups(count: int, **columns: Any) -> PowerGroups:
-    """Return groups of devices with limits from 100 W to 400 W; `columns` replaces default columns.
+    """Return synthetic groups of devices for tests of power budgets.
 
-    By default, the speed of a group is the square root of the limit relative to the power draw.
+    The power limits of a device range from 100 W to 400 W. By default, the speed of a group is the square
+    root of the limit divided by the power draw.
+
+    Args:
+        count: number of groups.
+        **columns: columns of `PowerGroups` that replace the defaults.
     """
     values: dict[str, Any] = {
         "job_id": np.arange(count) + 1,

@@ -1,7 +1,7 @@
-"""Judge of Chrome traces, independent of the product.
+"""Checker of Chrome traces for tests, independent of the product.
 
-The rules are those of the document "Trace Event Format" and of Perfetto's JSON importer: events that it drops
-or shows on a wrong lane are errors here.
+Its rules are those of the document "Trace Event Format" and of Perfetto's JSON importer. An event is an
+error here if the importer drops it or shows it on a wrong lane (row of events).
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _FLOW_KEYS = {"id", "cat", "bp"}
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return a trace, strictly parsed: no NaN, no duplicate keys in an event, ASCII only."""
+    """Read a trace from a file and refuse anything that is not strict JSON.
+
+    NaN, duplicate keys in an event, and characters outside of ASCII are refused.
+    """
     data = path.read_bytes()
     text = (gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).decode("ascii")
     return parse(text)
@@ -34,7 +37,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def check(document: dict[str, Any], *, nested: bool = True) -> list[dict[str, Any]]:
-    """Check a trace and return its events.
+    """Check that a Chrome trace is valid, and return its events.
 
     Args:
         document: the trace.
@@ -53,7 +56,10 @@ def check(document: dict[str, Any], *, nested: bool = True) -> list[dict[str, An
 
 
 def lane_names(events: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the slices and instants by the names of their group and lane."""
+    """Return the events of a Chrome trace by the name of their group and the name of their lane.
+
+    Only slices (events with a duration) and instants are returned.
+    """
     groups, lanes = _names(events, "process_name", "pid"), _names(events, "thread_name", "tid")
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for event in events:

@@ -26,7 +26,10 @@ EPSILON = 1e-6
 
 
 def random_case(seed, *, priorities=True):
-    """Return kinds, constraints and a workload whose time limits are its run times."""
+    """Return a random case for a simulation: kinds of nodes, constraints and a workload.
+
+    The time limit of each job equals its run time.
+    """
     random = np.random.default_rng(seed)
     kinds = [
         NodeKind(f"k{i}", int(random.integers(1, 5)), int(random.integers(1, 5)), memory_gib=memory)
@@ -92,7 +95,7 @@ def random_case(seed, *, priorities=True):
 
 
 class BruteForce:
-    """Checks of every event of one simulation, by plain loops over nodes and jobs."""
+    """Checks of the constraints at every event of one simulation, by plain loops over nodes and jobs."""
 
     def __init__(self, kinds, constraints, jobs, discipline):
         self.kinds, self.constraints, self.jobs, self.discipline = kinds, constraints, jobs, discipline
@@ -125,7 +128,10 @@ class BruteForce:
         return self.known_windows[reservation.name]
 
     def may_use(self, job, node, start_s):
-        """Return whether a job that starts at a time may use a node until its end."""
+        """Return whether a job that starts at `start_s` may use a node until the end of the job.
+
+        The scenario's partitions and reservations are checked.
+        """
         partition, own = self.partition(job), self.reservation(job)
         end_s = start_s + self.jobs.time_s[job]
         if self.kind_of[node] != self.jobs.hardware[job]:
@@ -158,7 +164,7 @@ class BruteForce:
         return units, memory, licenses
 
     def exceeded_limits(self, jobs):
-        """Return whether running jobs exceed a limit of their partition or QOS."""
+        """Return whether the given running jobs exceed a limit of their partition or QOS."""
         for table, of in ((self.constraints.partitions, self.partition), (self.constraints.qos, self.qos)):
             for one in table:
                 group = [job for job in jobs if of(job) is one]
@@ -179,7 +185,7 @@ class BruteForce:
         return False
 
     def fits(self, job, start_s, runs):
-        """Return whether a job could start at a time beside running jobs."""
+        """Return whether a job could start at a time beside running jobs, by checking each constraint."""
         units, memory, licenses = self.held(runs)
         if licenses + self.jobs.licenses[job, 0] > self.constraints.licenses[0][1]:
             return False
@@ -225,9 +231,11 @@ class BruteForce:
         )
 
     def check_pending(self, now_s, runs):
-        """Check that the first waiting job that limits and reservations permit does not fit now.
+        """Check that the simulator did not leave the next waiting job pending without a reason.
 
-        With backfill, also store the latest start that is promised to the first waiting job.
+        The next waiting job is the first one that limits and reservations permit to start. It must not fit
+        on the free nodes now. With backfill, the latest start that the simulator promises to the first
+        waiting job is also stored.
         """
         jobs = [run[0] for run in runs]
         waiting = sorted(self.simulation._pending, key=self.priority)
@@ -243,7 +251,11 @@ class BruteForce:
             self.promised[first] = self.latest_start_s(first, runs)
 
     def latest_start_s(self, job, runs):
-        """Return when a job could start at the latest if no further job started."""
+        """Return the time at which a job can start at the latest if no other job starts before it.
+
+        This is the first end of a running job, or the first change of a reservation, after which the job
+        fits. Infinity means that there is no such time.
+        """
         ends = {run[0]: self.starts[run[0]] + self.jobs.time_s[run[0]] for run in runs}
         times = {*ends.values()}
         for reservation in self.constraints.reservations:
@@ -257,9 +269,10 @@ class BruteForce:
 
 
 class ResourceChecks(BruteForce):
-    """Checks of random simulations in which each job has two shapes.
+    """Checks of random simulations in which each job can run in two shapes (sets of resources).
 
-    Nodes may fail or be off, and jobs may be interrupted.
+    Nodes may fail or be off, and jobs may be interrupted. The checks state that no job uses more than the
+    permitted resources.
     """
 
     def __init__(self, seed, discipline, policy_name):
@@ -334,9 +347,9 @@ class ResourceChecks(BruteForce):
 
 
 def check_case(seed, discipline, *, priorities=True):
-    """Simulate a random case and check every event.
+    """Simulate a random case and check every event by brute force.
 
-    Return the result of the simulation, and the `BruteForce` that checked the events.
+    Return the result of the simulation, and the `BruteForce` object that checked the events.
     """
     kinds, constraints, jobs = random_case(seed, priorities=priorities)
     force = BruteForce(kinds, constraints, jobs, discipline)

@@ -1,4 +1,4 @@
-"""A planner of deferred jobs with a stand-in for slurmctld, for tests without Slurm."""
+"""A planner of deferred jobs with a substitute for slurmctld, for tests without Slurm."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +32,10 @@ def prices(now_s: float = NOW, hours: int = 72) -> GridSeries:
 
 
 class Slurm(JobUpdater):
-    """Stand-in for slurmctld: pending and running jobs, whose begin times it changes."""
+    """Stand-in for slurmctld with pending and running jobs, for tests of deferral.
+
+    slurm-energy defers a job by moving its begin time. The stand-in records these moves.
+    """
 
     def __init__(self) -> None:
         super().__init__(1000.0)
@@ -91,7 +94,7 @@ _DEFAULTS |= {"start_s": float("nan")}
 
 
 class Site:
-    """A planner with its Slurm."""
+    """Test object: a planner that defers jobs, with a fake Slurm."""
 
     def __init__(self, toml: str = "", slurm: Slurm | None = None, cpus: int = 0) -> None:
         self.slurm = slurm or Slurm()

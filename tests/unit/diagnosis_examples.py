@@ -1,4 +1,7 @@
-"""Answers of a controller about a synthetic job: energy records with power traces, and node observations."""
+"""Responses of a controller about a synthetic job, for tests of `senergy diagnose`.
+
+The responses contain the job's energy records with power traces, and the observations of its nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from slurm_energy.reports.trace import encode_trace
 
 
 def answers(observation: JobObservation, job_id: int = 7, **info: Any) -> dict[str, Any]:
-    """Return the controller's answers to the requests of `senergy diagnose` about an observed job."""
+    """Return stub responses of the controller to the requests of `senergy diagnose`.
+
+    The responses describe the job in `observation`.
+    """
     context, records = observation.context, []
     end = context.start_s + context.elapsed_s
     job = report_examples.job_info(

@@ -51,7 +51,7 @@ def install(
 
 @contextlib.contextmanager
 def timezone(name: str) -> Iterator[None]:
-    """Let local time be `name`."""
+    """Context manager that sets the local time zone to `name` during the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", name)
         time.tzset()

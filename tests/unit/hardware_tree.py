@@ -15,7 +15,7 @@ PREFERENCES = "default performance balance_performance balance_power power"
 
 
 class Tree:
-    """Builds the files; `root` is the directory that the drivers use as `/`."""
+    """Builder of test files. `root` is the directory that the drivers use in place of `/`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,7 +42,10 @@ class Tree:
         return self
 
     def cores(self, count: int, packages: int) -> Tree:
-        """Make each CPU a core of its own, with packages of consecutive cores."""
+        """Create `count` CPUs, each with a core of its own, and divide them among packages.
+
+        Each package has consecutive CPUs.
+        """
         for number in range(count):
             folder = f"sys/devices/system/cpu/cpu{number}/topology"
             self.put(f"{folder}/physical_package_id", number * packages // count)

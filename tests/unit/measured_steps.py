@@ -1,6 +1,7 @@
-"""Rows of measured training steps: one per model, batch size and limit, with seconds and watts set by a test.
+"""Table of measured training steps for tests. The test sets the seconds and watts of the steps.
 
-Import this module only if numpy and scipy are installed; the tests that use it are skipped without them.
+The table has one row per model, batch size and limit. Import this module only if numpy and scipy are
+installed; the tests that use it are skipped without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Periods of nodes for tests."""
+"""Examples of node periods (energy of a node in a time interval, by job) for tests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def period(
     unattributed: Mapping[str, int] | None = None,
     **more: Any,
 ) -> NodePeriod:
-    """Return a period whose energies add up.
+    """Return an example period of a node whose energies add up.
 
     Args:
-        start, end, node: as in `NodePeriod`; one hour by default.
+        start, end, node: same meaning as in `NodePeriod`; one hour by default.
         jobs: microjoules by component of each job, by job id and restart count.
         idle, unattributed: microjoules by component; the keys of `idle` are the components of the node.
         more: other attributes, and `uid`, the owner of the jobs.

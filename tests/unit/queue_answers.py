@@ -86,7 +86,10 @@ def priority(*jobs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def queue() -> list[dict[str, Any]]:
-    """Four ranked jobs and one with a fixed priority; job 3 offers two shapes, job 4 cannot start yet."""
+    """Return an example queue: four ranked jobs, and one job with a fixed priority.
+
+    Job 3 has two shapes (ways to run it). Job 4 cannot start yet.
+    """
     shapes = [
         {
             "text": text,

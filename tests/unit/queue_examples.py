@@ -11,7 +11,11 @@ NOW = 1_800_000_000.0
 
 
 def queue(*rows: dict[str, Any], now: float = NOW) -> QueueColumns:
-    """Return a queue of rows. Missing values are those of a pending job of alice that was just submitted."""
+    """Return a queue for tests, with one job per argument.
+
+    An argument contains only the values that matter. All other values are those of a pending job that alice
+    has just submitted.
+    """
     plain = {
         "user": "alice",
         "account": "physics",

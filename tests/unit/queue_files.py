@@ -1,4 +1,4 @@
-"""Writer of the files of slurmctld's plugin, from plain values."""
+"""Functions that write the binary files of slurmctld's plugin, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from slurm_energy.slurm.queue.table_layout import (
 
 
 def entry(job_id: int, heap_offset: int = 0, **values):
-    """Return an entry and its strings. `values` contains the strings by their names in `TEXTS`."""
+    """Return one job's entry in the file of slurmctld's plugin, and the bytes of its strings.
+
+    `values` contains the fields and strings of the entry by name. `TEXTS` lists the names of the strings.
+    """
     row = np.zeros(1, ENTRY)
     row["job_id"], row["tasks"], row["nodes"], row["cpus"] = job_id, 1, 1, 1
     row["array_task_id"], row["site_factor"], row["nice"] = NO_VALUE, NICE_OFFSET, NICE_OFFSET

@@ -67,7 +67,10 @@ def answer(
 
 
 def wave(seconds: int, idle: float, busy: float, ripple: float = 0.0) -> list[float]:
-    """Return watts that rise from idle to busy and fall back, one value per second."""
+    """Return example power values in watts, one per second.
+
+    The power rises from `idle` to `busy` and falls back at the end.
+    """
     out = []
     for i in range(seconds):
         ramp = min(1.0, (i + 1) / 4, (seconds - i) / 3)
@@ -81,7 +84,10 @@ def governor(place: str, original: str, asked: str, **changes: Any) -> AppliedSe
 
 
 def cpu_job() -> list[dict[str, Any]]:
-    """Job 11: one node, CPU only, powersave, a batch step and one srun step."""
+    """Return example records of job 11, for tests of reports.
+
+    The job uses the CPUs of one node with the policy `powersave`. It has a batch step and one srun step.
+    """
     settings = (
         *(governor(f"policy{i}", "schedutil", "powersave") for i in range(4)),
         *(
@@ -112,9 +118,10 @@ def cpu_job() -> list[dict[str, Any]]:
 
 
 def gpu_job() -> list[dict[str, Any]]:
-    """Records of job 15, task 3 of job array 12: two of three nodes, with GPUs.
+    """Return the example records of job 15, which is task 3 of job array 12.
 
-    One setting was not applied, and one setting was not restored.
+    The records are from two of the job's three nodes, which have GPUs. One setting was not applied, and one
+    setting was not restored.
     """
     asked = {"policy": "cap", "cap_watts": "1200", "gpu_cap_watts": "250"}
     out = []
@@ -183,7 +190,7 @@ def earlier_run() -> list[dict[str, Any]]:
 
 
 def unknown_job() -> list[dict[str, Any]]:
-    """Job 16: nothing could be measured, and data of Slurm's accounting are missing."""
+    """Return job 16 of the example report, which has no measured energy and no accounting data."""
     rec = record(16, components=(), mean_watts=None, peak_watts=None, cpus=None, policy="monitor", user=None)
     return [answer(rec, None)]
 

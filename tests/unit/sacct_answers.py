@@ -1,4 +1,7 @@
-"""A stand-in for sacct that prints rows from dicts and remembers its arguments."""
+"""A substitute for sacct, for tests.
+
+It prints rows from dicts and remembers the arguments with which it was called.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ START = 1795000000
 
 
 def job(job_id: int, step: str = "", **changes: str) -> dict[str, str]:
-    """Return a row that fits the records of `report_examples`."""
+    """Return one row of sacct for a job or step that matches the records of `report_examples`."""
     values = {
         "JobID": f"{job_id}.{step}" if step else str(job_id),
         "JobIDRaw": f"{job_id}.{step}" if step else str(job_id),

@@ -1,4 +1,7 @@
-"""A node of 8 CPUs and two GPUs whose counters, CPU times and clock the test moves, with an agent on it."""
+"""An emulated node with an agent, for tests.
+
+The node has 8 CPUs and two GPUs. The test sets its energy counters, CPU times and clock.
+"""
 
 from __future__ import annotations
 
@@ -128,11 +131,15 @@ class SharedNode:
         self.manager = self.start()
 
     def begin(self, job_id: int, cpus: int | None, gpus: str = "", *, exclusive: bool = False) -> None:
-        """Begin a job; its control group appears with its first CPU time."""
+        """Announce the begin of a job to the job manager of the node.
+
+        The control group of the job is created later, with the first CPU time that the test gives to the
+        job.
+        """
         self.manager.begin(self.env(job_id, cpus, gpus, exclusive=exclusive))
 
     def end(self, job_id: int) -> None:
-        """End a job; its control group vanishes."""
+        """End a job on the emulated node and remove its control group."""
         (self.tree.root / _GROUP.format(job_id)).unlink(missing_ok=True)
         self.manager.end(self.env(job_id, None))
 
@@ -159,14 +166,14 @@ class SharedNode:
         *,
         ticks: bool = True,
     ) -> None:
-        """Advance the clock second by second.
+        """Let time pass on the emulated node, second by second.
 
         Args:
-            seconds: how long.
-            watts: by component; the node meter shows the sum of the components that it includes.
-            busy: CPUs that each job keeps busy.
-            system: CPUs kept busy by processes of no job.
-            ticks: the agent takes its periodic samples.
+            seconds: how long, in seconds.
+            watts: power by component; the node meter shows the sum of the components that it includes.
+            busy: number of CPUs that each job keeps busy.
+            system: number of CPUs that processes of no job keep busy.
+            ticks: whether the agent takes its periodic samples.
         """
         while seconds > 0:
             part = min(1.0, seconds)
@@ -181,7 +188,10 @@ class SharedNode:
             seconds -= part
 
     def move(self, component: str, energy_uj: int) -> None:
-        """Move a counter, and the node meter if it includes the component."""
+        """Increase the counter of a component by an energy, as if the hardware had used it.
+
+        If the node meter includes the component, the node meter is increased, too.
+        """
         if component != "other":
             self.counters[component].value_uj += energy_uj
         if "node" in self.counters and component.partition("[")[0] not in self._adds:
@@ -200,7 +210,7 @@ class SharedNode:
         self.tree.put("proc/stat", f"cpu  {int(self._busy_s * _TICKS_PER_S)} 0 0 0 0 0 0 0 0 0\n")
 
     def records(self) -> dict[int, EnergyRecord]:
-        """Return the records of ended jobs by job id, without steps."""
+        """Return the records of all ended jobs, by job id. Records of steps are left out."""
         return {record.job_id: record for record in self.all_records() if record.step is None}
 
     def all_records(self) -> list[EnergyRecord]:
@@ -213,10 +223,10 @@ class SharedNode:
 
 
 def joules(record: EnergyRecord) -> dict[str, float | None]:
-    """Return a record's joules by component."""
+    """Return the energy in joules of each component in an energy record."""
     return {part.name: part.energy_joules for part in record.components}
 
 
 def quality(record: EnergyRecord) -> dict[str, str]:
-    """Return a record's qualities by component."""
+    """Return the quality mark of each component's energy in a record."""
     return {part.name: str(part.quality) for part in record.components}

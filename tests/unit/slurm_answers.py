@@ -1,4 +1,7 @@
-"""Output of Slurm's commands for given rows, in the format that the code under test requests."""
+"""Simulated output of Slurm's commands.
+
+A test gives the rows. The output has the format that the code under test requests.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ RECORDED_DELIMITER = "<~x~>"
 
 
 def recorded_rows(text: str, columns: int) -> list[list[str]]:
-    """Split a recording in which every field ends with `RECORDED_DELIMITER`."""
+    """Split recorded output of a Slurm command into rows.
+
+    In the recording, every field ends with `RECORDED_DELIMITER`. Each row has `columns` fields.
+    """
     fields = text.split(RECORDED_DELIMITER)
     assert (len(fields) - 1) % columns == 0 and not fields[-1].strip()
     rows = [fields[at : at + columns] for at in range(0, len(fields) - 1, columns)]
@@ -34,7 +40,7 @@ def squeue_fields(argv: Sequence[str]) -> list[str]:
 
 
 def squeue_text(argv: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return rows as squeue prints them."""
+    """Return rows as text in the output format of squeue."""
     delimiter = squeue_delimiter(argv)
     return "".join("".join(field + delimiter for field in row) + "\n" for row in rows)
 

@@ -1,4 +1,7 @@
-"""A node whose day passes in a minute: files of counters and CPU times, jobs that share it, and an agent."""
+"""Soak test of an agent on an emulated node, where a day passes in about a minute.
+
+The node has files with counters and CPU times. Several jobs share the node.
+"""
 
 from __future__ import annotations
 
@@ -87,11 +90,12 @@ class Number:
 
 
 class Soak:
-    """Overlapping jobs of 20 to 110 seconds. A sequence of one-hour jobs runs at the same time.
+    """Endurance test of senergyd on an emulated node that runs many overlapping jobs.
+
+    The jobs take 20 to 110 seconds of simulated time. A sequence of one-hour jobs runs at the same time.
 
     Args:
-        folder: directory for the files of the node and of the agent. A file system in memory is
-            faster.
+        folder: directory for the files of the node and of the agent. A file system in memory is faster.
         hours: simulated hours.
         jobs: number of jobs.
     """
@@ -118,7 +122,7 @@ class Soak:
         self.found = SoakResult(array("B", bytes(jobs + 1)), array("B", bytes(jobs + 1)), array("q"))
 
     def run(self) -> SoakResult:
-        """Simulate the given number of hours and return the result."""
+        """Simulate the configured number of hours of an agent, and return the result."""
         self._manager.start()
         for second in range(self._seconds):
             self._change_jobs(second)
@@ -214,7 +218,10 @@ class Soak:
 
 
 def _resident_bytes() -> int:
-    """Return resident memory from the page tables: the counters of statm may lag by 1 MB."""
+    """Return the resident memory of this process, read from the page tables.
+
+    The counters in /proc/self/statm may lag by 1 MB.
+    """
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024

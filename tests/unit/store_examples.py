@@ -1,4 +1,7 @@
-"""Records for the tests of database access, record store and controller, and a database to store them."""
+"""Example records for tests of database access, record store and controller.
+
+The module also has a database that stores these records.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def _pool(location, read_only):
 
 
 class Accounting:
-    """A database, used as the controller uses it.
+    """A database for tests, with functions that store and read data as senergyctld does.
 
     Args:
         location: directory of a new SQLite file, or location of a store without rows.

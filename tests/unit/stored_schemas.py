@@ -18,7 +18,10 @@ def load_schema(version, path):
 
 
 def rows_of(path):
-    """Return the rows of each table of a SQLite file as sets of (column, value)."""
+    """Return the content of a SQLite file: for each table, a list of rows.
+
+    A row maps the name of a column to its value. The table `schema_version` is left out.
+    """
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
         names = [

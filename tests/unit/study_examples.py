@@ -1,4 +1,7 @@
-"""Jobs and energy of synthetic weeks with a weekly pattern, for the tests of studies."""
+"""Synthetic jobs and energy of several weeks, for the tests of energy studies.
+
+The jobs follow a weekly pattern.
+"""
 
 from __future__ import annotations
 

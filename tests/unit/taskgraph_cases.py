@@ -63,7 +63,7 @@ CASES = {
 
 
 def windows(values: Any, kernel: tuple[int, int], strides: tuple[int, int]) -> Any:
-    """Return an array of windows of images for a convolution.
+    """Return all windows of images over which the kernel of a convolution moves, as an array.
 
     Axes: sample, channel, row, column, window row, window column.
     """
@@ -72,7 +72,10 @@ def windows(values: Any, kernel: tuple[int, int], strides: tuple[int, int]) -> A
 
 
 def reference(case: Case) -> dict[str, Any]:
-    """Return logits, loss and gradients of a case, computed layer by layer without the product."""
+    """Return the expected logits, loss and gradients of a test case.
+
+    The function computes them with numpy, layer by layer. It does not use the trainer under test.
+    """
     parameters = case.model().parameters()
     values, labels = case.samples()
     inputs = []
@@ -142,9 +145,10 @@ def _backward(layer: tg.Layer, inputs: Any, gradient: Any, weights: Any) -> tupl
 
 
 def computed(case: Case, granularity: int | tuple[int, int] | str, workers: int = 2) -> dict[str, Any]:
-    """Return the trainer's results for a case, with the same keys as the result of `reference`.
+    """Return the results of the task-graph trainer for a test case.
 
-    The result also contains the parameters after two updates, with keys such as "new 0.weight".
+    The result has the same keys as the result of `reference`. It also contains the parameters after two
+    updates, with keys such as "new 0.weight".
     """
     model = case.model()
     trainer = tg.Trainer(model, RATE, case.batch, case.dtype, workers, granularity)

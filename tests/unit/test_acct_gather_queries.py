@@ -1,7 +1,7 @@
-"""Responses of the agent to Slurm's energy plugin.
+"""Test the responses of senergyd to Slurm's energy plugin, which queries energy counters.
 
-Each step gets its own counter, the step `extern` gets the job's counter, and slurmd gets the
-node's counter.
+Each step gets a counter of its own. The step `extern` gets the counter of the whole job. The query of slurmd
+gets the counter of the node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def title(node: SharedNode, pid: int, text: str) -> None:
 
 
 def stepd(node: SharedNode, pid: int, job: int, step: str, cpu_s: float | None = None) -> None:
-    """Let a slurmstepd run; with `cpu_s` it has a child that used this CPU time."""
+    """Add a slurmstepd process of a job step to a test node.
+
+    If `cpu_s` is given, slurmstepd has a child process that has used this CPU time.
+    """
     title(node, pid, f"slurmstepd: [{job}.{step}]")
     if cpu_s is None:
         return
@@ -83,9 +86,10 @@ def test_a_request_takes_a_sample_and_a_second_one_at_the_same_time_does_not(nod
 
 
 def test_the_last_request_of_a_step_gets_what_otherwise_waits(node):
-    """The last query of a step returns the energy that is otherwise charged every ten seconds.
+    """The last energy query of a job step also returns energy that is usually charged later.
 
-    This energy is the rest of a shared node. Slurm does not poll after the step's last task.
+    This energy is that of the remaining components of a shared node, which is charged every ten seconds.
+    Slurm does not ask again after the step's last task.
     """
     for job, pid in ((1, EXTERN), (2, OTHER_STEP)):
         node.begin(job, 4)
@@ -137,7 +141,11 @@ def test_a_restart_of_the_agent_keeps_the_counter(node):
 
 @pytest.mark.parametrize(("announced", "killed"), [(True, False), (True, True), (False, False)])
 def test_steps_share_energy_by_their_cpu_time_since_both_run(node, announced, killed):
-    """A step that used much CPU time before has no advantage, not even after a restart of the agent."""
+    """Steps that run at the same time share energy in proportion to their CPU time.
+
+    Only the CPU time since the start of the later step counts. A step that used much CPU time before has no
+    advantage. The same holds after a restart of the agent.
+    """
     node.begin(1, None, exclusive=True)
     stepd(node, STEP, 1, "0", cpu_s=0)
     node.manager.step("start", 1, "0", pid=STEP)
@@ -173,9 +181,10 @@ def test_a_step_that_was_not_announced_counts_from_its_first_request(node):
 
 
 def test_no_energy_counts_for_two_steps(node):
-    """The batch step gets the energy of the time without a running srun step.
+    """Slurm never gets the same energy for two steps of a job.
 
-    Steps that run at the same time share the energy by CPU time.
+    The batch step gets the energy of the time in which no srun step runs. Steps that run at the same time
+    share the energy in proportion to their CPU time.
     """
     node.begin(1, None, exclusive=True)
     stepd(node, EXTERN, 1, "extern", cpu_s=0)

@@ -1,6 +1,7 @@
-"""JSON and YAML output of `senergy acct`.
+"""Tests of the JSON and YAML output of `senergy acct`.
 
-The document is based on the JSON of an old or a new release of sacct, or is built from rows.
+The output document is based on the JSON of sacct, from an old or a new Slurm release. Without JSON of sacct,
+the document is built from the rows of text that sacct prints.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def number(value: int | None) -> dict[str, Any]:
 
 
 def old_document() -> dict[str, Any]:
-    """Return a JSON document of sacct from Slurm 22.05, reduced to the keys that are used."""
+    """Return an example of the JSON output of sacct in Slurm 22.05, with only the keys in use."""
     times = {"start": START, "end": START + 40}
     step = {"time": times, "state": "COMPLETED", "nodes": {"range": "n1"}}
     job = {
@@ -53,7 +54,10 @@ def old_document() -> dict[str, Any]:
 
 
 def new_document() -> dict[str, Any]:
-    """Return the JSON document of `old_document` in the format of Slurm 24.11."""
+    """Return the example document that `sacct --json` of Slurm 24.11 prints.
+
+    The job is the same as in `old_document`.
+    """
     document = copy.deepcopy(old_document())
     (job,) = document["jobs"]
     job["state"]["current"] = ["COMPLETED"]

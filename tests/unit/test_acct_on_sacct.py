@@ -1,4 +1,8 @@
-"""`senergy acct` with rows of sacct: selection, columns, join with energy, visibility."""
+"""Tests of `senergy acct`, which adds energy to the rows of sacct.
+
+The tests cover the selection of rows, the columns, the assignment of energy to rows, and what each user may
+see.
+"""
 
 from __future__ import annotations
 

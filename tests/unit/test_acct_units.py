@@ -1,4 +1,7 @@
-"""Figures of `senergy acct` in all units, computed by hand."""
+"""`senergy acct` shows the right numbers in all units.
+
+The expected numbers were computed by hand.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +71,11 @@ FRANCE = GridFactors(constant(174.0), constant(0.25), 1.2)
 
 
 def test_the_example_of_ears_manual(table: Any) -> None:
-    """The figures of the example in EAR's manual are computed by hand.
+    """`senergy acct` computes the figures of the example in EAR's manual correctly.
 
-    381 W on 2 nodes for 3660 s are 2 * 381 W * 3660 s = 2,788,920 J = 0.7747 kWh. The manual
-    prints 279. With a PUE of 1.2 and 174 g/kWh: 0.7747 kWh * 1.2 * 174 g/kWh = 161.75736 g.
+    The expected figures are computed by hand: 381 W on 2 nodes for 3660 s are 2 * 381 W * 3660 s = 2,788,920
+    J = 0.7747 kWh. With a PUE of 1.2 and 174 g/kWh, the emissions are 0.7747 kWh * 1.2 * 174 g/kWh =
+    161.75736 g. The manual itself prints 279, which does not follow from these figures.
     """
     columns = ["-o", "consumedenergy,wh,kwh,avepower,co2e,co2eit,cost,costit,facilityenergy,pue"]
     assert table(job(1, 2, 381.0, 3660.0), FRANCE, *columns) == {
@@ -159,7 +163,11 @@ def test_the_document_has_the_footprint(
 
 
 def test_the_embodied_share_counts_the_reserved_nodes(table: Any) -> None:
-    """2 nodes of 1,500 kg for 1 h over 5 years: 2 * 1,500,000 g * 3600 s / 157,788,000 s = 68.446 g."""
+    """The embodied emissions of a job count the nodes that were reserved for the job.
+
+    The expected value is that of 2 nodes of 1,500 kg for 1 h over 5 years: 2 * 1,500,000 g * 3600 s /
+    157,788,000 s = 68.446 g.
+    """
     embodied = GridFactors(constant(400.0), embodied=EmbodiedCarbon(1500.0, 150.0, 5.0))
     shown = table(job(1, 2, 500.0, 3600.0), embodied, "-o", "co2e,embodiedco2e")
     assert shown == {"CO2e(g)": "400", "EmbodiedCO2e(g)": "68.446"}

@@ -1,4 +1,7 @@
-"""Which slurmctld is active, by its heartbeat file or by scontrol ping."""
+"""Tests of how senergyctld finds out which of several slurmctld is active.
+
+It reads the heartbeat file or runs `scontrol ping`.
+"""
 
 from __future__ import annotations
 

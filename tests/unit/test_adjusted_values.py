@@ -1,4 +1,7 @@
-"""Adjusted values on a node: permission to request them, requests to senergyctld, and responses."""
+"""Tests of `slurm_energy.adjusted` on a node: values that the controller adjusts for a program.
+
+The tests check the permission to request the values, the requests to senergyctld, and the responses.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ def test_values_of_ended_jobs_are_forgotten() -> None:
 
 
 class Agent:
-    """A socket that answers each message with the next response."""
+    """Stand-in for senergyd on a socket. It answers each message with the next response in a list."""
 
     def __init__(self, path: Path, responses: list[bytes]) -> None:
         self.messages: list[Any] = []
@@ -131,7 +134,10 @@ class Agent:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
-    """Return a function that starts an agent with given responses for this program in job 5."""
+    """Fixture: run the test as a program in job 5, with a fake agent.
+
+    Return a function that starts the fake agent with given responses.
+    """
     path, agents = tmp_path / "s", []
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     monkeypatch.setattr(adjusted_value, "socket_path", lambda: str(path))

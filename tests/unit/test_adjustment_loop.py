@@ -1,4 +1,8 @@
-"""The closed loop in senergyctld: advice is applied at the next run, verified, kept or undone."""
+"""Tests of the closed loop in senergyctld that adjusts the values of recurring programs.
+
+Advice is applied at the next run of a program. After the run, the effect is verified, and the adjustment is
+kept or undone.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,12 @@ def site(tmp_path, monkeypatch):
 
 
 def played(coroutine):
-    """Run a coroutine."""
+    """Run a coroutine to its end, and return its result."""
     return asyncio.run(coroutine)
 
 
 async def applied(site, permit="workers=0..16"):
-    """Run a job with too few workers, apply the advice, and return the response."""
+    """Run a job with too few loader workers, let alice apply the advice, and return the response."""
     job_id, values = await site.run(with_workers, "workers")
     assert values == {}
     return await site.routes.apply({"job": str(job_id), "permit": permit}, ALICE)

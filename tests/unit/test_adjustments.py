@@ -1,4 +1,7 @@
-"""Adjustments of the next run: permissions, proposals and the decision whether they helped."""
+"""Tests of adjustments of a program for its next run.
+
+The tests check the permissions, the proposed adjustments, and the decision whether the adjustments helped.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ MORE_WORKERS = (
 
 
 def proposals(text, changes=MORE_WORKERS, seconds=600.0):
-    """Return the proposals for a run of 1000 s and 1 MJ under permissions."""
+    """Return the adjustments that are proposed for a run of 1000 s and 1 MJ.
+
+    `text` contains the adjustments that the user permits.
+    """
     change_set = ChangeSet("data-stall-cpu", changes, seconds, 4e5, "steps")
     return propose([change_set], AdjustmentPermissions.parse(text), elapsed_s=1000.0, energy_joules=1e6)
 
@@ -126,7 +132,7 @@ def test_malformed_adjustments_are_refused(data):
 
 
 def run(seconds=1000.0, joules=1e6, **values):
-    """Return the figures of a completed run."""
+    """Return a completed run with the given time and energy."""
     return replace(RunFigures("1", "COMPLETED", seconds, joules), **values)
 
 
@@ -134,7 +140,7 @@ PROPOSAL = AdjustmentProposal("data-stall-cpu", (Adjustment(WORKERS, 8, 2),), 0.
 
 
 def verdict(before, after, proposal=PROPOSAL, slowdown=3):
-    """Return the verdict on a proposal from the runs before it and the runs with it."""
+    """Return the verdict on a proposed adjustment, from the runs before the proposal and with it."""
     return decide(proposal, before, after, slowdown).verdict
 
 
@@ -214,9 +220,10 @@ def test_noise_beyond_the_predicted_gain_awaits_six_runs():
 
 
 def kept_share(true_ratio, noise):
-    """Return the share of 300 simulated trials that end with the verdict `KEPT`.
+    """Simulate 300 trials of an adjustment. Return the share with the verdict `KEPT`.
 
-    Two runs precede each trial. Further control runs follow if the trial is unresolved.
+    Two runs without the adjustment precede each trial. Further runs without it follow if the trial is
+    unresolved. `true_ratio` is the real effect of the adjustment on the run time.
     """
     random, kept = Random(1), 0
     for _ in range(300):

@@ -1,4 +1,7 @@
-"""AdminComment of ended jobs: which are written, and what they contain."""
+"""Tests of the AdminComment that the controller writes for ended jobs.
+
+The tests check which comments are written or replaced, and what the comments contain.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The agent's request for tuning advice: once per job, in the background, with one retry."""
+"""Tests of the agent's client that asks the controller for tuning advice for a job.
+
+The client asks once per job and in the background. If the controller does not answer, it asks a second time.
+"""
 
 from __future__ import annotations
 

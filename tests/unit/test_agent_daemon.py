@@ -1,4 +1,8 @@
-"""senergyd as a process: socket, identities, life cycle, exit codes, delivery. The node has no devices."""
+"""Tests of senergyd as a separate process on a node without devices.
+
+The tests check the socket, the permissions of different users, start and stop, the exit codes, and the
+delivery of records to the controller.
+"""
 
 from __future__ import annotations
 
@@ -409,7 +413,7 @@ async def work(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def deliver(spool: Spool, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the delivery task until the spool needs no further request."""
+    """Run the agent's delivery task until all records in the spool have been delivered."""
 
     async def run() -> None:
         task = delivery.RecordDelivery(spool, ClusterConfig(), lambda: "n1", work)
@@ -499,7 +503,10 @@ def test_a_refused_batch_is_tried_one_by_one_and_a_refused_trace_costs_no_record
 def test_a_real_controller_s_refusal_keeps_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over a real socket, responses that are not the controller's leave all records in the spool."""
+    """The agent keeps all records if the response does not come from the controller.
+
+    The test uses a real socket, on which an HTTP server answers every request with status 500.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

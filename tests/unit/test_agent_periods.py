@@ -1,6 +1,6 @@
-"""Periods of a node's energy. Every joule belongs to exactly one period.
+"""Tests of the periods into which the agent divides the energy of a node.
 
-This holds for any events of jobs and agent, and for any changes of the clock.
+Every joule belongs to exactly one period, whatever happens to jobs, agent and clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ HOUR_S = 3600
 
 
 def periods(node: SharedNode) -> list[NodePeriod]:
-    """Return the periods in the spool; reading them checks that they add up."""
+    """Return the energy periods of the node that are stored for delivery, in the order of time.
+
+    Reading a period also checks that its energies add up.
+    """
     node.manager.housekeeping()
     spooled = node.manager.period_spool.items(10**9, 10_000)
     return sorted((NodePeriod.from_json(item.record) for item in spooled), key=lambda p: p.start)
@@ -60,9 +63,9 @@ def record_uj(records: list[EnergyRecord]) -> dict[tuple[int, int], Counter[str]
 
 
 def stop(node: SharedNode) -> list[NodePeriod]:
-    """Stop the agent properly and start another agent.
+    """Stop the agent in an orderly way and start another one.
 
-    Return the periods in the spool of the old agent and of the new agent.
+    Return the undelivered periods of energy (in the spool) of the old and the new agent.
     """
     node.manager.stop()
     node._open.pop_all()
@@ -77,7 +80,11 @@ def use(
     busy: Mapping[int, float] | None = None,
     system: float = 0.0,
 ) -> None:
-    """Advance the time in steps of at most 40 s. Take a sample after each step and at each full hour."""
+    """Let a node run for some time, with power samples at realistic times.
+
+    The simulated time advances in steps of at most 40 s. A sample is taken after each step and at each full
+    hour.
+    """
     while seconds > 0:
         part = min(seconds, 40.0, max(0.001, node.manager._meter.periods.seconds_left))
         use_unseen(node, part, power, busy, system)
@@ -92,7 +99,15 @@ def use_unseen(
     busy: Mapping[int, float] | None = None,
     system: float = 0.0,
 ) -> None:
-    """Let time pass without a sample."""
+    """Advance the clock and the energy counters of the node while senergyd takes no sample.
+
+    Args:
+        node: the emulated node.
+        seconds: time that passes.
+        power: watts by name of the component.
+        busy: CPUs that each job keeps busy, by job id.
+        system: CPUs that the system keeps busy.
+    """
     node.clock.now += seconds
     for name, watts in power.items():
         node.move(name, round(watts * seconds * 1e6))

@@ -1,4 +1,7 @@
-"""The job manager with several jobs on one node: own settings per core, merged settings on shared devices."""
+"""Test the agent's job manager with several jobs on one node.
+
+The cores of each job have their own settings. On shared devices, the settings of the jobs are merged.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""AMD GPUs: the vendor's real Python package on the lab's library, which exports every symbol it binds.
+"""Tests of AMD GPUs with the vendor's real Python package and an emulated library of the lab.
 
-The package loads the library once per process, so that each case runs in a process of its own. Behaviour of
-limits as in drivers/gpu/drm/amd/pm/amdgpu_pm.c (`value / 1000000`, whole watts) and amdsmi_set_power_cap.
+The emulated library exports every symbol that the package uses. The package loads the library once per
+process, so that each case runs in a process of its own. Limits behave as in
+drivers/gpu/drm/amd/pm/amdgpu_pm.c (`value / 1000000`, whole watts) and amdsmi_set_power_cap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Signals of AMD GPUs from the values that AMD SMI returns; unknown ones are left out."""
+"""Test the signals of AMD GPUs from the values that AMD SMI returns.
+
+Values that AMD SMI does not know are left out of the signals.
+"""
 
 from __future__ import annotations
 

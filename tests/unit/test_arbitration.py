@@ -1,4 +1,8 @@
-"""Jobs that share a node: merged claims while jobs begin and end and other programs change values."""
+"""Test how hardware settings are chosen for jobs that share a node.
+
+The requests (claims) of the jobs are merged into one value. The tests begin and end jobs, let other programs
+change values, and kill the agent.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +230,10 @@ CAPS = st.one_of(st.none(), st.integers(100, 260))
 
 
 class Jobs(RuleBasedStateMachine):
-    """Jobs begin, report CPUs and end; other programs interfere; the agent is killed and restarts."""
+    """State machine for random tests of the hardware settings of a node.
+
+    Its actions: jobs begin, report CPUs and end; other programs interfere; the agent is killed and restarts.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +284,10 @@ class Jobs(RuleBasedStateMachine):
         assert {outcome.key for outcome in outcomes} == {request.key for request in requests}
 
     def killed(self, writes: int, function, *arguments) -> bool:
-        """Call a function in an agent that is killed after `writes` writes; return whether it was killed."""
+        """Call a function in an agent that is killed when it has written `writes` values to the hardware.
+
+        The function returns whether the agent was killed.
+        """
         left = iter(range(writes))
 
         class Killed(BaseException):
@@ -303,7 +313,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(cap=CAPS, name=POLICIES, known=st.booleans(), data=st.data(), writes=st.integers(0, 20))
     def begin(self, cap: int | None, name: str, known: bool, data: st.DataObject, writes: int) -> None:
-        """A job begins. The agent may be killed meanwhile; it then begins the job again."""
+        """Let a job request its settings. The agent may be killed meanwhile and then requests them again."""
         owner = f"{next(self.ids)}.0"
         self.caps[owner] = cap
         cpus = self.cpus_for_a_job(data) if known else None
@@ -324,7 +334,10 @@ class Jobs(RuleBasedStateMachine):
     @precondition(lambda self: self.node.allocations)
     @rule(data=st.data(), writes=st.integers(0, 12))
     def die_while_ending(self, data: st.DataObject, writes: int) -> None:
-        """The agent is killed after some writes; the next agent continues from the files on disk."""
+        """Rule of the test: the agent is killed while it ends a job, after some writes.
+
+        The next agent continues from the files on disk.
+        """
         owner = data.draw(st.sampled_from(sorted(self.node.allocations)))
         self.killed(writes, self.node.end, owner)
         if owner in self.node.journal.owners():

@@ -1,4 +1,7 @@
-"""docs/architecture.md names every package and import-linter's layers, and stays short."""
+"""Tests of the page docs/architecture.md.
+
+The page must name every package, must have the same layers as import-linter, and must stay short.
+"""
 
 import configparser
 import re
@@ -9,7 +12,7 @@ PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
 def packages(folder: Path) -> list[str]:
-    """Return the dotted names of all packages below `folder`, without the first part."""
+    """Return the dotted names of all packages below `folder`, relative to `folder`."""
     return [".".join(file.parent.relative_to(folder).parts) for file in folder.glob("**/__init__.py")][1:]
 
 
@@ -47,6 +50,9 @@ def test_every_module_of_the_root_has_a_layer() -> None:
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    """pytest imports test files by their names and cannot run two of the same name together."""
+    """All test files have different names.
+
+    pytest imports test files by their names and cannot run two files of the same name together.
+    """
     files = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(files) == sorted(set(files))

@@ -1,4 +1,7 @@
-"""Units that later arrivals need: the mean of a Poisson process, its deviation, and what is unknown."""
+"""Tests of the forecast of how many units (GPUs or CPUs) later arrivals of jobs will need.
+
+The tests cover the mean of a Poisson process, its deviation, and unknown values.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ DAY = 24 * HOUR
 
 
 def history(count=100, span_s=DAY, time_s=HOUR, units=2.0, slack_s=0.0, kind=0):
-    """Return regular arrivals over a span that begins at 0."""
+    """Return a synthetic history of jobs that arrived at equal distances during a time span.
+
+    The span begins at 0.
+    """
     submit_s = np.linspace(0.0, span_s, count + 1)[:-1] + span_s / count / 2
     columns = (np.full(count, value, np.float64) for value in (time_s, units))
     return ArrivalHistory(0.0, submit_s, *columns, np.full(count, kind), np.full(count, slack_s))

@@ -1,4 +1,8 @@
-"""Attribution of energy to jobs: conservation to the microjoule, the rule, the documented example."""
+"""Tests of the attribution of energy to jobs.
+
+The sum of all charges must equal the measured energy to the microjoule. The tests also check the rule of the
+attribution and the example in the documentation.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +110,7 @@ def test_the_order_of_the_jobs_does_not_matter(
 
 @given(INTERVALS)
 def test_a_job_with_the_whole_node_gets_everything(interval: NodeMeasurement) -> None:
-    """All CPUs, all GPUs, and all CPU time."""
+    """A job that has all CPUs, all GPUs and all CPU time is charged the whole energy of the node."""
     gpus = {0: Fraction(1), 1: Fraction(1)}
     job = JobResourceTime("a", max(1, interval.capacity_ns), max(1, interval.busy_ns or 0), gpus)
     result = split_energy(interval, [job])
@@ -136,9 +140,14 @@ def test_without_jobs_no_energy_is_charged_to_jobs(
 def shared(
     energy_uj: int, quantity: str, total: int | None, *jobs: tuple[int, int | str | None]
 ) -> tuple[list[int], int, list[str]]:
-    """Divide dynamic energy among jobs, each given as a pair of CPU seconds and monitored use.
+    """Divide the dynamic energy of a component among jobs, for tests of the attribution.
 
-    The use "uncounted" means that the monitored total does not include the job.
+    Args:
+        energy_uj: dynamic energy in microjoules.
+        quantity: quantity that the processor counts for each job, such as memory traffic.
+        total: counted use of the whole component.
+        *jobs: for each job, a pair of CPU seconds and counted use. The use "uncounted" means that
+            `total` does not include the job.
     """
     component = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}[quantity]
     claims = [
@@ -163,9 +172,11 @@ def test_memory_energy_is_divided_by_traffic_and_the_rest_of_it_is_unattributed(
 
 
 def test_a_job_with_unknown_traffic_shares_the_rest_with_processes_outside_jobs() -> None:
-    """The unknown traffic (40 of 100 bytes) is divided by CPU time.
+    """A job with unknown memory traffic shares the remaining energy with processes outside jobs.
 
-    The second job used 60 of 80 s and gets three quarters of it.
+    The processor counted 100 bytes, and the first job caused 60 of them. The energy of the other 40 bytes is
+    divided by CPU time between the second job and the processes outside jobs. The second job used 60 s of
+    their 80 s and gets three quarters of this energy.
     """
     parts, rest, methods = shared(1000, TRAFFIC, 100, (20, 60), (60, None))
     assert (parts, rest, methods) == ([600, 300], 100, [TRAFFIC, "CPU time"])
@@ -184,7 +195,12 @@ def test_without_a_total_or_any_traffic_memory_energy_is_divided_by_cpu_time() -
 
 
 def test_core_energy_is_charged_as_counted_and_the_rest_of_the_package_by_cpu_time() -> None:
-    """Of 1000 microjoules the cores used 800; the other 200 are divided by 30, 60 and 10 CPU seconds."""
+    """Energy of the cores is divided by count; the remaining energy of the package by CPU time.
+
+    In the example, the package used 1000 microjoules. The cores used 800 of these, and the counts show how
+    much belongs to each job. The other 200 are divided in proportion to 30, 60 and 10 CPU seconds: two jobs
+    and the rest.
+    """
     parts, rest, methods = shared(1000, CORE_ENERGY, 800, (30, 500), (60, 200))
     assert (parts, rest, methods) == ([560, 320], 120, [CORE_ENERGY, CORE_ENERGY])
 
@@ -301,7 +317,10 @@ def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tu
 
 
 def test_the_document_s_example_is_what_the_code_does() -> None:
-    """Compare the two tables of docs/attribution.md: measured energy and charges in joules."""
+    """The code computes the energies that the example in docs/attribution.md shows.
+
+    The document has two tables: measured energy and charges in joules.
+    """
     rows = re.findall(r"^\| (\w[\w\[\], ]*?) *\|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
     numbers = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
     energy = dict(zip(("cpu", "dram", "gpu[0]", "other"), map(int, numbers["measured"]), strict=True))
@@ -334,10 +353,10 @@ def _quiet_seconds(idle: IdlePower, *seconds: tuple[float, float]) -> None:
 
 
 def test_a_late_reading_makes_no_idle_power() -> None:
-    """Check that a late reading does not yield a wrong idle power.
+    """A reading that takes long does not yield a wrong idle power.
 
-    A reading that takes 0.8 s may be 0.4 s late. A window of 10 s that begins or ends with this
-    reading shows 96 W instead of 100 W.
+    A reading that takes 0.8 s may be 0.4 s late. A window of 10 s that begins or ends with such a reading
+    shows 96 W instead of the real idle power of 100 W.
     """
     idle = IdlePower()
     idle.set_read_duration(0.8)

@@ -50,7 +50,7 @@ class World:
 
 
 def cycle(world: World) -> None:
-    """Shut n1 down for 12 s, leave it off and boot it for 30 s."""
+    """Simulate one power cycle of node n1: 12 s to shut down, 100 s switched off, 30 s to boot."""
     world.boots.power_down(["n1"], world.now)
     world.pass_s(12, n1="IDLE+POWERING_DOWN")
     world.pass_s(100, n1="IDLE+POWERED_DOWN")

@@ -45,7 +45,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def full(tmp_path, prepared):
-    """A SQLite file with the content of the newest schema."""
+    """Return the path of a SQLite database that is filled with data in the newest schema."""
     return Path(shutil.copy(prepared, tmp_path))
 
 

@@ -1,4 +1,7 @@
-"""The command line without extras: a command works, or names the missing extra in one line."""
+"""Tests of the command line in an installation without optional dependencies (extras).
+
+Each command works, or names the missing extra in one line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Threshold and stored runs of benchmarks/balanced_training.py."""
+"""Tests of benchmarks/balanced_training.py.
+
+The tests check the threshold at which three nodes lose their advantage, and that stored runs are not
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def table(*three_nodes_s: float) -> list[tuple[float, dict[int, float]]]:
-    """Return (latency, run time by number of nodes) in steps of 10 ms of latency.
+    """Return a table for tests: the run time by number of nodes, for rising network latency.
 
-    The argument is the run time on three nodes at each latency, in seconds.
+    The latency rises in steps of 10 ms. The arguments are the run time on three nodes in seconds at each
+    latency.
     """
     return [(0.01 * number, {1: 1.2, 2: 1.0, 3: seconds}) for number, seconds in enumerate(three_nodes_s)]
 

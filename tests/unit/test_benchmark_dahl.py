@@ -1,4 +1,7 @@
-"""Tables and verdicts of benchmarks/dahl.py for runs whose answer is known."""
+"""Tests of the tables and verdicts of benchmarks/dahl.py.
+
+The tests use invented runs, for which the correct tables and verdicts are known.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""benchmarks/profile_section.py compares only with tools that measure energy.
+"""Tests that benchmarks/profile_section.py compares only with tools that measure energy.
 
-If a tool measures nothing, the benchmark makes no claim about this tool.
+If a tool measures nothing, the benchmark prints no result about this tool.
 """
 
 from __future__ import annotations

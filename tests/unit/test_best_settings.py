@@ -1,4 +1,7 @@
-"""Best known settings before a job runs: `senergy predict --best` and `senergy template render --best`."""
+"""Tests of the best known settings of a job before it runs.
+
+Users get them from `senergy predict --best` and `senergy template render --best`.
+"""
 
 from __future__ import annotations
 

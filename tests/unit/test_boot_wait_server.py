@@ -1,4 +1,8 @@
-"""The boot socket of senergyctld and prolog_slurmctld: a job waits until its nodes respond, not longer."""
+"""Tests of the wait of a starting job for the boot of its nodes.
+
+prolog_slurmctld asks senergyctld through the boot socket. A job waits until all its nodes respond, but not
+longer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ TIMEOUT_S = 60.0
 
 
 class Nodes:
-    """States of nodes by name, as slurmctld would show them."""
+    """Substitute for slurmctld in tests: the states of nodes by name."""
 
     def __init__(self, **states: str) -> None:
         self.states = states

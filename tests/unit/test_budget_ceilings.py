@@ -1,4 +1,7 @@
-"""Ceilings of devices: no order of polls, losses and restarts raises their sum above a budget."""
+"""Tests of the ceilings (upper bounds of power limits) that budgets set on devices.
+
+Their sum never exceeds a budget, whatever messages are delayed or lost, and after restarts.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ class FakeNode:
 
 @dataclass
 class Cluster:
-    """A controller and its nodes, with every message under the control of the test."""
+    """A controller and its nodes, for tests of power budgets.
+
+    The test controls the order, the delay and the loss of every message between them.
+    """
 
     nodes: list[FakeNode]
     commitment: CeilingCommitment = field(default_factory=CeilingCommitment)

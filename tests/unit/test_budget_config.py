@@ -1,4 +1,7 @@
-"""The sections `[budget]` and `[[budgets]]` of energy.toml: valid tables, and one finding for each fault."""
+"""Tests of the sections `[budget]` and `[[budgets]]` of energy.toml.
+
+Valid tables must be read, and each fault must yield one finding.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,10 @@ def test_any_schedule_gives_entries_or_one_fault(tables: list[dict[str, object]]
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code blocks of a language in the page about budgets, without those of the simulator."""
+    """Return the code blocks in one language on the documentation page about budgets.
+
+    Code blocks about the simulator are left out.
+    """
     text = (Path(__file__).parents[2] / "docs/budgets.md").read_text().partition("## In the simulator")[0]
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Which budgets count which nodes and jobs, and the sums under budgets."""
+"""Test which nodes and jobs each power budget covers, and the sums of power under budgets."""
 
 from __future__ import annotations
 

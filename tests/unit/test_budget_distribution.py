@@ -1,4 +1,7 @@
-"""Distribution of budgets: limits are kept, floors are kept, and each policy takes power in its order."""
+"""Tests of the distribution of power budgets among groups of devices.
+
+The limits of budgets and the floors of groups must be kept. Each policy must take power in its own order.
+"""
 
 from __future__ import annotations
 

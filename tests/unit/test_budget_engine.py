@@ -1,4 +1,7 @@
-"""The budget engine: power stays below every limit, whatever nodes, messages and the controller do."""
+"""Tests of the budget engine. The power under each budget must stay below its limit.
+
+This must hold even if nodes fail, messages are lost, or the controller restarts.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def cluster(watts: float, count: int = 4, **settings: object) -> FakeCluster:
 def reserve_watts(device_watts: float) -> float:
     """Return the power that budgets assume for a node's parts other than packages and GPUs.
 
-    The node has been observed only while idle. The argument is the power of a node's devices.
+    The assumption holds for a node that has been observed only while idle.
+
+    Args:
+        device_watts: power of the node's devices.
     """
     return RESERVE_WATTS + UNKNOWN_SLOPE * (device_watts - IDLE_WATTS)
 

@@ -1,4 +1,8 @@
-"""Licenses in watts: lists of Slurm, the power table in Lua and Python, corrections, reservations."""
+"""Test the power licenses of jobs. One license stands for one watt of a power budget.
+
+The tests cover the parsing of license lists, the power of jobs in the Lua and Python code, the correction of
+licenses of pending and running jobs, and license reservations.
+"""
 
 import shutil
 import subprocess

@@ -1,4 +1,8 @@
-"""Power budgets in senergyctld: decisions, polls, live changes, storage and restart, without Slurm."""
+"""Tests of the power budgets in senergyctld, without Slurm.
+
+The tests check the decisions, the polls of nodes, and limits that operators change. They also check the
+stored data and a restart of the daemon.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,10 @@ class Hosts:
 
 
 class Site:
-    """senergyctld's budgets with fake nodes. Slurm runs the given jobs."""
+    """The power budgets of senergyctld with fake nodes, for tests.
+
+    The test decides which jobs run in Slurm.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         self.folder, self.config = folder, configuration.parse(text)
@@ -70,7 +77,7 @@ class Site:
         self.jobs[job_id] = AllocatedJob(job_id, uid, 0, "main", node.name, {}, account=account)
 
     def run(self, story: Callable[[Site], Awaitable[Any]]) -> Any:
-        """Run `story` with a new daemon on the stored database."""
+        """Run the test function `story` with a new budget daemon on the stored database."""
 
         async def main() -> Any:
             store = Store(self.folder / "db")

@@ -1,4 +1,8 @@
-"""Messages about the power of nodes: JSON forms, bounds, and refusal of every malformed value."""
+"""Test the messages about the power of nodes (polls of agents, decisions of the controller).
+
+The tests check the JSON form of the messages, the bounds of their values, and that every malformed message
+is refused.
+"""
 
 import json
 from typing import Any

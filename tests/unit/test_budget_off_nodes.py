@@ -1,4 +1,7 @@
-"""Power at which budgets count nodes that are powered down or booting, read from Slurm's output."""
+"""Tests of the power that budgets assume for nodes that are powered down or booting.
+
+The state of the nodes is read from Slurm's output.
+"""
 
 from __future__ import annotations
 

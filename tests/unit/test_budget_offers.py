@@ -1,4 +1,8 @@
-"""Power offered to pending jobs, power that running jobs keep, and packages that feed limited GPUs."""
+"""Tests of how the power of a budget is divided between pending and running jobs.
+
+The tests check the power that is offered to pending jobs and the power that running jobs keep. They also
+check the limits of packages while limits hold back the GPUs that these packages feed.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +94,10 @@ def test_only_jobs_that_lack_licenses_are_offered_power() -> None:
 
 @pytest.mark.parametrize(("reachable", "watts"), [(40.0, 200.0), (80.0, 130.0), (100.0, 100.0)])
 def test_jobs_that_can_be_lowered_start_before_a_fall(reachable: float, watts: float) -> None:
-    """Jobs that may start before a fall of the limit fit under the new limit at their lowest limits."""
+    """A job may start before its budget's limit falls if it can be lowered enough.
+
+    After the fall, the power of all started jobs at their lowest power limits fits under the new limit.
+    """
     budget = headroom(headroom_watts=500.0, reachable_headroom_watts=500.0, steps=[(9.0, 600.0)])
     ((_, limit_watts),) = budget.reachable_steps(np.array([100.0]), np.array([reachable]))
     after = 500.0 - (1000.0 - limit_watts)

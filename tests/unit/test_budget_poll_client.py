@@ -1,4 +1,8 @@
-"""The agent's polls of the controller: decisions applied, failures logged once, pauses, no poll when off."""
+"""Test the client by which the agent polls the controller for power decisions.
+
+Decisions are applied. Repeated failures are logged once, and the pauses between polls grow. Without budgets
+the client does not poll.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lowest limits that devices keep in practice, learned from polls."""
+"""Tests of the lowest power limits that devices really keep.
+
+The controller learns these limits from the reports of nodes about measured power.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ def test_a_small_excess_above_the_lowest_limit_is_left_to_lowering() -> None:
 
 
 def test_a_package_may_draw_nearly_its_maximum_at_the_lowest_frequency() -> None:
-    """Check a package that draws nearly its maximum power at the lowest frequency.
+    """A package may draw nearly its maximum power at the lowest frequency without losing its trust.
 
-    The node stays trusted. The measured power becomes the minimum power of the package.
+    The budget learns the measured power as the minimum power of the package. The node stays trusted, so it
+    can still get a power budget.
     """
     limits, trust = ReachableLimits(), NodeTrust()
     for second in range(40):

@@ -1,4 +1,7 @@
-"""Requests about power budgets: senergyctld parses what the CLI builds, and errors name the key."""
+"""Test the requests about power budgets that the CLI sends to senergyctld.
+
+senergyctld parses each request as the CLI built it. Errors name the wrong key.
+"""
 
 from __future__ import annotations
 

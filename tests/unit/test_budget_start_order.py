@@ -1,4 +1,8 @@
-"""Which pending jobs may start: order, backfill in the gap of a waiting job, and holds by the begin time."""
+"""Tests of the rules by which a power budget decides which pending jobs may start.
+
+The tests check the order of the jobs, the start of short jobs before a waiting job (backfill), and the
+holding of jobs by their begin time.
+"""
 
 import itertools
 import math
@@ -82,9 +86,10 @@ _WATTS, _SECONDS = st.integers(1, 500).map(float), st.sampled_from([60.0, 120.0,
 def test_the_simulator_and_the_controller_start_the_same_jobs_behind_a_blocked_one(
     waiting: list[tuple[float, float]], started: list[tuple[float, float]], headroom: float
 ) -> None:
-    """The simulator and the controller start the same jobs behind a blocked job.
+    """The simulator and the controller start the same jobs if the first job in the order must wait.
 
-    Only power limits the jobs: the simulator's other resources are sufficient.
+    In the test, a power budget is the only reason why jobs wait. The other resources of the simulator are
+    sufficient.
     """
     pending = [PowerRequest(number, watts, (0,), limit_s) for number, (watts, limit_s) in enumerate(waiting)]
     running = [PowerRequest(-1 - number, watts, (0,), end_s) for number, (watts, end_s) in enumerate(started)]
@@ -106,7 +111,7 @@ def test_the_simulator_and_the_controller_start_the_same_jobs_behind_a_blocked_o
 
 
 class Begins(JobUpdater):
-    """Stand-in for the writer of job changes that stores the begin times."""
+    """Stand-in for the writer of job changes. It stores the begin times that it is told to set."""
 
     def __init__(self) -> None:
         super().__init__(1000.0)
@@ -122,7 +127,7 @@ class Begins(JobUpdater):
 
 @dataclass
 class Limit:
-    """A budget over every job."""
+    """Budget stand-in that covers every job."""
 
     headroom_watts: float
     name: str = "site"
@@ -161,10 +166,10 @@ def test_a_held_job_is_held_again_and_gets_its_own_begin_back() -> None:
 
 
 def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() -> None:
-    """A job whose power has become free keeps its precedence for a while.
+    """A job for which enough power has become free still goes first for a while.
 
-    The nodes of this job may still be busy with epilogs. Meanwhile, a later job may find free
-    nodes and would take the power.
+    Its nodes may still be busy with epilogs. Without this rule, a later job could find free nodes meanwhile
+    and take the power.
     """
     begins = Begins()
     holds = StartHolds(begins)

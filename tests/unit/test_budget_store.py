@@ -1,4 +1,8 @@
-"""Power budgets in the database: samples, audit trail, live limits, ceilings of nodes."""
+"""Tests of what the database stores about power budgets.
+
+It stores samples of power, the audit trail, limits that an operator has set (live limits), and the highest
+power limit (ceiling) of each node.
+"""
 
 from __future__ import annotations
 

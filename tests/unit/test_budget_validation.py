@@ -1,4 +1,8 @@
-"""Checks of budgets: scopes, limits, files and Slurm's settings. Each fault is reported with key and line."""
+"""Tests of the checks of power budgets in a configuration.
+
+The checks cover the scope of a budget, its limit, the files that it names, and the necessary settings of
+Slurm. Each fault is reported with its key and line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Busy time of runs, compared with a count of every second."""
+"""Tests of the busy time of a group of runs, against a simple count of every second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ MANY = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40)), max_size=12
 
 
 def seconds_by_run(runs, depth):
-    """Return the seconds of each run in which fewer than `depth` earlier runs were running."""
+    """Return for each run how many of its seconds add to the busy time.
+
+    A second counts if fewer than `depth` earlier runs were running in it.
+    """
     running, result = Counter(), []
     for start, length in runs:
         seconds = range(start, start + length)

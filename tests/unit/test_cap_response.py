@@ -1,4 +1,8 @@
-"""Conversion of runs between power caps: never above the cap, monotone, and unchanged for equal caps."""
+"""Tests of the conversion of a run's time and watts from one power cap to another.
+
+The converted power must not exceed the cap. A higher cap must yield more watts and less time. Nothing must
+change if both caps are equal.
+"""
 
 from __future__ import annotations
 

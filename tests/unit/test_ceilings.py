@@ -1,4 +1,8 @@
-"""Ceilings of a power budget over the settings of jobs: bounds, restarts, other programs, restoration."""
+"""Tests of ceilings: upper bounds that a power budget sets on the power settings of jobs.
+
+The tests cover the resulting values, restarts of the agent, values that other programs write, and the
+restoration of the original values.
+"""
 
 from __future__ import annotations
 

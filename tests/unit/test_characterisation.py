@@ -1,4 +1,8 @@
-"""Plan of `senergy tune characterise`, its kernels, and the command against an emulated cluster."""
+"""Tests of `senergy tune characterise`, which measures how hardware responds to settings.
+
+The tests cover the plan of the measurement, its compute kernels, and the command against an emulated
+cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Encoding of checkpoints as JSON. Items of an `EncodedList` are encoded only once."""
+"""Tests of the encoding of the agent's checkpoints as JSON.
+
+Items of an `EncodedList` are encoded only once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`senergy budget`: what it asks of senergyctld, and what it prints."""
+"""Tests of `senergy budget`: its requests to senergyctld and its output."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NOW = budget_answers.NOW
 
 @pytest.fixture(autouse=True)
 def utc() -> Iterator[None]:
-    """Let local time be UTC."""
+    """Set the local time zone of the test to UTC."""
     with fake_controller.timezone("UTC"):
         yield
 
 
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> fake_controller.FakeController:
-    """Return a controller with two budgets."""
+    """Return a fake controller that reports two power budgets."""
     return fake_controller.install(
         monkeypatch,
         {

@@ -50,9 +50,9 @@ def path(tmp_path, monkeypatch, prepared):
 
 @pytest.fixture
 def filled(path, store_location, tmp_path):
-    """Location of a store with the content of the SQLite file `path`.
+    """Location of a database with the content of the SQLite file `path`.
 
-    The tests run once for each kind of store.
+    A test with this fixture runs once for each kind of database.
     """
     if store_location.startswith("/"):
         return str(path)

@@ -1,4 +1,7 @@
-"""`senergy diagnose`: text, JSON and HTML of jobs with signals, with power only, running and unknown."""
+"""Tests of `senergy diagnose` with output as text, JSON and HTML.
+
+The diagnosed jobs have signals or only power, are finished or running, or are unknown.
+"""
 
 from __future__ import annotations
 

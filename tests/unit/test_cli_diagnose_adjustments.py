@@ -1,4 +1,7 @@
-"""`senergy diagnose --apply`, `--permit`, `--adjustments`, `--submit` and `--undo`."""
+"""Tests of the options of `senergy diagnose` that adjust programs.
+
+The options are `--apply`, `--permit`, `--adjustments`, `--submit` and `--undo`.
+"""
 
 from __future__ import annotations
 

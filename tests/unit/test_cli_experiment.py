@@ -1,4 +1,7 @@
-"""`senergy experiment`: totals by group, with the terms and definitions of the simulator."""
+"""Tests of `senergy experiment`, which sums results of jobs by group.
+
+The results must have the names and definitions of the simulator's results.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def utc() -> Iterator[None]:
 
 
 def a_job(job_id: int, submit: float, start: float, end: float, joules: float | None, **changes: Any) -> Any:
-    """Return one job with one record; `changes` apply to the record or to the data of Slurm."""
+    """Return an example job with one energy record.
+
+    `changes` replace values of the record or of Slurm's data about the job.
+    """
     facts = {key: changes.pop(key) for key in ("state", "account", "requested") if key in changes}
     user = changes.get("user", "alice")
     info = examples.job_info(job_id, submit=submit, start=start, end=end, user=user, **facts)
@@ -246,7 +252,11 @@ def test_groups_sum_up_to_the_total(rows: list[tuple[int, int, int, float, int]]
 
 
 def test_figures_have_the_simulators_definitions() -> None:
-    """A simulated run, converted to records, has the figures of the simulator's summary."""
+    """The report on real jobs and the simulator compute the same totals for the same jobs.
+
+    The test converts a simulated run to energy records, and compares the totals with the summary of the
+    simulator.
+    """
     table = workload(
         np.arange(7),
         {"submit_s": [0.0, 3, 4, 20, 21, 30], "user": [0, 1, 1, 0, 2, 1]},

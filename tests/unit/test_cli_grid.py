@@ -65,7 +65,7 @@ def factors() -> GridFactors:
 
 @pytest.fixture(autouse=True)
 def utc() -> Iterator[None]:
-    """Let local time be UTC."""
+    """Set the local time zone to UTC during a test."""
     with fake_controller.timezone("UTC"):
         yield
 

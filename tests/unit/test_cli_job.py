@@ -220,7 +220,7 @@ def test_a_deferred_job_shows_until_when_it_waits(
 
 
 class FakeSlurm:
-    """Responses of squeue (rows or an error) and of sacct."""
+    """Substitute for Slurm: answers squeue with job states or an error, and sacct with job states."""
 
     def __init__(self, squeue: list[str] | str, sacct: list[str] | None) -> None:
         self.squeue, self.sacct = squeue, sacct

@@ -1,4 +1,8 @@
-"""`senergy label`: text, JSON and SVG, work units, emissions, hostile names."""
+"""Tests of `senergy label`, which prints the energy label of a job.
+
+The tests check the output as text, JSON and SVG, the energy per unit of work, the emissions, and names that
+contain harmful characters.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,10 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def factors(grams_per_kwh: float = 400.0) -> dict[str, Any]:
-    """Response of `GET /v1/grid` with a constant carbon intensity and a PUE of 1.5."""
+    """Return an example response of `GET /v1/grid`.
+
+    The carbon intensity is constant and the power usage effectiveness (PUE) is 1.5.
+    """
     series = GridSeries.constant(SOURCE, grams_per_kwh)
     return GridFactors(carbon=GridFactor(series), pue=1.5).to_json()
 
@@ -69,7 +76,11 @@ def test_emissions_include_the_pue_and_are_computed_by_hand(controller, capsys) 
 
 
 def test_the_embodied_share_is_shown_beside_the_emissions(controller, capsys) -> None:
-    """A job of a node for 40 s of 5 years: 1,500,000 g * 40 s / 157,788,000 s = 0.380 g."""
+    """The label of a job shows embodied emissions beside the emissions of its energy.
+
+    Embodied emissions are those of the node's production. The job uses its node for 40 s of a lifetime of 5
+    years: 1,500,000 g * 40 s / 157,788,000 s = 0.380 g.
+    """
     one = GridFactors(
         GridFactor(GridSeries.constant(SOURCE, 400.0)), embodied=EmbodiedCarbon(1500.0, 0.0, 5.0)
     )

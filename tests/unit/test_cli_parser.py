@@ -1,4 +1,7 @@
-"""Errors of the command line are one line with a suggestion; errors when output cannot be written."""
+"""Tests of the command line: help, output and errors.
+
+A wrong argument causes one line with a suggestion. The tests also cover output that cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,10 @@ def run(
 
 
 def test_a_closed_pipe_ends_a_command_silently() -> None:
-    """As in `senergy config example | head -0`: no process reads the output."""
+    """A command ends without a message when its output is a pipe that nobody reads any more.
+
+    Example: `senergy config example | head -0`.
+    """
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -200,7 +206,7 @@ def test_help_and_errors_can_be_written_in_any_encoding(encoding: str) -> None:
 def test_control_characters_do_not_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`emit` escapes them regardless of their origin."""
+    """The function `emit` escapes control characters in all text, such as the name of a file."""
     evil = tmp_path / "\x1b]0;owned\x07.toml"
     evil.write_text("")
     assert main(["config", "check", str(evil)]) == 0

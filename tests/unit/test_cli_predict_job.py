@@ -1,4 +1,8 @@
-"""`senergy predict SCRIPT`: requests to the controller, predictions, and output without a controller."""
+"""Tests of the command `senergy predict SCRIPT`.
+
+The tests check the requests to the controller, the printed predictions, and the output if no controller
+answers.
+"""
 
 from __future__ import annotations
 

@@ -253,7 +253,10 @@ def test_figures_fit_their_columns_and_are_accurate(value: float) -> None:
 def test_pages_show_the_engines_results_of_every_policy(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under every policy each term is shown, and the details of a job include its neighbours."""
+    """`senergy prio` shows the results of the priority engine under every scheduling policy.
+
+    Each term of the score is shown. The details of a job include its neighbours in the queue.
+    """
     rows = [
         {"user": "bob", "time_limit_s": 60.0 * hours, "submit_s": queue_examples.NOW - 100 * hours}
         for hours in range(1, 6)

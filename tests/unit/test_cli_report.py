@@ -1,4 +1,8 @@
-"""`senergy report`: grammar and layout of sreport, units, sums over the hierarchy, and hostile names."""
+"""Tests of the command `senergy report`.
+
+The tests check that the grammar and the layout match sreport. They also check the units, the sums over the
+hierarchy of accounts, and names that contain hostile characters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`senergy report --html`: page of an account, static site, links, tables behind charts, hostile names."""
+"""Tests of the web pages of `senergy report --html`.
+
+The tests cover the page of an account, the static site, its links, the tables behind the charts, and
+malicious names.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Controller(fake_controller.FakeController):
-    """Answers queries about usage and records."""
+    """Stand-in for senergyctld that answers queries about usage and records."""
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         self.asked.append((path, dict(params or {})))

@@ -1,4 +1,4 @@
-"""`senergy policies`, `senergy status` and `senergy config`."""
+"""Tests of the commands `senergy policies`, `senergy status` and `senergy config`."""
 
 from __future__ import annotations
 

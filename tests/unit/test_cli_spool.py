@@ -1,4 +1,7 @@
-"""`senergy spool`: list, resend, exit codes."""
+"""Tests of `senergy spool`, which lists and resends the records that wait on a node.
+
+The tests also check the exit codes.
+"""
 
 from __future__ import annotations
 

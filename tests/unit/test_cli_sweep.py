@@ -1,4 +1,7 @@
-"""`senergy sweep` as a command: output forms, exit codes, continuation, dry run, cancellation."""
+"""Tests of the command `senergy sweep` as a user runs it.
+
+They check the forms of the output, the exit codes, a second call, a dry run and an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ JSON_PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Prepare a working directory with `train.sh`.
+    """Prepare a working directory with the batch script `train.sh`.
 
-    Return a list. Each sweep appends the emulated cluster that it uses to this list.
+    The fixture returns an empty list. Each sweep of the test appends the emulated cluster that it uses to
+    the list.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sh").write_bytes(SCRIPT)

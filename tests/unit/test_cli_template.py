@@ -237,7 +237,10 @@ def test_the_last_value_wins_and_files_are_written(
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_a_script_name_stays_one_word_of_the_shell(tmp_path: Path, name: str) -> None:
-    """bash passes any name as exactly one argument."""
+    """A script name in a rendered template reaches the program as exactly one argument.
+
+    The name may contain any characters. bash executes the line.
+    """
     try:
         text = render(find("pytorch-ddp"), {"script": name}, lambda raw: None)
     except EnergyError:
@@ -297,7 +300,7 @@ solver {{ case }}
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory of the site's templates, set in the configuration."""
+    """Create a directory for the site's templates, name it in the configuration, and return it."""
     folder = tmp_path / "templates"
     folder.mkdir(mode=0o755)
     config = tmp_path / "energy.toml"

@@ -1,4 +1,4 @@
-"""The command `senergy timeline`."""
+"""Tests of the command `senergy timeline`."""
 
 from __future__ import annotations
 
@@ -322,9 +322,10 @@ def test_a_job_is_shown_by_its_power_and_signals_without_files(
 
 
 def running_controller(monkeypatch: pytest.MonkeyPatch, agent: dict[str, Any]) -> dict[str, Any]:
-    """Install a fake controller, which has seen 5 s of job 11, and a fake agent.
+    """Install a fake controller and a fake agent for tests of a running job.
 
-    Return the dict that collects the keys of the requests to the agent.
+    The controller has seen 5 s of job 11. Return the dict that collects the keys of the requests to the
+    agent.
     """
     full = report_examples.cpu_job()
     records = [item | {"job": None, "trace": None, "end": NOW + 5} for item in full]
@@ -438,7 +439,10 @@ def test_names_of_users_are_inert_on_the_page_and_in_the_trace(monkeypatch: pyte
 
 
 def judge_page(page: str) -> None:
-    """Check that a page has no element, attribute, script or resource besides those of the product."""
+    """Check that a page has no foreign HTML elements, attributes, scripts or resources.
+
+    Permitted are only those that slurm-energy itself writes. Text from users cannot add any.
+    """
 
     class Elements(HTMLParser):
         def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:

@@ -1,4 +1,4 @@
-"""`senergy --version`."""
+"""Tests of `senergy --version`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ PLUGIN = Path(__file__).resolve().parents[2] / "spank" / "energy.so"
 
 @pytest.fixture(autouse=True)
 def _no_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let this host have a slurm.conf in the test's directory, and no other installation."""
+    """Set up a host for a test: slurm.conf is in the test's directory.
+
+    No other installation exists, and no command can be run.
+    """
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setattr(version, "_LIBRARIES", (str(tmp_path / "lib"),))
     monkeypatch.setattr(plugin_files, "installed_release", lambda _: Release(24, 11, 5))

@@ -1,4 +1,7 @@
-"""`senergy where`: choice, output, and submission while clusters or controllers do not answer."""
+"""Test `senergy where`: choice of a cluster, output, and submission to the chosen cluster.
+
+Some tests let clusters or controllers fail to answer.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ CHOICE: dict[str, Any] = {
 
 
 class Login:
-    """A login node: the answers of senergyctld, and an sbatch that records its command lines."""
+    """A fake login node, with given responses of senergyctld and a fake sbatch.
+
+    The fake sbatch records its command lines.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._patch, self.folder = monkeypatch, folder
@@ -89,7 +95,7 @@ class Login:
 
     @property
     def query(self) -> dict[str, Any]:
-        """The placement request that the client sent."""
+        """The request for the choice of a cluster that the client has sent."""
         (query,) = [body for path, body in self.controller.posted if path == "/v1/placement"]
         return query
 

@@ -73,7 +73,7 @@ triples = st.lists(st.tuples(numbers, numbers, numbers), max_size=4).map(tuple)
 
 
 def columns(slots: int) -> st.SearchStrategy[SignalValues]:
-    """Return a strategy for the values of a signal."""
+    """Return a Hypothesis strategy that generates the values of a signal in `slots` intervals."""
     values = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=slots, max_size=slots).map(tuple)
     return st.builds(SignalValues, values, values, st.text("abc ", max_size=9))
 
@@ -170,7 +170,7 @@ def test_requests_survive_json() -> None:
 
 
 class Grid(GridFactorSource):
-    """A source that returns the given factors."""
+    """Test substitute for the source of carbon intensity and price; it returns given values."""
 
     def __init__(self, factors: GridFactors) -> None:
         self.given = factors
@@ -230,7 +230,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 class Peer:
-    """A server that sends the same bytes to every request and then keeps the connection open."""
+    """A test server that sends the same response to every request and keeps the connection open."""
 
     def __init__(self, response: Callable[[str], bytes], *, drip: bool = False) -> None:
         self._response, self._drip = response, drip
@@ -309,7 +309,10 @@ HOSTILE: dict[str, Callable[[], Peer]] = {
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give clusters as much time to respond as tests wait, also on a busy machine."""
+    """Raise the time limits for responses of clusters far above the deadlines of the tests.
+
+    A cluster then responds in time on a busy machine, too.
+    """
     open_munge.install(monkeypatch)
     monkeypatch.setattr(cluster_states, "TIMEOUT_S", 10 * DEADLINE_S)
     monkeypatch.setattr(cluster_states, "TOTAL_TIMEOUT_S", 10 * DEADLINE_S)
@@ -472,7 +475,7 @@ def test_many_jobs_keep_their_units_and_work(jobs: list[tuple[int, int, int]]) -
 
 
 class States(ClusterStates):
-    """Cluster states that the test provides."""
+    """States of other clusters that the test provides."""
 
     def __init__(self, known: dict[str, KnownCluster]) -> None:
         self.known_clusters = known
@@ -487,7 +490,10 @@ class States(ClusterStates):
 
 
 class Site:
-    """The HTTP routes of cluster `east`, which also knows the cheaper cluster `west`."""
+    """The HTTP routes of the controller of cluster `east`, for tests of the choice among clusters.
+
+    This controller also knows a second, cheaper cluster `west`.
+    """
 
     def __init__(self, **placement: Any) -> None:
         self.clock = Clock()

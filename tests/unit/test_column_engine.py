@@ -1,7 +1,7 @@
-"""The compiled engine for all built-in policies gives the schedule of the general engine.
+"""The compiled simulation engine and the general engine compute the same schedules.
 
-As a program, this file compares both on random workloads: `python tests/unit/test_column_engine.py 3000 0`
-for 3,000 workloads from seed 0 on.
+This holds for all built-in policies. As a program, this file compares both engines on random workloads:
+`python tests/unit/test_column_engine.py 3000 0` for 3,000 workloads, beginning with seed 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ ROUNDS = int(os.environ.get("SENERGY_ENGINE_ROUNDS", "10"))  # for each policy; 
 
 
 def draw(seed: int) -> Case:
-    """Draw jobs with one to four shapes, on one to three kinds of nodes, many of equal times and sizes."""
+    """Draw a random test case: a workload with jobs and kinds of nodes.
+
+    Each job has one to four shapes (ways to run it) on one to three kinds of nodes. Many times and sizes are
+    equal.
+    """
     random = np.random.default_rng(seed)
     count, kinds = int(random.integers(1, 60)), int(random.integers(1, 4))
     whole = random.random() < 0.5
@@ -101,7 +105,10 @@ def draw(seed: int) -> Case:
 
 
 def compare(name: str, seed: int) -> int:
-    """Compare both engines on a random workload, and return the number of interruptions."""
+    """Check that the column engine and the general engine simulate a random workload equally.
+
+    Return the number of interrupted jobs.
+    """
     jobs, kinds, settings = draw(seed)
     assert column_engine.supports(jobs, kinds, policy(name), settings)
     quick = column_engine.simulate(jobs, kinds, policy(name), settings)
@@ -122,7 +129,10 @@ def compare(name: str, seed: int) -> int:
 
 
 def compare_many(count: int, first_seed: int) -> None:
-    """Compare both engines on `count` random workloads; every policy gets its turn."""
+    """Compare the schedules of both simulation engines for `count` random workloads.
+
+    The scheduling policies take turns. The seeds of the workloads are consecutive numbers from `first_seed`.
+    """
     policies: Sequence[str] = sorted(CODES)
     interruptions = sum(compare(policies[i % len(policies)], first_seed + i) for i in range(count))
     print(f"{count} workloads from seed {first_seed} on: equal schedules, {interruptions} interruptions")
@@ -221,8 +231,8 @@ def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, 
 def _members(bits: Any, added: Any, removed: Any, found: Any, places: Any) -> int:
     """Add numbers to a set, remove numbers from it, and return the number of members.
 
-    The members in ascending order are written to `found`. The member at each position is looked up
-    and written to `places`.
+    The function writes the members in ascending order to `found`. It also looks up the member at each
+    position and writes it to `places`. A correct set makes the two lists equal.
     """
     for number in added:
         pending_bits.add(bits, number)

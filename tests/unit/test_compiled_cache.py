@@ -1,4 +1,7 @@
-"""The cache of machine code: a changed source of the simulator makes all its functions compile again."""
+"""Tests of the cache of the simulator's machine code.
+
+After a change of any source of the simulator, all its functions must be compiled again.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def value() -> float:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Path:
-    """A package with the compiled functions of the test only."""
+    """Return a folder with a package in which only the functions of the test are compiled."""
     root = tmp_path / "site"
     folder = root / PACKAGE
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Completion of commands, options and values, in the shells themselves."""
+"""Completion of commands, options and values, tested in real interactive shells."""
 
 from __future__ import annotations
 
@@ -96,7 +96,11 @@ def in_shell(shell: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(params=[pytest.param(shell, marks=in_shell(shell)) for shell in ("bash", "zsh")])
 def terminal(request: pytest.FixtureRequest, scripts: dict[str, str], home: Path) -> Iterator[Terminal]:
-    """A shell with the completion, in which `senergy` prints its arguments."""
+    """An interactive shell with senergy's completion.
+
+    In this shell, the command `senergy` only prints its arguments. The test can therefore read the completed
+    command line.
+    """
     shell = request.param
     text = scripts[shell].replace("/run/senergyctld/policies", str(home / "policies"))
     (home / "_senergy").write_text(text)
@@ -148,7 +152,10 @@ def test_fish_completes(scripts: dict[str, str], home: Path) -> None:
 
 
 def test_commands_for_values_are_bounded() -> None:
-    """A slow slurmctld must not hang the terminal."""
+    """A slow slurmctld must not hang the terminal while the shell completes a command line.
+
+    Each command that looks up possible values of an option therefore runs with a time limit of one second.
+    """
     root = completion.root_parser()
     commands = root._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     sources = {

@@ -1,4 +1,8 @@
-"""Words of completion that come from commands: bash expands them, so no name may contain an expansion."""
+"""Tests of completion in bash: a completed name is never executed or expanded.
+
+The names come from the output of commands, such as sinfo. bash expands the words of a completion. A name may
+therefore contain nothing that bash would expand.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,10 @@ _HOSTILE = (
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """Programs that print names which a shell would expand, and one good name."""
+    """Return a folder with stand-ins for the programs from which shell completion gets its words.
+
+    Most of the printed names contain something that a shell would expand. One name is harmless.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     words = [word.replace("MARK", str(tmp_path / "mark")) for word in _HOSTILE]

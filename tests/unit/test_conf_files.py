@@ -65,7 +65,10 @@ def test_slurm_conf_is_looked_for_as_slurm_does(tmp_path):
 
 @pytest.mark.parametrize("name", ["slurm.conf", "included.conf"])
 def test_a_fifo_is_not_waited_for(tmp_path, name):
-    """The owner of the directory could stop each root command that reads slurm.conf."""
+    """If slurm.conf is a FIFO, the reader reports an error at once instead of waiting for data.
+
+    Otherwise the owner of the directory could block each root command that reads slurm.conf.
+    """
     (tmp_path / "slurm.conf").write_text("ClusterName=x\nInclude included.conf\n")
     (tmp_path / "included.conf").write_text("SlurmUser=y\n")
     (tmp_path / name).unlink()

@@ -1,4 +1,8 @@
-"""The configuration file: defaults, errors with file, line and key, and the generated documents."""
+"""Tests of the configuration file energy.toml.
+
+The tests check the default values, errors with file, line and key, and the documents that are generated from
+the schema.
+"""
 
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
-"""Connections without an identified user: number, duration, and which are closed first. With and without
-sockets.
+"""Test the limits on network connections whose user is not yet identified.
+
+The tests check how many such connections are accepted, how long a connection may last, and which connections
+are closed first. Some tests use real sockets, others a fake transport.
 """
 
 from __future__ import annotations
@@ -174,7 +176,10 @@ def test_a_full_address_loses_its_oldest_silent_connection():
 
 
 def test_a_burst_of_clients_is_not_cut():
-    """Connections that arrive together send their requests a moment later, and the requests wait."""
+    """The server keeps a burst of connections open whose requests arrive a little later.
+
+    In the test, 40 clients connect at once. The limit per address is 10.
+    """
     port = Port(limit_per_address=10)
     burst = [port.connect() for _ in range(40)]
     assert not any(transport.aborted for _, transport in burst)

@@ -1,4 +1,8 @@
-"""The effect of one peer on the agent's socket: sizes, deadlines, order, slots, rates. No hardware needed."""
+"""One client cannot prevent the agent's socket from serving others.
+
+The tests cover limits of message size, time, number of connections and request rate, and the order of
+responses. They need no hardware.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ USER = 4711
 
 
 class Numbering:
-    """A job manager whose status counts the requests."""
+    """Stand-in for the agent's job manager. Its status is the number of status requests so far."""
 
     def __init__(self, padding: int = 0) -> None:
         self.count = 0
@@ -233,7 +237,7 @@ def test_beyond_the_rate_limit_connections_are_refused(path: Path, monkeypatch: 
 
 
 async def settled() -> None:
-    """Let every task run until it waits for time or for a peer."""
+    """Let every task run until it waits for the clock or for another task."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -1,4 +1,7 @@
-"""HTTP interface of senergyctld without munge and Slurm; tests/cluster/ has tests with a real munged."""
+"""Unit tests of senergyctld's HTTP interface, which run without munge and Slurm.
+
+The tests in tests/cluster/ use a real munged.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ class Controller:
         )
 
     def session(self, story):
-        """Run `await story(self)` while serving."""
+        """Run a test scenario against the HTTP server of the controller.
+
+        The scenario is the coroutine `story(self)`.
+        """
 
         async def run():
             async with TestClient(TestServer(self.server.application())) as self.client:
@@ -145,7 +151,10 @@ def test_delivered_records_can_be_read(controller):
 
 
 def test_observations_are_those_of_the_job_and_invisible_to_other_users(controller):
-    """A record survives an observation that is refused; only the owner and operators read observations."""
+    """Only the owner and operators can read the observations of a job.
+
+    A record is also stored if the observation that came with it is refused.
+    """
     seen = {"node": "n1", "series": [], "ranks": [], "later": {"key": 1}}
 
     async def story(c):
@@ -298,8 +307,10 @@ def test_large_bodies_are_refused(controller, monkeypatch):
 
 
 def test_predictions_of_one_user_delay_no_other_user(controller, monkeypatch):
-    """One request per user runs, a bounded number waits, others are refused at once; an operator is
-    answered.
+    """A burst of predictions for one user delays no other user.
+
+    One request per user runs, and a bounded number of further requests waits. All others are refused at
+    once. An operator is answered.
     """
     monkeypatch.setattr(dispatcher, "BUSY_DELAY_S", 0.0)
     release, working, most = asyncio.Event(), [], []
@@ -472,7 +483,7 @@ def test_users_see_their_own_records_and_why_no_others(controller):
 
 
 class TestRoles:
-    """Coordinators, Slurm's administrators and groups of operators."""
+    """Tests of the rights of coordinators, Slurm's administrators and groups of operators."""
 
     @pytest.fixture
     def controller(self, controller, monkeypatch):
@@ -590,7 +601,10 @@ def test_user_names_find_records_that_have_only_a_uid(controller):
 
 
 def test_an_unknown_user_is_not_found(controller):
-    """A former user with records is known, also in a time window without such records."""
+    """A query for a user name is refused only if no energy record contains the name.
+
+    A former user with records is known, also in a time window without such records.
+    """
 
     async def story(c):
         first, last = {"start": 100.0, "end": 200.0}, {"start": 5000.0, "end": 6000.0}
@@ -857,10 +871,10 @@ class TestEnrichment:
     )
 
     def cycles(self, directory, answers, entries, count=1, interval_s=0.001):
-        """Deliver entries, run lookup cycles against a fake Slurm, and return the results.
+        """Deliver records to a controller, and let the controller look up their jobs in a fake Slurm.
 
-        The fake Slurm returns `answers`. The results are the job facts of the records, the commands,
-        the errors, and the status.
+        The fake Slurm returns `answers`. The lookup runs in `count` cycles. The results are the job facts of
+        the records, the commands that were called, the errors, and the status.
         """
         calls = []
 
@@ -979,7 +993,10 @@ class TestPrediction:
         assert answer["power_watts"]["mean"] == pytest.approx(0.5, rel=0.1)
 
     def test_predictions_reveal_nothing_of_other_users(self, controller, monkeypatch):
-        """carol has no runs. She gets no prediction from the runs of other users in her partition."""
+        """The controller does not predict a job from the runs of other users.
+
+        The user carol has no runs. She gets no prediction from the runs of other users in her partition.
+        """
         status, body = self.predict(controller, monkeypatch, CAROL, REQUEST)
         assert (status, body) == (200, {"scope": "own", "predictions": [None]})
 

@@ -1,4 +1,7 @@
-"""Tests of the controller host when files of Slurm are on a file system that hangs."""
+"""Tests of the part of senergyctld that lasts through changes between active and passive role.
+
+For example, files of Slurm are on a file system that hangs. This must not block the role of senergyctld.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from slurm_energy.controller.standby.controller_host import ControllerHost
 
 
 def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check of slurmctld's state directory that hangs does not block the role of senergyctld.
+    """A check of slurmctld's state directory that hangs does not block senergyctld.
 
-    If the check blocked, the lease would lapse on every controller.
+    If it blocked senergyctld, no controller could renew its lease, and no controller would be active.
     """
     monkeypatch.setattr(controller_host, "_OBSERVE_LIMIT_S", 0.01)
     monkeypatch.setattr(controller_host, "_OBSERVE_S", 0.0)
@@ -41,7 +44,10 @@ def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_invalid_configuration_is_not_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Both daemons log the same error message, because `systemctl reload` returns 0 in any case."""
+    """A daemon keeps its configuration when the configuration file has become invalid.
+
+    Both daemons log the same error message, because `systemctl reload` returns 0 in any case.
+    """
     path = tmp_path / "energy.toml"
     path.write_text("[cluster]\nnam = 'x'\n")
     host = ControllerHost(before := parse(""), str(path), None)

@@ -1,5 +1,6 @@
-"""Assigned shapes and preemptions: the commands sent to Slurm, none of them twice, and the recorded
-decisions.
+"""Tests of the changes that senergyctld makes to jobs: other GPUs, and preemption.
+
+The tests check the commands sent to Slurm, that no command is sent twice, and the recorded decisions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ NodeName=x1 CPUTot=64 CPUAlloc=0 Gres=gpu:h100:8 GresUsed=gpu:h100:8 State=MIXED
 
 
 class Slurm:
-    """A slurmctld that reports one job's request and records all commands."""
+    """Stand-in for slurmctld with one job.
+
+    It reports the job's request, and records all commands that it receives.
+    """
 
     def __init__(self, version="22.05.8"):
         self.version, self.asked, self.changed, self.requeued, self.names = version, [], [], [], []
@@ -69,7 +73,10 @@ class Slurm:
         return squeue_text(argv, [[values.get(field, "N/A") for field in squeue_fields(argv)]])
 
     def asked_of(self, name):
-        """Return how often Slurm was queried about one job, in the first of the two formats of squeue."""
+        """Return how often squeue was called for one job.
+
+        squeue is called with two output formats. Only the calls with the first format are counted.
+        """
         asked = [argv for argv in self.asked if argv[-1] == f"--jobs={name}"]
         return sum("SQUEUE_FORMAT" in argv.environment for argv in asked)
 
@@ -86,7 +93,7 @@ class Slurm:
 
 
 class Controller:
-    """Priority engine and interventions, connected as in the controller. The test sets their clock."""
+    """Priority engine with interventions, connected as in senergyctld, for tests with a test clock."""
 
     def __init__(self, slurm, policy="zeus", intervention_state=None, **more):
         lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]

@@ -1,6 +1,7 @@
-"""The lease of the active controller: taking, renewal, release, and loss of the lease.
+"""Tests of the lease that decides which controller is active.
 
-A former holder of the lease must not write to the database.
+The tests cover taking, renewal, release, and loss of the lease. A former holder of the lease must not write
+to the database.
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ def test_a_held_lease_is_not_taken(store_location):
 
 
 def test_a_former_holder_writes_nothing(store_location):
-    """Check that a controller that has lost its lease writes nothing.
+    """A controller that has lost its lease cannot write to the database.
 
-    Its database session has ended, so it opens a new one. On SQLite, only the fencing token
-    prevents its writes.
+    The old database session of the controller has ended, so the controller opens a new session. On SQLite,
+    only the fencing token prevents its writes.
     """
     former, successor = lease(store_location, A), lease(store_location, B, token=1)
     losses = []
@@ -146,7 +147,10 @@ def test_a_former_holder_writes_nothing(store_location):
 
 
 def test_the_token_is_checked_inside_of_each_transaction(store_location):
-    """The lease is lost after a write has begun, before its second transaction."""
+    """A write stops at its second transaction if the lease was lost after the first transaction.
+
+    The lease is checked inside each transaction. The values of the first transaction are not kept either.
+    """
     held = lease(store_location, A)
 
     def two_transactions(connection):
@@ -166,7 +170,10 @@ def test_the_token_is_checked_inside_of_each_transaction(store_location):
 
 @pytest.mark.slow
 def test_another_writer_is_not_ended(database_servers):
-    """A program that holds the writer lock without a lease, such as `senergy db`, is not ended."""
+    """Failover does not end another program that writes to the database without a controller lease.
+
+    Such a program, for example `senergy db`, holds the writer lock.
+    """
     from slurm_energy.accounting.engine import Database
     from slurm_energy.accounting.writer_lock import writer_lock
 

@@ -1,4 +1,8 @@
-"""The priority engine in senergyctld: cycles, failures, reloads, and HTTP responses. No Slurm."""
+"""Tests of the priority engine in senergyctld, which ranks the queue.
+
+The tests check ranking cycles, failures, reloads of the configuration, and HTTP responses. They need no
+Slurm.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +172,10 @@ def test_users_see_their_own_jobs_and_shares(make):
 
 
 def test_an_unknown_user_is_not_found(make):
-    """A user with energy or shares is known even if no host has the name any more."""
+    """The controller reports an unknown user as an error.
+
+    A former user who has energy records or shares is known, even if no host has the name any more.
+    """
     queueing = make(policy="zeus")
 
     async def story(c):
@@ -485,7 +492,7 @@ def test_a_reload_during_an_outage_of_sacctmgr_keeps_the_shares(make):
 
 
 class Setter:
-    """Stand-in for the setter of site factors.
+    """Stand-in for the object that sets site factors (priority terms of jobs) in Slurm.
 
     Like the rate limit, it accepts only the first `most` changes of a call. It refuses job 999.
     """
@@ -567,7 +574,10 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 
 @pytest.mark.parametrize(("partitions", "given"), [([], True), (["cpu"], False)])
 def test_new_jobs_begin_last_if_some_partitions_are_not_ranked(tmp_path, partitions, given):
-    """The plugin in slurmctld cannot know whether the partition of a new job is ranked."""
+    """A new job gets a default factor until it is ranked only if all partitions are ranked.
+
+    The plugin in slurmctld cannot know whether the partition of a new job is ranked.
+    """
     config = configuration.parse(text(tmp_path, partitions=partitions))
     target = priority_pipeline.build_pipeline(config, None, None).publisher
     target.publish(
@@ -590,7 +600,11 @@ def test_the_check_names_missing_dependencies(tmp_path, monkeypatch):
 
 
 def test_the_loop_ranks_after_a_write_of_slurmctld(make, monkeypatch):
-    """Otherwise the next ranking would be an hour away."""
+    """The controller ranks the queue again as soon as slurmctld has changed its state files.
+
+    In the test, the regular interval between two rankings is an hour. Only the change can cause the second
+    ranking.
+    """
     monkeypatch.setattr("slurm_energy.controller.queue.priority_loop._POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr("slurm_energy.controller.queue.priority_loop._MIN_PAUSE_S", 0.0)
     queueing = make(interval_s=3600.0, stale_s=86400.0)

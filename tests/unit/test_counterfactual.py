@@ -1,4 +1,7 @@
-"""Tests of the costs that deferred jobs would have caused if they had been started at once."""
+"""Tests of the computed saving from deferring jobs.
+
+The saving is the difference to the costs if the jobs had been started at once.
+"""
 
 from __future__ import annotations
 

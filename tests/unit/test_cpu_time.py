@@ -1,4 +1,7 @@
-"""CPU time of jobs from each layout of control groups that Slurm creates, and from processes."""
+"""Tests of reading the CPU time of jobs.
+
+The CPU time comes from each layout of control groups that Slurm creates, or from processes.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +183,10 @@ def process(
 
 
 def test_many_jobs_without_group_share_the_search(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a node without control groups for jobs, each reading of each job would list the same directories."""
+    """The reader of CPU times lists the cgroup directories once for all jobs, not once per job.
+
+    This matters on a node without control groups for jobs, where no job has a group that could be found.
+    """
     listed: list[str] = []
 
     def list_directory(path: str) -> list[str]:

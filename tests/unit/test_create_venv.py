@@ -1,4 +1,7 @@
-"""packaging/create-venv, which `make` runs first: what is missing is named in one line."""
+"""Tests of packaging/create-venv, which `make` runs first.
+
+If Python or one of its packages is missing, the script says so in one line.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ def create(directory: Path, python: str, **environment: str) -> subprocess.Compl
 
 @pytest.fixture
 def hidden(tmp_path: Path) -> Path:
-    """Return a folder that hides ensurepip and pip, as Debian's python3 without its other packages."""
+    """Return a folder whose modules make the import of ensurepip and pip fail.
+
+    In a fresh Debian system, python3 lacks these modules.
+    """
     folder = tmp_path / "hidden"
     folder.mkdir()
     for module in ("ensurepip", "pip"):

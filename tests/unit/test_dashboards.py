@@ -1,4 +1,7 @@
-"""Dashboards of Grafana and rules of Prometheus: valid, and about metrics that the daemons expose."""
+"""Tests of the shipped dashboards of Grafana and rules of Prometheus.
+
+They must be valid, and use only metrics that the daemons expose.
+"""
 
 from __future__ import annotations
 

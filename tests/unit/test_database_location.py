@@ -1,4 +1,7 @@
-"""The database in the configuration: paths and URLs, and passwords that no text may contain."""
+"""Tests of the setting that names the database: a path or a URL.
+
+The tests also check that no printed text, copy or document contains the password of a URL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Deferral policies: never later than allowed, within the capacity, and equal to exhaustive search."""
+"""Deferral policies plan no start later than allowed, and no more jobs than the capacity permits.
+
+The plans of the policies that search for the best starts equal the result of an exhaustive search.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def queue_of(
     now_s: float = 0.0,
     **more: SignalColumns,
 ) -> DeferralQueue:
-    """Return a queue of jobs given as latest start, run time, watts and units."""
+    """Return a queue of deferrable jobs for tests.
+
+    Each row states the latest start, run time, watts and units of one job.
+    """
     latest, time_s, watts, units = (np.array(column, float) for column in zip(*rows, strict=True))
     count = len(rows)
     return DeferralQueue(
@@ -294,7 +300,7 @@ def test_a_policy_of_a_site_may_not_exceed_the_latest_start(monkeypatch):
 
     @deferral.register("test-late")
     def late(queue, options):
-        """Start too late."""
+        """Deferral policy that starts each job one second after its latest permitted start."""
         plan = deferral.plan("off", queue, options)
         plan.start_s[:] = queue.latest_start_s + 1
         return plan

@@ -1,4 +1,7 @@
-"""Deferral of pending jobs in senergyctld: held jobs, begin times, effects of users and faults."""
+"""Tests of the deferral of pending jobs in senergyctld.
+
+The tests cover held jobs, begin times, changes by users, and faults.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -367,7 +370,10 @@ def test_arrivals_that_have_not_ended_count_like_those_that_have() -> None:
 
 
 def replace_slack(arrival: PastArrival) -> PastArrival:
-    """Return the arrival with a slack of four days, so that its job needs no resources now."""
+    """Return the arrival of a job with a slack of four days.
+
+    A job with such a slack can be deferred, so the forecast must not expect it to need resources now.
+    """
     return arrival._replace(slack_s=96 * HOUR)
 
 

@@ -1,4 +1,7 @@
-"""`senergy report job DeferralSavings`: what deferral has saved, and who sees it."""
+"""Test `senergy report job DeferralSavings`.
+
+The tests check which savings the report shows for deferred jobs, and which users may see them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ PRICES = (0.4, 0.4, 0.1, 0.1, 0.2, 0.2)
 
 
 class Grid(GridFactorSource):
-    """A source that returns the given signals."""
+    """Stand-in for the source of prices and carbon intensities. It returns the given series."""
 
     def __init__(self, series: Mapping[str, GridSeries]) -> None:
         self.given = dict(series)
@@ -184,7 +187,7 @@ ROW = {
 
 
 class Controller(fake_controller.FakeController):
-    """A controller with given savings."""
+    """A stand-in for senergyctld that returns given rows of savings."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         super().__init__({})

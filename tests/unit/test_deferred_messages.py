@@ -20,13 +20,16 @@ from slurm_energy.reports.labels.terminal_label import policy_text
 
 
 def label_of(record: EnergyRecord) -> str:
-    """Return the policy text that a report shows for the job of an energy record."""
+    """Return the text about the policy that a report shows for the job of an energy record."""
     (job,) = usages([answer(record, job_info(record.job_id))])
     return policy_text(job)
 
 
 class Beside:
-    """The directory beside a socket, filled as hooks do."""
+    """Test directory beside the agent's socket, in which hooks leave messages.
+
+    A hook leaves a message as a file there if the agent does not answer in time. The test writes such files.
+    """
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.socket = node, folder / "agent.sock"

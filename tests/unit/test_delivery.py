@@ -1,4 +1,8 @@
-"""Delivery between releases: records that the controller cannot accept wait or are rejected."""
+"""Test the delivery of records between agents and a controller of different releases.
+
+Records that the controller cannot accept yet wait in the spool. Records that it refuses are kept as
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,10 @@ class Clock:
 
 
 class Node:
-    """A spool and its delivery, run step by step without waiting."""
+    """A node's spool and the delivery of its records, for tests.
+
+    The test runs the delivery step by step without waiting.
+    """
 
     def __init__(self, folder: Path, controller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.controller, self.clock = folder, controller, Clock()
@@ -85,16 +92,17 @@ class Node:
         self.delivery = RecordDelivery(self.spool, ClusterConfig(), lambda: "n1", work)
 
     def add(self, job_id: int, schema: int = 1, trace: Any = None) -> None:
-        """Add a record to the spool. `schema` is the number of the record's schema.
+        """Add an energy record of a job to the node's spool, which holds records to be delivered.
 
-        A record of another schema is stored in the form of a release that writes this schema.
+        `schema` is the version number of the record's format. For another version than the default, the
+        record is stored as a release of slurm-energy with this version would store it.
         """
         (*_, path) = self.spool.add(record(job_id), trace)
         data = json.loads(Path(path).read_text()) | {"schema": schema}
         Path(path).write_text(json.dumps(data))
 
     def deliver(self) -> int:
-        """Deliver until nothing is due; return the number of requests."""
+        """Deliver the records of the spool until nothing is due, and return the number of requests."""
 
         async def run() -> int:
             before = len(self.controller.posts)
@@ -307,9 +315,10 @@ def test_observations_are_dropped_before_records(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
-    """A refused trace is kept with its record, although the controller has stored the record.
+    """If the controller refuses the power trace of a record, the trace is kept with its record.
 
-    If both are resent to a release that reads the trace, only the trace is added.
+    The record is kept although the controller has stored it. If both are sent again to a release that
+    accepts the trace, only the trace is added.
     """
     node.add(1, trace=TRACE)
     node.controller.answer |= {"traces_rejected": [{"index": 0, "record_id": "id1", "error": "new kind"}]}
@@ -323,9 +332,10 @@ def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
 
 
 def test_an_old_controller_that_knows_no_third_outcome(node: Node) -> None:
-    """An old controller does not answer `retry` and names no release in its response.
+    """If an old controller rejects a record only because its schema is newer, the record is not lost.
 
-    It rejects records with a newer schema.
+    The controller does not know the outcome `retry` and names no release in its response. The agent delivers
+    the record again when the controller has been replaced by a newer release.
     """
 
     class Old(Controller):
@@ -503,11 +513,11 @@ class TestBounds:
 
 
 class CrashError(Exception):
-    """A crash of the process at this point."""
+    """Exception that simulates a crash of the process at the place where it is raised."""
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]:
-    """Prevent the N-th change of a file from now on, and all later changes."""
+    """Simulate a crash: prevent the N-th change of a file from now on, and all later ones."""
     calls = [0]
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -536,7 +546,11 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]
 def test_a_crash_at_any_change_of_a_file_loses_and_doubles_nothing(
     node: Node, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old controller, rejections, resends and an upgrade, with a crash of senergyd before any file change."""
+    """No record is lost or doubled if senergyd crashes before any change of a file.
+
+    In the test, an old controller rejects some records, senergyd sends records again, and the controller is
+    upgraded.
+    """
     chance = random.Random(seed)
     node.controller.bad = {"id1", "id2"}
     for job_id in range(4):
@@ -614,7 +628,10 @@ def test_the_end_of_the_agent_does_not_wait_for_a_controller_that_hangs(
 
 
 class PeriodController(Controller):
-    """A controller that accepts periods. If `release` is None, its release does not know periods."""
+    """Stand-in for the controller that accepts periods of energy.
+
+    If `release` is None, it behaves like an older release that does not know periods.
+    """
 
     release: str | None = "2.0"
 

@@ -1,4 +1,7 @@
-"""Discovery and single knobs on a tree of plain files."""
+"""Test the discovery of devices and the reading and writing of single knobs.
+
+A knob is a hardware setting, such as a power limit. The emulated node consists of plain files.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def test_dies_of_a_package_are_packages(tree: Tree) -> None:
 
 
 def test_dies_of_an_amd_socket_repeat_its_counter(tree: Tree) -> None:
-    """Older kernels show AMD's socket counter once per die; see arch/x86/events/rapl.c on its scope."""
+    """The energy counter of an AMD socket is read only once, although each die shows it.
+
+    Older kernels show the socket's counter once per die; see arch/x86/events/rapl.c on its scope.
+    """
     tree.put("proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
     for number in range(4):
         tree.zone(f"intel-rapl:{number}", f"package-{number // 2}-die-{number % 2}")
@@ -134,7 +140,10 @@ def test_policies_come_in_order_of_number_with_their_cpus(tree: Tree) -> None:
 
 
 def test_amd_s_preferences_are_known_under_governor_performance_too(tree: Tree) -> None:
-    """kernel, amd-pstate.c: the file then lists `performance` alone."""
+    """The energy preferences of AMD's driver are known also under the governor `performance`.
+
+    Under this governor, the driver's file lists `performance` alone. Source: kernel, amd-pstate.c.
+    """
     tree.cpufreq(2, "amd-pstate-epp", "performance")
     for number in range(2):
         folder = f"sys/devices/system/cpu/cpufreq/policy{number}"
@@ -276,7 +285,10 @@ def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnerg
 
 
 def settled(counter: nvml.NvmlEnergyCounter) -> int:
-    """Read the counter until the library has been opened again, and return the value."""
+    """Read an energy counter repeatedly until the NVML library has been opened again.
+
+    The function returns the value of the counter.
+    """
     deadline = time.time() + 60
     while time.time() < deadline:
         try:

@@ -1,4 +1,7 @@
-"""Advice: the line to change, and a gain that the model of the training loop confirms."""
+"""Tests of the advice of the diagnosis.
+
+An advice must name the line to change. The model of the training loop must confirm its gain.
+"""
 
 import re
 from dataclasses import replace

@@ -37,7 +37,7 @@ def training(
     more: tuple[ObservedSeries, ...] = (),
     **context: object,
 ) -> Diagnosis:
-    """Return the diagnosis of a job with one GPU that ended in a state."""
+    """Return the diagnosis of a training job with one GPU, whose end state is given."""
     count = int(elapsed_s / 10)
     idle = int(idle_s / 10)
     parts = [series("gpu_busy_percent", [busy] * (count - idle) + [0.0] * idle, "gpu[0]"), *more]
@@ -125,7 +125,10 @@ def test_early_failure_names_the_exit_code() -> None:
 
 
 def memory(last: float, name: str = "memory_used_bytes", part: str = "") -> tuple[ObservedSeries, ...]:
-    """Return two series: used memory that grows to the fraction `last` of 1 GB, and a limit of 1 GB."""
+    """Return two example series of a job's memory.
+
+    One is the used memory, which grows to the fraction `last` of 1 GB. The other is the limit of 1 GB.
+    """
     limit = name.replace("used", "total" if part else "limit")
     values = [last * 1e9 * (0.5 + index / 718) for index in range(360)]
     return series(name, values, part), series(limit, [1e9] * 360, part)

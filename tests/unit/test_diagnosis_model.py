@@ -1,4 +1,8 @@
-"""Observations of jobs: the JSON form survives a round trip and refuses hostile input; statistics merge."""
+"""Tests of job observations, that is of the signals and step statistics of jobs.
+
+An observation must be unchanged after conversion to JSON and back. Malformed or hostile JSON must be
+refused. Merging statistics must give the statistics of all values together.
+"""
 
 import base64
 import json

@@ -1,4 +1,8 @@
-"""Findings about jobs that look strange: hangs, blinking GPUs, services, and several programs in one job."""
+"""Diagnosis of unusual jobs.
+
+Examples are jobs that hang, jobs whose GPUs are active only now and then, services, and jobs that run
+several programs.
+"""
 
 from __future__ import annotations
 
@@ -193,9 +197,10 @@ def test_programs_that_follow_each_other_share_the_cpus_in_turn() -> None:
     ids=["busy worker", "worker that waits"],
 )
 def test_loader_of_programs_that_follow_each_other(cores: float, kind: FindingKind) -> None:
-    """If programs follow each other, their waits for data add up.
+    """The waits for data of programs that run one after another in a job add up.
 
-    Only one loader worker uses CPUs at a time.
+    At any time, only one loader process uses CPUs. The diagnosis must tell a busy process from one that
+    waits for storage.
     """
     parts = [
         series(name, [value] * COUNT, "")

@@ -1,4 +1,8 @@
-"""Findings: planted causes come first, symptoms are attached, unknown data gives no finding."""
+"""Tests of the rules by which the diagnosis finds causes of wasted time and energy.
+
+A planted cause must be the first finding. Its symptoms must be attached to it. Unknown data must yield no
+finding.
+"""
 
 import dataclasses
 import math
@@ -173,7 +177,11 @@ def test_wait_without_cpu_use_is_for_storage_only_if_data_is_read_all_the_time(
 def test_cpu_time_of_the_computation_is_not_that_of_the_loader(
     cores: float, kind: FindingKind, confidence: float
 ) -> None:
-    """In a job without GPUs, the loader sleeps, may compute, or computes beside 4 other threads."""
+    """CPU time of the computation does not count as CPU time of the data loader.
+
+    The job has no GPU, and its steps wait for data. In the first case, the loader sleeps. In the second
+    case, the loader may use one CPU for computation. In the third case, it computes beside 4 other threads.
+    """
     phases = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.6] * 500)}
     signals = [("cpu_busy_cores", cores), ("cpu_allocated_cores", 4.0), ("io_pressure_percent", 1.0)]
     parts = [series(name, [value] * 60) for name, value in signals]
@@ -350,7 +358,11 @@ def test_contention_without_pressure_needs_busy_cpus_and_too_many_processes(
 
 
 def test_session_without_processes_is_idle_by_the_use_of_its_cpus() -> None:
-    """The job has no CPU time of its own, because no process ran in its session."""
+    """A session in which no process ran is found idle from the load of its allocated CPUs.
+
+    No process ran in the session, so CPU time of the job itself was not recorded. The job is reported as
+    idle only if the load of all its CPUs is known and low.
+    """
     allocated = series("cpu_allocated_cores", [2.0] * 240)
     cpus = [series("cpu_busy_percent", [0.5] * 240, f"cpu[{index}]") for index in range(2)]
     busy = series("cpu_busy_percent", [90.0] * 240, "cpu[1]")

@@ -24,7 +24,7 @@ from slurm_energy.diagnosis.steps import Hint, PhaseStatistics, RankSteps, StepI
 def test_contention_without_pressure_is_seen_by_the_waiting_tasks(
     waiting: float, workers: int, expected: list[FindingKind]
 ) -> None:
-    """Check that waiting tasks reveal CPU contention if the CPU pressure is unknown.
+    """A job's waiting tasks reveal contention for CPUs if the CPU pressure is unknown.
 
     Other work on the node may leave few of its CPUs to the job. These CPUs then do not look busy.
     """
@@ -94,7 +94,10 @@ def test_message_of_a_worker_per_tiny_batch_is_a_cost_of_the_batch(
 
 
 def test_unmarked_time_of_a_step_is_not_taken_for_work_of_a_rank() -> None:
-    """The rank with less work waits where no phase is marked, such as in a broadcast."""
+    """A rank waits in a part of a step where no phase is marked; this time is not taken for work.
+
+    In the test, the rank with less work waits there, for example in a broadcast.
+    """
     ranks = []
     for rank, own_s in enumerate((1.0, 0.3)):
         times = {"forward": own_s / 2, "backward": own_s / 2, "communication": 0.01, "step": 1.2}
@@ -147,10 +150,10 @@ def test_job_that_waits_for_storage_is_not_idle(sign: str) -> None:
 def test_threads_of_the_computation_are_not_those_of_the_loader(
     threads: int, expected: list[FindingKind]
 ) -> None:
-    """CPU time of computing threads is not counted as CPU time of the loader.
+    """The diagnosis does not count CPU time of computing threads as CPU time of the loader.
 
-    The program computes for a third of the time. With four threads, this takes 1.4 CPUs on
-    average, so the loader uses no CPU time.
+    The program computes for a third of the time. With four threads, the computation takes 1.4 CPUs on
+    average. The loader then uses no CPU time.
     """
     signals = series("cpu_busy_cores", [1.3] * 60), series("cpu_allocated_cores", [4.0] * 60)
     training = cpu_training(0.05, 1, 0.7)
@@ -160,7 +163,11 @@ def test_threads_of_the_computation_are_not_those_of_the_loader(
 
 
 def test_storage_and_messages_are_seen_while_other_work_takes_the_cpus() -> None:
-    """The loader waits for CPUs as well, but it reads all the time, or sends tiny batches."""
+    """Slow storage and tiny messages are diagnosed even while other programs take the CPUs.
+
+    In this situation the loader also waits for CPUs. The sign of slow storage is that it reads all the time.
+    The sign of tiny messages is that its batches are tiny.
+    """
     loaded = (
         series("cpu_busy_cores", [0.5] * 60),
         series("cpu_waiting_tasks", [1.5] * 60),
@@ -209,10 +216,10 @@ def test_runs_before_a_requeue_are_lost() -> None:
 def test_loader_that_would_keep_up_without_other_work_is_no_finding(
     cpu_s: float | None, waits: float, expected: list[FindingKind]
 ) -> None:
-    """Slow loading is no finding if the worker would keep up without other work on the node.
+    """The diagnosis reports no slow loading if other work on the node causes the slowness.
 
-    The job uses 0.8 CPUs for 600 s. The worker's CPU time is this time minus the CPU time of the
-    process itself.
+    The process that loads data (worker) would keep up alone. The job uses 0.8 CPUs for 600 s. The worker's
+    CPU time is this time minus the CPU time of the training process.
     """
     signals = (
         series("cpu_busy_cores", [0.8] * 60),

@@ -1,4 +1,7 @@
-"""senergy doctor: findings in a tree of files, their diagnosis, and the exit code."""
+"""Tests of `senergy doctor` on hosts that are trees of files.
+
+The tests check the findings, their diagnosis and the exit code.
+"""
 
 from __future__ import annotations
 
@@ -344,7 +347,7 @@ def test_a_counter_s_power_is_what_it_moved_while_it_was_watched(tmp_path: Path)
 
 
 class _Clock:
-    """A clock that advances in sleep and in readings only."""
+    """A clock that stands still except in `sleep`, which advances the clock by the requested seconds."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -364,7 +367,11 @@ class _Clock:
 def test_power_is_right_though_the_machine_stood_still_in_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first three timed readings stall for 60 ms after the counter was read, the others do not."""
+    """The doctor shows the correct power although the machine stops for a moment during readings.
+
+    In the test, the first three timed readings stop for 60 ms after the counter was read. The other readings
+    do not stop.
+    """
     Tree(tmp_path).cpus(4).two_packages()
     clock, readings = _Clock(), itertools.count()
 
@@ -601,7 +608,10 @@ def test_a_controller_needs_no_agent_and_no_counters() -> None:
 
 
 def write_plugin(path: Path, version: str, export: str = "plugin_version") -> None:
-    """Compile a shared object that exports a plugin version as Slurm's macro does."""
+    """Compile a shared object that looks like a SPANK plugin for a given version of Slurm.
+
+    The object exports the version as the macro of Slurm does.
+    """
     source = path.with_suffix(".c")
     source.write_text(f'const char plugin_type[] = "spank"; const unsigned int {export} = {version};\n')
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, source], check=True, timeout=60)

@@ -1,4 +1,7 @@
-"""`senergy doctor --cluster`: checks, report, waiting and the measured job; senergyctld is a stand-in."""
+"""Tests of `senergy doctor --cluster`: its checks and their report.
+
+They also cover the wait for nodes, and the measured job. A fake replaces senergyctld.
+"""
 
 from __future__ import annotations
 

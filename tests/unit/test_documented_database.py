@@ -1,4 +1,7 @@
-"""The statements and commands of docs/accounting.md that set up, query and move a database work."""
+"""The SQL statements and commands in docs/accounting.md work as documented.
+
+They set up a database server, query a database, and move a database to a server.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def statements(name):
 
 @pytest.fixture(params=NAMES)
 def url(request, database_servers):
-    """URL, without password, of the database that the documented statements create."""
+    """Create a database with the statements of the documentation; return its URL without password."""
     server = database_servers.get(request.param)
     server.execute(statements(request.param))
     if request.param == "mariadb":

@@ -34,7 +34,10 @@ def structure(kind: int, body: bytes, *strings: str) -> bytes:
 
 
 def module(size: int, kind: int = DDR4, slot: str = "DIMM_A1", extended_mb: int = 0) -> bytes:
-    """Return a type 17 structure of SMBIOS 2.8: size at 0x0C, locators at 0x10, type at 0x12."""
+    """Return the SMBIOS description of a memory module, a structure of type 17 of SMBIOS 2.8.
+
+    The size is at 0x0C, the locators at 0x10, and the memory type at 0x12.
+    """
     body = struct.pack("<HHHHHBBBBBHHBBBBBIHHHH", 0x10, 0xFFFE, 72, 64, size, 9, 0, 1, 2, kind, 0x80,
                        3200, 3, 4, 5, 6, 2, extended_mb, 3200, 1200, 1200, 1200)  # fmt: skip
     return structure(17, body, slot, "BANK 0", "Maker", "Serial", "Asset", "Part")
@@ -93,7 +96,11 @@ def test_the_usage_factor_steps_at_the_bounds_of_the_thesis(share: float, factor
 
 
 def test_the_thesis_platform_with_512_gib() -> None:
-    """Eq. 4.1: 16 modules of 32 GiB, more than half in use: 5 W x 16 x 0.8."""
+    """The memory power model gives the value of Eq. 4.1 of the thesis for a node with 512 GiB.
+
+    The node has 16 modules of 32 GiB. More than half of the memory is in use. The expected power is 5 W x 16
+    x 0.8.
+    """
     assert model_watts([32 * GIB] * 16, 0.6) == pytest.approx(64.0)
 
 

@@ -1,9 +1,8 @@
 """Compatibility with release 0.1 in both directions.
 
-This release reads the files and messages of release 0.1, and release 0.1 reads those of this
-release. The files in tests/releases/0.1 are outputs of release 0.1, see record_release.py. The
-code of release 0.1 itself checks the other direction, if the clone contains the commit of this
-release.
+This release reads the files and messages of release 0.1. The files in tests/releases/0.1 are outputs of
+release 0.1, see record_release.py. Release 0.1 also reads the files and messages of this release. The code
+of release 0.1 itself checks this, if the clone contains its commit.
 """
 
 from __future__ import annotations
@@ -62,7 +61,10 @@ def exchanged(path: str) -> dict[str, Any]:
 
 @pytest.fixture
 def state(tmp_path: Path):
-    """Return a function that copies a state directory that release 0.1 has written."""
+    """Return a function that copies a state directory that release 0.1 has written.
+
+    The directory is part of the test data.
+    """
 
     def copy(name: str) -> Path:
         folder = tmp_path / name
@@ -129,9 +131,10 @@ class TestReading:
         assert len(source.keys) > 100
 
     def test_its_tables_have_the_layout_of_this_release(self) -> None:
-        """The tables of release 0.1 have today's layout.
+        """The queue tables that release 0.1 wrote still have the layout of this release.
 
-        slurmctld keeps the plugin of 0.1 loaded until it restarts, whichever release senergyctld has.
+        The layout must not change, because slurmctld keeps the plugin of release 0.1 loaded until it
+        restarts. The plugin must then read the tables of any release of senergyctld.
         """
         table_file, source = (
             pytest.importorskip(f"slurm_energy.{name}")
@@ -179,7 +182,7 @@ def journal_of_0_1() -> list[dict[str, Any]]:
 
 
 def knob_file(key: str) -> str:
-    """Return the file of a power limit's knob in the tree of `Node`."""
+    """Return the sysfs file of a power-limit setting in the test tree, by the key of the setting."""
     files = {
         "powercap.power_limit": "constraint_0_power_limit_uw",
         "powercap.time_window": "constraint_0_time_window_us",
@@ -226,7 +229,10 @@ def load_dump(name: str, server: Any, url: str) -> None:
 
 
 class TestTolerance:
-    """A newer release may add keys. Nothing is refused, lost or renamed because of them."""
+    """Keys that a newer release has added to stored data are accepted.
+
+    Such data is not refused, and the unknown keys are neither lost nor renamed.
+    """
 
     def test_unknown_keys_of_a_record_and_a_period_are_stored(self, tmp_path: Path) -> None:
         accounting = Accounting(tmp_path)
@@ -263,7 +269,11 @@ class TestTolerance:
         assert read.watts == report["watts"]
 
     def test_unknown_keys_of_a_poll_are_ignored(self) -> None:
-        """Otherwise the nodes would fall back to their safe limits until senergyctld is upgraded."""
+        """senergyctld accepts a poll of a node that has unknown keys, and ignores these keys.
+
+        Otherwise the nodes with a newer release would fall back to their safe power limits until senergyctld
+        is upgraded.
+        """
         poll = exchanged("/v1/budget/poll")["body"]
         known = NodePoll.from_json(poll)
         poll["devices"] = [{**device, **FUTURE} for device in poll["devices"]]
@@ -276,7 +286,10 @@ class TestTolerance:
 
     @pytest.mark.parametrize("place", ["journal", "session", "accounts"])
     def test_state_with_unknown_keys_is_used(self, node: Node, place: str) -> None:  # noqa: F811
-        """A downgrade of senergyd while a job runs."""
+        """senergyd uses its stored state even if the state has keys that this release does not know.
+
+        This happens when senergyd is downgraded while a job runs.
+        """
         adopt_state(node)
         folder = node.folder / "state"
         if place == "journal":
@@ -294,7 +307,11 @@ class TestTolerance:
 
     @pytest.mark.parametrize("name", ["journal.json", "sessions/7.0.json", "accounts.json"])
     def test_state_of_a_newer_format_stops_the_start_and_stays(self, node: Node, name: str) -> None:  # noqa: F811
-        """With an empty journal the changed values would count as the original ones."""
+        """An agent does not start if its state has a newer format, and the state files stay unchanged.
+
+        If the agent ignored the journal instead, it would take the values that it had changed for the
+        original values.
+        """
         adopt_state(node)
         path = node.folder / "state" / name
         path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
@@ -307,7 +324,10 @@ class TestTolerance:
 
 
 def change_json(path: Path, objects: Callable[[Any], list[dict[str, Any]]]) -> None:
-    """Add an unknown key to some objects of a file."""
+    """Add an unknown key to JSON objects in a file, as a newer release would.
+
+    `objects` selects the objects.
+    """
     data = json.loads(path.read_text())
     for item in objects(data):
         item.update(FUTURE)
@@ -369,10 +389,10 @@ def release_0_1(tmp_path_factory) -> Path:
 
 
 def test_release_0_1_reads_what_this_release_writes(node: Node, release_0_1: Path) -> None:  # noqa: F811
-    """Release 0.1 reads the data of this release.
+    """Release 0.1 reads the files and messages that this release writes.
 
-    senergyd is downgraded while a job runs, and agents of this release report to a controller of
-    0.1.
+    Such a mix occurs when senergyd is downgraded while a job runs, or when agents of this release report to
+    a controller of 0.1.
     """
     manager = node.manager
     manager.begin(env(4, policy="edp"))

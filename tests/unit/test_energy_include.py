@@ -69,7 +69,10 @@ class Host:
 
     @property
     def named(self) -> list[str]:
-        """Values of AcctGatherEnergyType as Slurm would read them; Slurm fails on a missing include."""
+        """Return the values of AcctGatherEnergyType in slurm.conf, read as strictly as Slurm reads it.
+
+        Slurm fails on a missing include file; so does this method.
+        """
         return conf_files.read_settings(self.conf, strict=True).get("acctgatherenergytype", [])
 
 

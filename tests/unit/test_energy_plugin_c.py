@@ -1,4 +1,7 @@
-"""Slurm's energy plugin under sanitizers, called as Slurm calls it, with an agent that the test controls."""
+"""Tests of slurm-energy's energy plugin, built with sanitizers and called as Slurm calls it.
+
+The test plays the agent.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,7 @@ def plugin(program, tmp_path):
 
 
 def test_the_value_is_cumulative_whatever_the_struct_holds(agent, plugin):
-    """The value is cumulative, whatever the struct that Slurm passes contains.
+    """The plugin returns the total energy so far, whatever the struct that Slurm passes contains.
 
     When the first task ends, Slurm passes the zeroed struct of another task.
     """
@@ -166,7 +169,7 @@ def test_without_an_agent_there_are_0_joules_one_message_and_no_failure(plugin):
 
 
 def test_the_output_of_jobs_has_no_message(program, tmp_path):
-    """Errors of slurmstepd appear in the output of its job."""
+    """The energy plugin logs nothing in slurmstepd, whose messages appear in the output of the job."""
     stepd = tmp_path / "slurmstepd"
     shutil.copy(program, stepd)
     plugin = Plugin(stepd, tmp_path / "agent.sock")
@@ -222,7 +225,10 @@ def test_a_silent_agent_is_not_waited_for_again_at_once(agent, plugin):
 
 
 def test_an_absent_agent_is_asked_again_at_once_however_slow_the_node(agent, plugin, tmp_path):
-    """The last request of a step may follow at once, and Slurm shows the energy up to this request."""
+    """Slurm's energy plugin asks an absent agent again at once, even on a slow node.
+
+    The last request of a step may follow at once. Slurm shows the energy up to this request.
+    """
     agent.tell(100)
     assert plugin.joules() == 100
     agent.close()

@@ -1,4 +1,7 @@
-"""Runs, tuning, decisions, predictions and consumption give equal results on all kinds of databases."""
+"""All kinds of databases give equal results for the data that slurm-energy learns from runs.
+
+The data are runs, tuning, decisions, predictions and consumption.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ NOW = 200_000.0
 
 @pytest.fixture(scope="module")
 def unlearned(tmp_path_factory):
-    """A SQLite file with records and jobs that no module has learned yet."""
+    """A SQLite database with records and jobs from which nothing has been learned yet."""
     path = tmp_path_factory.mktemp("unlearned") / "senergy.db"
     load_schema(1, path)
     migrations.prepare(path)
@@ -26,7 +29,10 @@ def unlearned(tmp_path_factory):
 
 @pytest.fixture
 def stores(unlearned, tmp_path, database_servers):
-    """Locations of three stores with the same content; SQLite is the first."""
+    """Return the locations of three databases of different kinds with the same content.
+
+    The SQLite database is the first. MariaDB and PostgreSQL follow.
+    """
     backup.copy_sqlite(unlearned, tmp_path / "senergy.db", lambda done, total: None)
     locations = [str(tmp_path / "senergy.db")]
     for name in ("mariadb", "postgresql"):

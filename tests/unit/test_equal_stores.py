@@ -1,4 +1,7 @@
-"""The three stores give byte-equal answers, whatever names and numbers they store."""
+"""The three kinds of database return byte-equal answers to the same queries.
+
+This must hold whatever names and numbers are stored.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def answers(accounting):
 
 
 def grid_answers(accounting):
-    """Store grid values, quotas and energy of accounts with awkward names; yield query results."""
+    """Store carbon and price values, quotas and energies in a database. Yield query results.
+
+    The accounts have awkward names. The test compares the results of different databases.
+    """
     chance = random.Random(5)
     keys = [grid_values.SeriesKey("c1", "carbon", "uk", zone, "g/kWh") for zone in ("GB", "gb", "3")]
     names = [name for name in NAMES if name]

@@ -1,4 +1,7 @@
-"""The format of event files: every whole record is readable, whatever the rest of the file contains."""
+"""Tests of the binary format of event files.
+
+The reader returns every complete record, even if other parts of the file are damaged.
+"""
 
 import io
 import math
@@ -54,9 +57,10 @@ _EVENTS = st.tuples(
 def write(
     events: list[tuple[int, int, float, int, int, int]], capacity: int, told: int | None = None
 ) -> io.BytesIO:
-    """Return an event file in memory, with events written one by one.
+    """Return an event file in memory.
 
-    `told` is the number of events in the header; None means the true number.
+    The events are written one after another. `told` is the number of written events that the header states;
+    None means the true number.
     """
     header = EventFileHeader("n1", 7, 0, capacity=capacity, written=len(events) if told is None else told)
     stream = io.BytesIO(encode_header(header))

@@ -1,4 +1,7 @@
-"""Event files of a process: what a killed process leaves, and that no file error reaches the program."""
+"""Tests of the writer of event files, which contain the timed phases of a process.
+
+The tests check that the events of a killed process remain, and that no error of a file reaches the program.
+"""
 
 from __future__ import annotations
 

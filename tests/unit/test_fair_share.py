@@ -1,4 +1,8 @@
-"""Fair shares from sacctmgr: a recorded tree compared with sshare, random trees, malformed output."""
+"""Test the fair shares that are read from sacctmgr.
+
+The tests compare a recorded account tree with the output of sshare, and process random trees and malformed
+output.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,10 @@ def as_asked(argv, text):
 
 
 def test_recorded_tree():
-    """sshare of Slurm 22.05 shows these fractions per level: bio 10/42, phys 30/42, daemon 3/4, bin 1/4."""
+    """The fair shares read from sshare are the fractions that Slurm 22.05 shows.
+
+    The fractions per level are: bio 10/42, phys 30/42, daemon 3/4, bin 1/4.
+    """
     calls = []
     shares = read_shares(lambda argv: calls.append(argv) or as_asked(argv, RECORDED.read_text()), "lab")
     assert len(calls) == 1 and "cluster=lab" in calls[0]
@@ -61,7 +68,7 @@ SHARES = st.none() | st.integers(0, 1000)
 
 @st.composite
 def trees(draw):
-    """Draw a tree of accounts with users and random raw shares.
+    """Hypothesis strategy that draws a tree of Slurm accounts with users and random raw shares.
 
     The parent of an account is an account drawn earlier. Users belong to random accounts.
     """
@@ -110,7 +117,11 @@ NAMES = st.sampled_from(FORGED) | st.text(
 
 @given(name=NAMES)
 def test_no_account_name_forges_a_share(name):
-    """A coordinator may add accounts and choose their names (slurmdbd, as_mysql_add_accts)."""
+    """The fair shares remain correct if an account has a name that imitates other rows.
+
+    The shares are read from rows of text that contain the names of accounts. A coordinator may add accounts
+    and choose their names (slurmdbd, as_mysql_add_accts).
+    """
     rows = [("root", "", "", "", "1"), ("phys", "", "", "root", "30"), ("phys", "alice", "", "", "1")]
     rows += [(f"x{name}"[:255], "", "", "phys", "1"), ("bio", "", "", "root", "10")]
     shares = read_shares(lambda argv: fixed_width_text(argv, rows))
@@ -119,7 +130,10 @@ def test_no_account_name_forges_a_share(name):
 
 
 class TestShareCache:
-    """The share cache reads the shares once per interval and keeps the last ones after a failure."""
+    """Tests of the cache of fair shares.
+
+    The cache reads the shares at most once per interval. After a failure it keeps the last shares.
+    """
 
     def make(self, answers):
         self.now = 0.0

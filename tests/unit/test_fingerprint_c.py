@@ -1,4 +1,8 @@
-"""The fingerprint in C, with sanitizers: it equals Python's, and only files of the owner are read."""
+"""Tests of the C implementation of the fingerprint, a digest of a batch script and its arguments.
+
+The C implementation is compiled with sanitizers. It must return the same value as the Python implementation,
+and must read only files of the owner.
+"""
 
 from __future__ import annotations
 

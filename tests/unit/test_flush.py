@@ -1,4 +1,7 @@
-"""A job is removed only when its record is on disk: power failures, failing disks, kill -9."""
+"""Tests that the agent removes a job only when the job's record is on disk.
+
+The tests simulate power failures, failing disks and kill -9.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +75,10 @@ def test_files_that_a_record_replaces_are_not_synced(node: Node) -> None:
 
 @pytest.mark.parametrize("delivered", [False, True])
 def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: bool) -> None:
-    """The stored session still contains an ended step until the next finalization or the job's end.
+    """A step that ended before a crash of the agent has exactly one record.
 
-    A crash before this time must not cause a second record of the step.
+    The stored session of a job still contains an ended step until the next finalization or the job's end. A
+    crash before this time must not cause a second record of the step.
     """
     node.manager.begin(env())
     node.manager.step("start", 5, "0")
@@ -95,9 +99,10 @@ def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: 
 
 
 def test_a_power_failure_before_the_flush_costs_no_record(node: Node) -> None:
-    """A power failure before the flush costs no record.
+    """A job's record survives a power failure that happens before the record is flushed to disk.
 
-    Data that were not flushed and removed files are lost.
+    The power failure is simulated: all files that were not flushed are lost. The restarted agent writes the
+    same record again.
     """
     run_job(node)
     node.manager.finalize_jobs()
@@ -152,7 +157,11 @@ def test_no_job_is_removed_before_a_flush_with_its_record(
 
 
 def test_a_file_whose_fsync_failed_is_written_again(node: Node) -> None:
-    """After a failed fsync the kernel marks the pages clean: a second fsync alone proves nothing."""
+    """If the fsync of a file fails, the file is written again as a new file.
+
+    A second fsync is not enough. After a failed fsync, the kernel regards the unwritten data as written, so
+    the second fsync succeeds although the data is lost.
+    """
     run_job(node)
     flush = node.manager.finalize_jobs()
     paths = spool_files(node)

@@ -1,6 +1,7 @@
-"""Tests of a full disk under the record store, which need root.
+"""Tests of the record store on a full disk. They need root.
 
-Deliveries are refused, and acknowledged records are not lost.
+senergyctld refuses deliveries while the disk is full. No record is lost after senergyctld has acknowledged
+it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ SPARE_MIB = 6
 
 @pytest.fixture
 def disk(request):
-    """Mount a small tmpfs for a database, and yield the kind of database and the mount point.
+    """Mount a small tmpfs for a database that can be filled up.
 
-    Database servers that run as other users may read the directory.
+    Yield the kind of database and the mount point. Database servers that run as other users may read the
+    directory.
     """
     with tempfile.TemporaryDirectory(prefix="sefull-") as folder:
         Path(folder).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Guided fuzzing of the input of the agent, in a limited number of rounds.
+"""Test of the agent's input checks by guided fuzzing, in a limited number of rounds.
 
 `make fuzz` runs the fuzzing for longer.
 """

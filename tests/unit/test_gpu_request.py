@@ -14,7 +14,10 @@ NAMES = {"JobID": "9", "ArrayJobID": "9", "ArrayTaskID": "N/A"}
 
 
 class Squeue:
-    """A stand-in for squeue that prints records, each a mapping from field to text; it stores the calls."""
+    """Test substitute for squeue that prints given records and stores the calls.
+
+    Each record maps the name of a field to a text.
+    """
 
     def __init__(self, *records):
         self.records, self.calls = records, []
@@ -55,7 +58,10 @@ def test_one_record_is_read_of_all_that_squeue_shows():
 
 @given(st.text(st.characters(exclude_characters="\0"), max_size=200))
 def test_no_text_of_the_owner_is_asked_for(name):
-    """`scontrol show job` prints the name first, so a name could forge other fields."""
+    """The reader of a job's GPU request queries no field with text chosen by the job's owner.
+
+    `scontrol show job`, for example, prints the name first; a name could forge other fields.
+    """
     squeue = Squeue({"%j": name, "Name": name, "tres-per-node": "gres:gpu:2", "%n": "n2"})
     assert read_gpu_request("9", squeue) == GpuRequest(
         True, "", 2, pins_nodes=True, obstacle=read_gpu_request("9", squeue).obstacle

@@ -1,4 +1,7 @@
-"""Series of the grid, footprints of energy, units and CSV files: examples by hand, and properties."""
+"""Tests of carbon intensity, prices and emissions: examples computed by hand, and properties.
+
+The tests cover the series of values over time, the footprints of energy, the units and the CSV files.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,10 @@ def test_one_kwh_by_hand() -> None:
 
 
 def test_the_wrong_example_of_ears_manual() -> None:
-    """2 nodes at 381.51 W for 3660 s use 2.79 MJ = 0.776 kWh; EAR's manual says 279 kWh.
+    """Energy and emissions of the example in EAR's manual are computed correctly.
 
-    At 56.039 g/kWh the emissions are 43.47 g.
+    2 nodes at 381.51 W for 3660 s use 2.79 MJ = 0.776 kWh; EAR's manual wrongly says 279 kWh. At
+    56.039 g/kWh the emissions are 43.47 g.
     """
     joules = 381.51 * 2 * 3660
     assert joules == pytest.approx(2_792_653.2)
@@ -65,7 +69,10 @@ def test_the_wrong_example_of_ears_manual() -> None:
 
 
 def test_energy_is_weighted_by_the_time_at_which_it_was_used() -> None:
-    """Half an hour at 100 g/kWh and half an hour at 300 g/kWh: the mean of both."""
+    """Emissions are computed with the carbon intensity at the time at which the energy was used.
+
+    In the test, half an hour at 100 g/kWh and half an hour at 300 g/kWh give the mean of both.
+    """
     factors = GridFactors(GridFactor(hourly(100.0, 300.0)))
     assert factors.footprint([(1800.0, 5400.0, KWH)]).grams == pytest.approx(200.0)
     assert factors.footprint([(1800.0, 3600.0, KWH)]).grams == pytest.approx(100.0)
@@ -141,7 +148,11 @@ def test_the_examples_of_the_page_about_carbon_and_price() -> None:
 
 
 def test_embodied_share_by_hand() -> None:
-    """A node of 1,500 kg over 5 years: a day of half the node is 1500/(5*365.25)/2 kg = 410.7 g."""
+    """The computed share of a node's production emissions equals a calculation by hand.
+
+    The production of the node caused 1,500 kg, and the node lives 5 years. A day of half the node is
+    1500/(5*365.25)/2 kg = 410.7 g.
+    """
     embodied = EmbodiedCarbon(node_kg=1500.0, gpu_kg=150.0, lifetime_years=5.0)
     day = Reservation(node_seconds=43200.0)
     shared = EmbodiedCarbon(1500.0, 150.0, 5.0, node_cpus=64)

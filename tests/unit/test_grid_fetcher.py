@@ -1,4 +1,7 @@
-"""The fetcher of carbon intensities and prices against a local server: recorded and hostile responses."""
+"""Tests of the fetcher of carbon intensities and prices.
+
+A local server answers with recorded and with hostile responses.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def recorded(name: str) -> Handler:
 
 
 class Site:
-    """A provider on this host, a database, and the fetcher of a controller."""
+    """Test environment for the fetcher of prices and carbon intensities.
+
+    It contains a fake data provider on this host, a database, and the fetcher of a controller.
+    """
 
     def __init__(self, folder: Path, handler: Handler, toml: str) -> None:
         self.handler, self.requests = handler, list[web.Request]()
@@ -98,7 +104,7 @@ class Site:
         return self.fetcher.status()[0]
 
     def pause_s(self) -> float:
-        """Return the time until the next query of the first series."""
+        """Return the seconds until the fetcher queries the provider of the first series again."""
         return next(iter(self.fetcher._states.values())).due_s - time.monotonic()
 
 
@@ -130,7 +136,11 @@ def run(folder: Path, handler: Handler, toml: str, test: Callable[[Site], Awaita
 
 
 def test_fetched_values_become_grams(tmp_path: Path) -> None:
-    """1 kWh from 08:00 to 09:00 at 263 and 271 g/kWh for half an hour each: 267 g; with PUE 1.5: 400.5 g."""
+    """Two fetched half-hour values of carbon intensity yield the right emissions.
+
+    A job uses 1 kWh from 08:00 to 09:00. The values are 263 and 271 g/kWh, so their mean is 267 g/kWh. With
+    a power usage effectiveness (PUE) of 1.5 the emissions are 400.5 g.
+    """
 
     async def test(site: Site) -> None:
         status = await site.fetch()
@@ -147,7 +157,10 @@ def test_fetched_values_become_grams(tmp_path: Path) -> None:
 
 
 def test_prices_with_surcharge_become_money(tmp_path: Path) -> None:
-    """1 kWh at 95.5 EUR/MWh and 0.10 EUR/kWh of fees: 0.1955 EUR."""
+    """The cost of electricity is the fetched price plus the configured fee.
+
+    1 kWh at 95.5 EUR/MWh with a fee of 0.10 EUR/kWh costs 0.1955 EUR.
+    """
 
     async def test(site: Site) -> None:
         status = await site.fetch()
@@ -369,9 +382,9 @@ def test_only_operators_fetch_at_once_and_not_too_often(tmp_path: Path) -> None:
 
 
 class British:
-    """A stand-in for the British provider, with values for each half hour from `since` on.
+    """Fake server of the British provider, with values for each half hour from `since` on.
 
-    If `refuses` is true, a request for earlier times gets status 403.
+    If `refuses` is true, a request for times before `since` gets status 403.
     """
 
     def __init__(self, since: float, *, refuses: bool = False) -> None:

@@ -1,4 +1,7 @@
-"""Providers of carbon intensities and prices: requests, recorded responses, malformed and hostile ones."""
+"""Tests of the providers of carbon intensities and prices.
+
+The tests check the requests, recorded responses, malformed responses and hostile responses.
+"""
 
 from __future__ import annotations
 
@@ -198,10 +201,10 @@ def test_the_finest_product_of_the_first_auction_holds() -> None:
 
 
 def test_a_mix_that_lacks_a_type_is_unknown() -> None:
-    """The carbon intensity of a time is unknown if a type of generation lacks a value.
+    """The carbon intensity of a time is unknown if a type of generation has no value at this time.
 
-    Gas is reported for the second hour only. The first hour therefore has no value, although wind
-    is known.
+    In the test, the generation from gas is reported for the second hour only. The first hour therefore has
+    no carbon intensity, although the generation from wind is known.
     """
     text = (DATA / "entsoe_generation.xml").read_text()
     gas = "<start>2026-03-10T08:00Z</start><end>2026-03-10T10:00Z</end>"
@@ -216,7 +219,11 @@ def test_a_mix_with_much_generation_of_unknown_emissions_is_unknown() -> None:
 
 
 def test_types_with_different_steps_are_added_per_step() -> None:
-    """Wind every hour, gas every 30 minutes: both hours have four half hours with both types."""
+    """Generation types with different time steps are added for each of the shorter steps.
+
+    Wind is given every hour, gas every 30 minutes. Both hours therefore have two half hours, in which the
+    values of both types are added.
+    """
     text = (DATA / "entsoe_generation.xml").read_text().replace("PT60M", "PT30M", 1)
     samples = provider(CARBON, "entsoe").samples(text.encode(), QUERY)
     assert [value for _, _, value in samples] == pytest.approx([130.75, 130.75, 250.5, 250.5])

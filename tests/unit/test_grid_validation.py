@@ -1,4 +1,7 @@
-"""Checks of `[carbon]`, `[price]` and `[quota]`: messages name key and place."""
+"""Tests of the checks of the sections `[carbon]`, `[price]` and `[quota]`.
+
+The message about a fault must name the key and its location.
+"""
 
 from __future__ import annotations
 

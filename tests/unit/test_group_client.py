@@ -1,4 +1,8 @@
-"""The client of tuning groups: it polls, changes points at the agreed times, and reports the end of a job."""
+"""Tests of the agent's client for jobs that are tuned on several nodes together.
+
+The client polls the coordinator of these nodes (the tuning group), changes operating points at the agreed
+times, and reports the end of a job.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,10 @@ DEADLINE_S = 60.0
 
 
 class SteppingSearch:
-    """A search that requests the next point when the test says so."""
+    """Stand-in for the search for operating points.
+
+    The test determines when it requests the next point.
+    """
 
     phase = "probe"
 
@@ -39,7 +46,10 @@ class SteppingSearch:
 
 
 class FakeTuners:
-    """The tuners of a node with one job."""
+    """Fake of the tuners of a node, with one job that runs on several nodes.
+
+    The fake records the changes of the operating point.
+    """
 
     def __init__(self, node: str) -> None:
         identity = GroupPoll(node, *KEY, nodes=2, objective="edp")

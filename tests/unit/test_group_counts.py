@@ -1,4 +1,7 @@
-"""Use between two readings of monitoring groups: sums, resets, unknown counts, checkpoints."""
+"""Tests of the memory traffic between two readings of monitoring groups in resctrl.
+
+They cover the sums over groups, counts that fall or are unknown, and the restart from a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ GB = 10**9
 
 
 def reading(root: int | None, **groups: int | None) -> GroupReadings:
-    """Return a reading of the memory traffic through one cache, with amounts in gigabytes."""
+    """Return an example reading of the memory traffic through one cache, for tests.
+
+    The arguments are the amounts of traffic in gigabytes: of the root group and of other groups.
+    """
 
     def counts(amount: int | None) -> dict[str, dict[int, int | None]]:
         return {TRAFFIC: {0: None if amount is None else amount * GB}}
@@ -69,10 +75,10 @@ def test_a_new_group_counts_from_zero_and_a_removed_one_leaves_no_gap() -> None:
 
 
 def test_a_count_that_falls_is_unknown_once() -> None:
-    """Check that a count that falls is unknown for one interval.
+    """An event count that falls is treated as unknown for one interval, and as known afterwards.
 
-    AMD processors without counter assignment may give a counter to another group. The counter then
-    starts again at zero.
+    On AMD processors without counter assignment, the processor may give a counter to another group. The
+    counter then starts again at zero.
     """
     counter = Counter()
     counter.next(50, a=20, b=10)
@@ -90,9 +96,10 @@ def test_an_implausible_jump_is_unknown() -> None:
 
 @pytest.mark.parametrize("first", ["counted", "uncounted"])
 def test_a_count_that_comes_or_goes_makes_the_total_unknown_once(first: str) -> None:
-    """Check that the total is unknown for one interval when a group's count appears or disappears.
+    """The total of a resctrl group is unknown for one interval if one of its parts changes.
 
-    The kernel's sum for the control group leaves out a monitoring group that has no count.
+    A part is a monitoring group, which may gain or lose its count. The kernel's sum for the control group
+    omits a monitoring group that has no count.
     """
     counter = Counter()
     known, unknown = (50, {"a": 20, "b": 10}), (30, {"a": None, "b": 10})
@@ -155,7 +162,12 @@ def test_a_small_lag_of_the_control_group_is_no_negative_use() -> None:
 
 
 def test_a_slow_reading_lags_by_its_own_duration() -> None:
-    """The root group's file was read 0.2 s before the file of the job's group, which grew by 100 GB/s."""
+    """Late readings explain why a job group seems to have more traffic than the whole node.
+
+    The count of the node (root group) was read 0.2 s before the count of the job's group. The job's group
+    counted 100 GB in one second, the node only 80 GB. At 100 GB/s, the group can count 20 GB in 0.2 s, so
+    the total is corrected to 100 GB. If the readings are only 0.1 s apart, the total stays unknown.
+    """
     counter = Counter()
     counter.next(1000, a=500)
     assert gigabytes(counter.next(1080, a=600, duration_s=0.2)) == (100, {"1.0": 100})

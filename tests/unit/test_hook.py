@@ -34,7 +34,10 @@ pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not inst
 
 
 class Agent:
-    """A server in place of senergyd. It answers each line with `answer`, or not at all if that is None."""
+    """A server in place of senergyd, for tests of the hook.
+
+    It answers each line with the bytes in `answer`. If `answer` is None, it does not answer.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +56,7 @@ class Agent:
         self.arrived.clear()
 
     def message(self):
-        """Return the single message since `reset` or the last call."""
+        """Return the one message that the hook has sent since `reset` or the last call."""
         assert self.arrived.wait(60)
         self.arrived.clear()
         assert len(self.lines) == 1
@@ -130,7 +133,7 @@ def call(program, *arguments, env=JOB):
 
 
 def tell(hook, agent, operation, env=JOB):
-    """Run the hook with an agent that responds."""
+    """Run the hook while the fake agent responds to its message."""
     return call(hook, operation, "--socket", agent.path, "--reply-timeout-ms", PATIENCE_MS, env=env)
 
 
@@ -228,7 +231,10 @@ def test_root_knocks_at_the_door_that_users_cannot_fill(hook, agent, folder):
 
 
 def fails(agent, folder, case):
-    """Make senergyd fail in one way. Return the socket path and the words of the error report."""
+    """Make the test's senergyd fail in the way that `case` names.
+
+    Return the socket path for the hook, and the words that its error report must contain.
+    """
     if case == "absent":
         return folder / "no.sock", "No such file or directory"
     if case == "dead":

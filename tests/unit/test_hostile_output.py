@@ -1,4 +1,7 @@
-"""Hostile names from users, nodes and daemons in the output of all commands."""
+"""Tests of all commands with hostile names from users, nodes and daemons.
+
+A name in the output must not control the terminal, imitate rows of a table, or break a page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Host lists are folded and expanded; positions of nodes select counts from lists of counts."""
+"""Tests of Slurm host lists such as `n[1-4]`.
+
+They cover folding and expanding, the position of a node in a list, and lists with one count per node.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ def test_counts_per_node(runs: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("node", ["\t\t", "n[1-2]", "a,b", "@all", "n5!n5", "", "\r", "n*"])
 def test_text_that_is_no_node_name_is_in_no_list(node: str) -> None:
-    """Fuzzing found these: the parser reads such names as host lists of their own."""
+    """A text that is not the name of a node is not found in any host list.
+
+    Fuzzing found these texts: the parser reads them as separate host lists.
+    """
     assert node_position(node, f"n[1-9],{node}" if "[" not in node else "n[1-9]") is None
 
 

@@ -1,4 +1,7 @@
-"""Energies of whole hours are read completely, and they always equal the sums of the same periods."""
+"""The energies of all hours in a time span are read completely, and they equal the stored sums.
+
+The sums are those of the periods that the nodes delivered for the same hours.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ LARGEST = 2**63 - 1
 
 
 def energies_by_hour(connection: Connection, start: int, end: int) -> dict[tuple[int, int], int]:
-    """Return the microjoules of hours that are not zero, by start of the hour and group."""
+    """Return the energy of each hour and group in microjoules, as `hour_energies` reads it.
+
+    The keys are the start of the hour and the group. Hours without energy are left out.
+    """
     result: dict[tuple[int, int], int] = {}
     for first, hours, rows in hour_energies(connection, start, end):
         for group, *energies in rows:
@@ -33,9 +39,9 @@ def energies_by_hour(connection: Connection, start: int, end: int) -> dict[tuple
 
 
 def stored_hours(connection: Connection) -> dict[tuple[int, int], int]:
-    """Return the microjoules of hours, by start of the hour and group, from stored sums.
+    """Return the stored energy of each hour and group in microjoules.
 
-    The expected result is that of `energies_by_hour`.
+    The key is (start of the hour, group). The result should equal that of `energies_by_hour`.
     """
     sums = usage_tables.usage_sums.c
     rows = connection.execute(select(sums.start, sums.end, sums.usage_group, sums.total_uj))
@@ -81,9 +87,10 @@ def test_energies_of_a_span_are_those_of_its_whole_hours(store_location: str, st
 
 
 def test_changes_of_sums_change_the_energies_of_hours(store_location: str) -> None:
-    """Energy that moves from one group to another leaves no row in the old group.
+    """If stored sums of energy change, the energies by hour of the day change with them.
 
-    Periods that do not cover exactly one hour are not included in the energies of hours.
+    If the energy of a group moves to another group, no row remains for the old group. Periods that do not
+    cover exactly one hour are not included in the energies of hours.
     """
     migrations.prepare(store_location)
 

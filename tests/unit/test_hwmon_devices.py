@@ -1,4 +1,7 @@
-"""Devices of the hwmon class on plain files in the layout of their drivers."""
+"""Tests of energy and power devices that the kernel shows under hwmon.
+
+The devices are plain files in the layout of the kernel drivers.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,10 @@ def test_amd_energy_counts_sockets_and_not_cores(tree: Tree) -> None:
 
 
 def test_amd_energy_with_four_numa_nodes_per_socket_is_not_counted_four_times(tree: Tree) -> None:
-    """The driver makes one Esocket entry per NUMA node: `sockets = num_possible_nodes()`."""
+    """The energy of an AMD socket with four NUMA nodes counts once, not four times.
+
+    The driver makes one Esocket entry per NUMA node: `sockets = num_possible_nodes()`.
+    """
     numa(tree, 8, 2)
     energies(tree, sockets=8)
     assert [c.read() for c in amd_energy.discover(tree.root)] == [1000, 1004]
@@ -180,7 +186,10 @@ def test_a_battery_is_not_a_meter_of_the_node(tree: Tree) -> None:
 
 
 def grace(tree: Tree, module: bool = True) -> None:
-    """Grace Hopper as its ACPI tables name the meters (`OEM Information` of _PMC)."""
+    """Create the power meters of a Grace Hopper node as emulated files.
+
+    The names of the meters are those in its ACPI tables (`OEM Information` of _PMC).
+    """
     labels = {"Grace Power Socket 0": 120, "CPU Power Socket 0": 70, "SysIO Power Socket 0": 20}
     labels |= {"Module Power Socket 0": 500} if module else {}
     for number, (label, watts) in enumerate(labels.items()):
@@ -201,7 +210,11 @@ def test_grace_meters_are_distinguished_and_never_added_up(tree: Tree) -> None:
 
 
 def test_a_reading_that_the_firmware_lacks_is_no_power(tree: Tree) -> None:
-    """Grace's _PMM returns 0xFFFFFFFF (milliwatts) when it has no telemetry; the driver scales it up."""
+    """A meter of NVIDIA Grace without telemetry raises an error instead of reporting a power.
+
+    Without telemetry, the method _PMM of Grace returns 0xFFFFFFFF (milliwatts). The driver scales this value
+    up.
+    """
     grace(tree, module=False)
     sensor = power_meter.discover(tree.root).sensors[0]
     assert sensor.read().watts == 120.0

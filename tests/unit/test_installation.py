@@ -135,7 +135,10 @@ def test_a_prefix_that_is_none(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("make") and shutil.which("gcc")), reason="needs make and gcc")
 def test_make_uses_the_headers_of_the_prefix_and_builds_again(slurm, tmp_path):
-    """The build must not use any headers that the compiler finds, nor an old energy.so."""
+    """make builds energy.so with the headers in the prefix of Slurm, never with other headers.
+
+    It builds energy.so again when these headers change, even if an existing file is newer.
+    """
     prefix = slurm()
     for name in ("spank", "prolog_epilog", "packaging"):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook", ".headers")

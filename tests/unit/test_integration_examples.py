@@ -1,4 +1,4 @@
-"""The examples for Open OnDemand, jobstats and Ansible do what their pages say."""
+"""Tests that the examples for Open OnDemand, jobstats and Ansible do what their pages say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""DCMI power: layout of the response, the kernel's message interface, and ipmitool on an emulated BMC."""
+"""Tests of reading a node's power through IPMI (DCMI).
+
+The tests cover the layout of the response, the message interface of the Linux kernel, and the program
+ipmitool with an emulated BMC.
+"""
 
 from __future__ import annotations
 
@@ -237,8 +241,8 @@ class Emulator(threading.Thread):
     def stop(self) -> None:
         """Stop the emulator and wait for the end of its thread.
 
-        A system call of a running thread would otherwise continue on the file that next gets the
-        number of the listener's descriptor.
+        The thread must end before the listener is closed. Otherwise, a system call of the thread would
+        continue on the file that next gets the number of the listener's descriptor.
         """
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
@@ -258,7 +262,7 @@ class Emulator(threading.Thread):
 
 @pytest.fixture
 def network_bmc(tmp_path: Path, password: Path) -> Iterator[str]:
-    """A BMC in a process of its own; yields HOST:PORT."""
+    """An emulated BMC that runs in a separate process; yields its address as HOST:PORT."""
     emulator = Emulator(tmp_path / "emulator.sock")
     emulator.start()
     try:

@@ -1,4 +1,7 @@
-"""Job facts from recorded output of sacct and squeue of Slurm 22.05.8, and with hostile names."""
+"""Test how job facts are read from the output of sacct and squeue.
+
+The output was recorded with Slurm 22.05.8. Some tests use malicious job names.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,10 @@ def test_pending_jobs_have_neither_start_nor_end(sacct):
 
 
 def test_a_run_without_a_start_has_no_known_length():
-    """Output of sacct 22.05.8 for a job that was requeued before slurmdbd received its start."""
+    """A run whose start is missing in Slurm's accounting has an unknown duration.
+
+    The test uses output of sacct 22.05.8 for a job that was requeued before slurmdbd received its start.
+    """
     columns = [
         "3",
         "3",

@@ -1,4 +1,7 @@
-"""The job manager: a job from its begin to its record, and all faults on the way."""
+"""Tests of the job manager, from the begin of a job to its energy record.
+
+The tests include all faults that may happen on the way.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ DRAM = {"package-0": "intel-rapl:1:1", "package-1": "intel-rapl:0:0"}
 
 
 class Node:
-    """A node of plain files with a job manager and a clock that the test moves."""
+    """An emulated node for tests: plain files, a job manager and a clock that the test sets."""
 
     def __init__(self, folder: Path, config: Config | None = None) -> None:
         self.folder = folder
@@ -59,7 +62,7 @@ class Node:
         self.writes += 1
 
     def die(self) -> None:
-        """Keep what a kill -9 of the agent leaves: its files."""
+        """Simulate a kill -9 of the agent: only the agent's files remain."""
         self._open.close()
 
     def stop(self) -> None:
@@ -559,14 +562,18 @@ def test_settings_of_a_lost_session_are_restored_at_start(node: Node) -> None:
 
 
 class PowerError(Exception):
-    """A kill -9 at a chosen write."""
+    """Exception that simulates a kill -9 of the agent at a chosen write."""
 
 
 @pytest.mark.parametrize("point", range(16))
 def test_death_at_any_write_of_the_agent_s_files(
     make: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
-    """Kill the agent at its n-th write: its files suffice to restore all settings and write one record."""
+    """After the agent's death at any of its writes, its files are sufficient to finish its work.
+
+    From the files, a new agent can restore all settings and write exactly one record. The agent is killed at
+    the write with the number `point`.
+    """
     node = make()
     count = 0
 

@@ -1,4 +1,8 @@
-"""A job on two nodes: both job managers follow one coordinator, through a kill and a return of an agent."""
+"""Tests of a job that is tuned on two nodes together.
+
+The agents of both nodes follow the decisions of one coordinator. The tests also kill an agent and start it
+again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,10 @@ KEY = (5, 0)
 
 
 class JobNode:
-    """One node of the job. The slowest node sets the speed of a memory-bound program on all nodes."""
+    """One node of a job that runs on two nodes.
+
+    The job's program is memory-bound. The slowest node sets the speed of the program on all nodes.
+    """
 
     def __init__(self, node: Node, name: str) -> None:
         self.node, self.name = node, name
@@ -51,7 +58,10 @@ class JobNode:
 
 
 class JobOnTwoNodes:
-    """A job on two nodes with its coordinator and a simulated clock. The test advances the clock."""
+    """A tuned job on two nodes for tests, with its coordinator and a simulated clock.
+
+    The test advances the clock.
+    """
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = [JobNode(node, f"n{number}") for number, node in enumerate(nodes, 1)]
@@ -178,7 +188,7 @@ def test_the_end_on_one_node_leaves_the_other_as_it_is(job: JobOnTwoNodes) -> No
 
 
 class FakeAdvisor:
-    """Fake advisor that knows one job on two nodes."""
+    """Stand-in for senergyctld's adviser of the agents, which knows one job on two nodes."""
 
     def __init__(self) -> None:
         self.checks = 0

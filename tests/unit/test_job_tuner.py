@@ -1,4 +1,7 @@
-"""Live tuning of one job by the job manager: a program whose speed and power depend on the CPU frequency."""
+"""Tests of the tuning of one running job by the agent's job manager.
+
+The job's program has a speed and a power that depend on the CPU frequency.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ def record_of(node: Node) -> dict[str, Any]:
 
 
 def finish(node: Node) -> dict[str, Any]:
-    """End the job, check that no setting is left, and return its record's tuning."""
+    """End the job, check that all settings were restored, and return the tuning data of its record."""
     node.manager.end(env())
     assert node.tree.snapshot() == node.original
     assert not node.state.journal.entries
@@ -365,7 +368,10 @@ def test_stored_advice_serves_while_the_controller_is_away(make: Callable[..., N
 
 
 def bound(node: Node, watts: float | None) -> None:
-    """Set the ceilings of both packages; None: no budget applies any more."""
+    """Let a power budget limit the power of each of the node's two CPU packages.
+
+    `watts` is the upper bound (ceiling) of each package. None means that no budget applies any more.
+    """
     limits = {} if watts is None else {"package-0": watts, "package-1": watts}
     node.manager.budget.apply(NodeDecision(len(limits), dict(limits), limits, limits, 3600.0, 1.0))
 

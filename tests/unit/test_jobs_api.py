@@ -1,4 +1,8 @@
-"""Jobs from Python: the command of sbatch, waiting, record, trace and cancellation, with Slurm's commands."""
+"""Tests of the functions with which a Python program submits and follows jobs.
+
+The tests use stand-ins for Slurm's commands. They cover the command line of sbatch, waiting, the record and
+power trace of a job, and its cancellation.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,10 @@ def test_the_reason_of_a_refusal_is_that_of_sbatch(slurm):
 
 
 class Records:
-    """A controller that has the records after some requests."""
+    """Controller stand-in that returns prepared responses in order, for example no record at first.
+
+    The last response is repeated.
+    """
 
     def __init__(self, *answers):
         self.answers = list(answers)

@@ -26,7 +26,10 @@ ENERGIES = {(hour, group): 10**15 * hour + group for hour in range(3) for group 
 
 
 def add_groups(connection: Connection, count: int) -> None:
-    """Store groups with the row ids 1 to `count`."""
+    """Store usage groups (rows of attributes by which reports sum) with the ids 1 to `count`.
+
+    All attributes of these groups are empty.
+    """
     texts = ("cluster", "kind", "account", "user", "qos", "partition", "policy", "tag", "gpu_kind")
     rows = [{"id": group, "digest": str(group), **dict.fromkeys(texts, "")} for group in range(1, count + 1)]
     connection.execute(usage_tables.usage_groups.insert(), rows)
@@ -36,7 +39,10 @@ def add_groups(connection: Connection, count: int) -> None:
 def test_joined_texts_beyond_the_limit_are_read_as_rows(
     store_location: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MariaDB cuts the last digits of a text that is longer than the limit."""
+    """Sums are correct even if the joined text would exceed the limit of the database server.
+
+    MariaDB cuts the last digits of a text that is longer than the limit. The rows are then read separately.
+    """
     monkeypatch.setattr(backends, "MAX_JOINED_BYTES", limit)
     monkeypatch.setattr(joined_sums, "MAX_JOINED_BYTES", limit)
     migrations.prepare(store_location)
@@ -81,9 +87,10 @@ def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) 
 
 
 def test_sums_of_a_short_window_are_whole(store_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums over a short window are complete, although the length of a joined text is limited.
+    """The sums over a short time window are complete, although they exceed one joined text.
 
-    One text has at most one row of each group, independent of the number of periods.
+    The database returns sums as joined texts of limited length. One text has at most one row of each group,
+    independent of the number of periods.
     """
     monkeypatch.setattr(backends, "MAX_JOINED_BYTES", 17 << 10)
     migrations.prepare(store_location)

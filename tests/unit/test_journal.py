@@ -1,4 +1,8 @@
-"""Applying and restoring settings: order, verification, changes by other programs, death of the agent."""
+"""Tests of applying the settings of jobs to the hardware and of restoring the original values.
+
+The tests cover the order of writes, the verification, values that other programs change, and the death of
+the agent.
+"""
 
 from __future__ import annotations
 
@@ -260,7 +264,10 @@ def test_a_failed_restore_is_repeated(
 
 
 class ActiveDriver:
-    """intel_pstate in active mode: under `performance` the preference is forced and writes are refused.
+    """Fake of the driver intel_pstate in active mode.
+
+    While the governor is `performance`, the driver forces the energy preference to `performance` and refuses
+    to write other values.
 
     Source: kernel, drivers/cpufreq/intel_pstate.c, intel_pstate_set_energy_pref_index (EBUSY).
     """

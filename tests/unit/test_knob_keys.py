@@ -1,4 +1,4 @@
-"""Many settings of one kind in one log line."""
+"""Test that many settings of one kind are reported in a single log line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Jobs that share a node: the charges of each, to the microjoule, through all kinds of faults."""
+"""Test the charges of jobs that share a node: each charge is exact to the microjoule.
+
+The tests include counters that fail or come late, meters that disagree, and restarts.
+"""
 
 from __future__ import annotations
 
@@ -142,10 +145,10 @@ def test_jobs_come_and_go_between_samples(make: Callable[..., SharedNode]) -> No
 
 
 def test_a_job_is_found_late_and_nothing_is_counted_twice(make: Callable[..., SharedNode]) -> None:
-    """Charge a job whose cgroup is found late for its whole run time, and count no energy twice.
+    """A job whose cgroup is found late is charged for its whole run time, and no energy counts twice.
 
-    The job's cgroup is absent for the first five seconds. Meanwhile the search for the cgroup is
-    repeated at growing intervals.
+    In the test, the cgroup of the job is absent for the first five seconds. Meanwhile, the search for the
+    cgroup is repeated at growing intervals.
     """
     node = make(("cpu",), idle_watts={"cpu": 0.0})
     node.begin(5, 4)
@@ -394,7 +397,11 @@ def test_a_meter_that_is_updated_less_often_than_it_is_read_is_no_contradiction(
 
 
 def test_a_delayed_reading_costs_a_job_nothing(make: Callable[..., SharedNode]) -> None:
-    """Two seconds pass between the readings of components and node meter, shortly before the job ends."""
+    """A job is not charged for energy that the node used between two delayed readings.
+
+    Shortly before the job ends, two seconds pass between the reading of the components and the reading of
+    the node meter.
+    """
     node = make(("cpu", "node"))
     node.begin(5, 8)
     node.use(5, {"cpu": 100.0, "other": 20.0})
@@ -493,7 +500,10 @@ ACTIONS = st.lists(
 @examples(60)
 @given(ACTIONS)
 def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[tuple[object, ...]]) -> None:
-    """Begin, end, step, sample, kill -9 and unreadable counters in any order."""
+    """The energy of jobs, idle energy and unattributed energy add up to the energy of the node.
+
+    This holds after any sequence of begin, end, step, sample, kill -9 and unreadable counters.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         components = ("cpu", "dram", "gpu[0]", "node")
         node = SharedNode(Path(folder), components, {"cpu": 50.0, "gpu": 20.0, "other": 30.0})

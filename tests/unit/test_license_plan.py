@@ -1,6 +1,6 @@
 """Tests of the licenses that are withheld from jobs to represent a power budget.
 
-The number of free licenses follows the headroom and the coming limits.
+The number of free licenses follows the headroom of the budget and its future limits.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""Limits of budgets over time: schedules across changes of the clock, calendars, signals and live limits."""
+"""Tests of the sources of budget limits over time.
+
+The sources are weekly schedules, calendars, signals and live limits, which operators set. The tests include
+changes of the clock.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +99,10 @@ def test_the_steps_of_a_schedule_say_what_its_limit_is(
 
 
 def assert_steps_match(limit: LimitSource, steps: tuple[LimitStep, ...], begin: float, end: float) -> None:
-    """Compare the steps of a limit between two times with the limit itself, minute by minute."""
+    """Check the steps of a limit between two times against the limit itself.
+
+    The check compares both at 200 evenly spaced times.
+    """
     assert [step.unix_s for step in steps] == sorted({step.unix_s for step in steps})
     assert all(begin < step.unix_s <= end for step in steps)
     for number in range(200):

@@ -43,7 +43,7 @@ POWER = {"cpu": 90.0, "dram": 11.0, "other": 33.0}
 
 
 def report(node: str = "n1", *jobs: int, uid: int = ALICE, **more: Any) -> dict[str, Any]:
-    """Return a report about jobs of a user, as JSON data."""
+    """Return a live report of a node about running jobs of a user, as JSON data."""
     records = [record(job_id=job, node=node, uid=uid) | {"watts": {"cpu": 7.0}} for job in jobs]
     return {
         "cluster": "c1",
@@ -102,7 +102,7 @@ class TestAgent:
 
 
 class Facts:
-    """Stand-in for `AgentFacts` with constant facts."""
+    """Fake of `AgentFacts` that returns constant facts and records the calls."""
 
     def __init__(self) -> None:
         self.requested: list[bool] = []

@@ -1,6 +1,6 @@
-"""Tests of the readiness of data-loader batches, and of the time to receive a batch.
+"""Time that a training program needs to receive a batch from the loader's processes.
 
-The recorder times only batches that are ready when the program requests them.
+The recorder reports this time only for batches that are ready when the program requests them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from slurm_energy.profiling.step_recorder import StepRecorder
 
 
 class LoaderIterator:
-    """Iterator with the attributes of PyTorch's iterator over loader processes.
+    """Fake of PyTorch's iterator over loader processes, with the attributes that slurm-energy reads.
 
     Args:
         count: number of batches.
         ready: number of batches that have arrived when one is requested.
-        early: number of batches that were received before a batch that precedes them.
+        early: number of batches that arrived too early, i.e. before a batch that must be returned first.
     """
 
     def __init__(self, count: int, ready: int, early: int = 0) -> None:

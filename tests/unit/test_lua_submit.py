@@ -1,4 +1,7 @@
-"""The check on the controller (senergy_submit.lua) in each installed Lua, with a stand-in for slurmctld."""
+"""Tests of the check of energy flags in slurmctld (senergy_submit.lua).
+
+The check runs in each installed version of Lua, with a stand-in for slurmctld.
+"""
 
 import re
 import shutil
@@ -58,7 +61,11 @@ def policies(tmp_path_factory):
 
 
 def ask(lua, policy_file, *questions):
-    """Return (accepted, message, log) for each (name, user, value)."""
+    """Let the Lua module check flags, and return the answers.
+
+    Each question is a tuple (name of the flag, user, value). Each answer is a tuple (accepted, message to
+    the user, log message).
+    """
     text = "".join(f"{name}\0{user}\0{value}\0" for name, user, value in questions)
     done = subprocess.run(
         [lua, DRIVER, MODULE_FOLDER, policy_file],
@@ -234,9 +241,14 @@ def test_every_entry_counts_also_repeated_ones(lua):
 
 
 def together(lua, *asked, policy_file="/nonexistent/policies"):
-    """Submit one job for each dict of environment variables, all in one Lua process.
+    """Submit several jobs to the Lua check, all in one Lua process.
 
     Return the message to the user for each job, or an empty text.
+
+    Args:
+        lua: the Lua program.
+        *asked: for each job, the environment variables with its energy flags.
+        policy_file: path of the policy file.
     """
     lines = []
     for raw in asked:
@@ -480,7 +492,10 @@ def test_the_slack_is_noted_where_squeue_shows_it(lua, tmp_path):
 
 
 def noted(lua, policy_file, *jobs):
-    """Return the AdminComment of each job (previous comment, environment entries) after the check."""
+    """Return the AdminComment that each job has after the check in the job_submit module.
+
+    `jobs` are pairs of a previous comment and environment entries.
+    """
     lines = []
     for before, *entries in jobs:
         listed = ", ".join(f'"{entry}"' for entry in entries)
@@ -619,7 +634,10 @@ def quoted(data):
 
 
 def fingerprints(lua, policy_file, *jobs):
-    """Return the AdminComment of each batch job (script, arguments) after the check."""
+    """Return the AdminComment that the job_submit module writes for each batch job.
+
+    The AdminComment contains the fingerprint. `jobs` states the script and the arguments of each job.
+    """
     lines = []
     for script, *arguments in jobs:
         argv = ", ".join(f"[{place}] = {quoted(text)}" for place, text in enumerate([b"job.sh", *arguments]))

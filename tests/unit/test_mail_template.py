@@ -1,4 +1,8 @@
-"""The MailProg of `senergy template`: mail with the energy label, and without it if there is none."""
+"""Tests of the mail program for Slurm (MailProg) that `senergy template` creates.
+
+The mail about an ended job contains the energy label of the job. Without a label, the mail is sent without
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ SUBJECT = "Slurm Job_id=12 Name=x Ended, Run time 00:00:01, COMPLETED, ExitCode 
 
 @pytest.fixture
 def mail(tmp_path: Path):
-    """Return a function that runs the mail script and returns the message that reached the mailer."""
+    """Return a function that runs the mail script of a template.
+
+    The function returns the message that the script has passed to the mail program.
+    """
     sent, mailer, senergy = tmp_path / "sent", tmp_path / "mail", tmp_path / "senergy"
     mailer.write_text(f'#!/bin/sh\n{{ printf "%s|" "$@"; cat; }} >{sent}.new\nmv {sent}.new {sent}\n')
     script = tmp_path / "senergy-mail"

@@ -1,4 +1,7 @@
-"""The man pages: complete, without warnings of groff and mandoc, and the same for the same date."""
+"""Tests of the man pages.
+
+The pages must be complete, and identical for the same date. groff and mandoc must not print warnings.
+"""
 
 from __future__ import annotations
 

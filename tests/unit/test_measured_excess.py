@@ -1,4 +1,4 @@
-"""Correction of budgets whose measured power exceeds the committed power."""
+"""Tests of `MeasuredExcess`: how far the measured power of a budget exceeds the committed power."""
 
 from __future__ import annotations
 

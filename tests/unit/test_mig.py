@@ -1,4 +1,4 @@
-"""GPUs in MIG mode, from a library that answers as NVML's reference says."""
+"""Tests of GPUs in MIG mode with a stub of NVML that answers as NVML's reference says."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NVMLError(Exception):
 class Node:
     """Stub of pynvml on a node with one GPU.
 
-    All functions about the GPU except MIG mode are unsupported. The MIG mode is 1 if it is on, and
-    None if it is unsupported.
+    All functions about the GPU are unsupported, except the query of the MIG mode. The mode is 1 if MIG is
+    on. A mode of None means that the query is unsupported too.
     """
 
     NVMLError = NVMLError

@@ -1,4 +1,7 @@
-"""Mixed GPU shapes: nodes of several types at once, with the prediction of a balanced program."""
+"""Test jobs that use nodes with different types of GPUs at once (mixed shapes).
+
+The predicted time of such a job is that of a program that balances its work between the types.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ times = st.floats(1.0, 50.0)
 @examples(10)
 @given(counts=st.lists(st.tuples(st.integers(1, 2), times, times), min_size=2, max_size=2))
 def test_the_split_is_that_of_balanced_training(counts: list[tuple[int, float, float]]) -> None:
-    """The split equals the division of 10 million samples by `training.shares`.
+    """A job on mixed GPU types is split as `training.shares` divides 10 million samples.
 
     Only the rounding to whole samples causes differences.
     """

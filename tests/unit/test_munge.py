@@ -1,4 +1,7 @@
-"""Binding of libmunge without munged; tests/cluster/test_controller_munge.py tests it with munged."""
+"""Tests of the Python binding of libmunge while munged is not running.
+
+tests/cluster/test_controller_munge.py tests the binding with munged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Unknown accounts and partitions are refused; known ones without jobs are not."""
+"""Test the check of account and partition names in requests.
+
+Names that Slurm does not know are refused. A known name without jobs gives an empty table.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ NO_ACCOUNTING = "Only 'accounting_storage/slurmdbd' is supported."
 
 
 class FakeSlurm:
-    """Answers sinfo and sacctmgr, and counts the calls of each."""
+    """Fake of the commands sinfo and sacctmgr. It records each call."""
 
     def __init__(self, accounts="root physics biology", partitions="cpu gpu night"):
         self.accounts, self.partitions, self.asked = accounts, partitions, []

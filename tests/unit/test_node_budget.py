@@ -1,4 +1,8 @@
-"""The budget of one node: ceilings, lease, starts and ends of jobs, restarts, reboots, kill -9."""
+"""Tests of the power budget on one node.
+
+The tests check the ceilings of devices, the lease (the time for which limits are valid), starts and ends of
+jobs, restarts of the agent, reboots of the node, and kill -9.
+"""
 
 from __future__ import annotations
 

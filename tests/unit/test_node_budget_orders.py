@@ -1,4 +1,8 @@
-"""The budget of one node under any order of decisions, jobs, silence, kills, reboots and other programs."""
+"""Test of the power budget of one node under random orders of events.
+
+The events are decisions, starts and ends of jobs, silence of the controller, kills of the agent, reboots,
+and changes by other programs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,10 @@ STEP = st.one_of(
 
 
 class Model:
-    """Upper bounds of the ceilings of a node, which the controller relies on."""
+    """Reference for tests of a node's budget: upper bounds that its ceilings must never exceed.
+
+    A ceiling is the upper bound of a device's power limit. The controller relies on these bounds.
+    """
 
     def __init__(self, node: BudgetNode) -> None:
         self.node = node

@@ -27,7 +27,7 @@ ABSENT, UNKNOWN = Verdict.ABSENT, Verdict.UNKNOWN
 
 
 class Cluster:
-    """Slurm and a name service that answer from constants."""
+    """Stand-in for Slurm and a name service, whose answers are constants."""
 
     def __init__(self, sinfo: str = SINFO) -> None:
         self.sinfo: str | None = sinfo
@@ -90,7 +90,7 @@ def test_behind_address_translation_munge_names_the_origin(cluster: Cluster) -> 
 
 
 def test_a_loopback_origin_proves_nothing(cluster: Cluster) -> None:
-    """Check that an origin on the loopback network does not identify the node.
+    """A request that comes from a loopback address does not prove from which node it comes.
 
     Debian's /etc/hosts maps the name of every host to 127.0.1.1.
     """

@@ -1,4 +1,7 @@
-"""The site's configuration of node power, and the path from a BMC to the node's counter."""
+"""Tests of the configuration of a node's power source, and of the power that a BMC reports.
+
+The tests follow the reported watts until they appear as the node's energy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Free resources of nodes from scontrol's output of several releases, and from malformed output."""
+"""Tests of the parser of scontrol's output about nodes, which determines their free resources.
+
+The tests use output of several releases, and malformed output.
+"""
 
 import pytest
 from hypothesis import given

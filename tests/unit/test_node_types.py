@@ -1,4 +1,8 @@
-"""Tables `[node_types.NAME]`: their nodes, precedence, contradictions, and the effect of each section."""
+"""Tests of the configuration tables `[node_types.NAME]`.
+
+The tests check which nodes a table covers, which table takes precedence, contradictions between tables, and
+the effect of each section.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Periods of nodes that are off, as they are collected for the energy reports."""
+"""Tests of the recorder that collects the times and the energy of nodes that are powered off.
+
+The energy reports use these periods.
+"""
 
 from __future__ import annotations
 

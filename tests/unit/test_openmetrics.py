@@ -1,4 +1,7 @@
-"""Metrics for Prometheus: exposition, and the listener's bounds, token and TLS."""
+"""Tests of the metrics for Prometheus, and of the listener that serves them.
+
+The listener limits connections and slow requests. It requires a token and TLS beyond loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Calibration: measurement files, the objective, a deterministic and resumable search, left-out folds."""
+"""Tests of the calibration of the prediction model.
+
+The tests check measurement files, the objective, the search and the folds that leave out workloads. The
+search must be deterministic, and must resume after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ STUDY = Path(__file__).parents[2].parent / "shared/data/power-limits"
 
 
 def measured(models: tuple[str, ...] = ("resnet50", "bert-base")) -> list[Measurement]:
-    """Return the measurements that the model predicts with the true parameters."""
+    """Return synthetic measurements: the values that the model predicts with its true parameters."""
     rows = measured_steps.grid(models, (4.0, 16.0, 64.0), (100.0, 150.0, 200.0, 300.0))
     seconds, watts, _ = Problem(A40, rows, TRUTH, {}).predict([], np.zeros((1, 0)))
     return measured_steps.measured(rows, seconds[0], watts[0])

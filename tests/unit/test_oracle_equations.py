@@ -1,4 +1,7 @@
-"""Every equation of the training model against a case computed by hand (thesis, Eq. 4.4 to 4.18)."""
+"""The training model gives the results that were computed by hand from each of its equations.
+
+The equations are Eq. 4.4 to 4.18 of the thesis.
+"""
 
 from __future__ import annotations
 

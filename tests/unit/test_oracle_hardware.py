@@ -1,4 +1,4 @@
-"""Hardware files: values with sources, names, and all kinds of invalid files."""
+"""Tests of hardware files: shipped files, names and aliases, and invalid files."""
 
 from __future__ import annotations
 

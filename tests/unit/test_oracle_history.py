@@ -1,4 +1,8 @@
-"""The history: distributions, fallback levels, endings of runs, and forecasts of whole queues."""
+"""Tests of the prediction from the history of runs.
+
+The tests check the forecast distributions, the fallback to less similar runs, the effect of how runs ended,
+and forecasts of whole queues.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ def history_of(*runs):
 
 
 class Everywhere:
-    """Oracle that predicts the power of every job."""
+    """Test substitute for the predictor (oracle) that predicts the same values for every job."""
 
     def predict(self, _question):
         one = Estimate(500.0, 100.0, 900.0)
@@ -114,7 +118,11 @@ SAME = {"fingerprint": "f", "policy": "edp"}
 
 class TestFallback:
     def test_uses_the_most_specific_level_with_runs(self):
-        """Each request differs from the run in one more attribute, and so falls back one level further."""
+        """A job is predicted from the most specific level of similarity at which there are runs.
+
+        In the test, each request differs from the stored run in one more attribute. The prediction therefore
+        uses the next more general level.
+        """
         history = history_of(run(time_limit_s=600.0, **SAME))
         levels, changes = [], {}
         for more in (
@@ -144,7 +152,10 @@ class TestFallback:
         assert new.duration_s.high - new.duration_s.low > 3 * (known.duration_s.high - known.duration_s.low)
 
     def test_the_share_of_the_time_limit_carries_over(self):
-        """Between different programs, the share of the limit carries over, not the seconds."""
+        """The run time of a program without earlier runs is predicted as a share of its time limit.
+
+        The share is learned from other programs of the user. Their run time in seconds is not used.
+        """
         history = history_of(*(run(duration_s=90.0 + n % 9, time_limit_s=1000.0) for n in range(60)))
         prediction = request_for(history, name="new", cpus=99, time_limit_s=100_000.0)
         assert 9000 * 0.7 < prediction.duration_s.mean < 9800 * 2
@@ -203,7 +214,11 @@ class TestPredictions:
         assert prediction.energy_joules.high <= 300 * prediction.power_watts.high
 
     def test_endings_of_runs(self):
-        """The length of an externally ended run is a lower bound; the length of a failed run is exact."""
+        """The prediction treats the length of a run according to how the run ended.
+
+        If a run was ended from outside, for example by its time limit, its length is a lower bound. The
+        length of a run that failed by itself is exact.
+        """
         done = [run(duration_s=100.0 + n) for n in range(10)]
         cut = [run(duration_s=50.0, ending=ending) for ending in RunEnding if not ending.by_itself] * 3
         prediction = request_for(history_of(*done, *cut))

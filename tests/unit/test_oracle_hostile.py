@@ -1,4 +1,7 @@
-"""Invalid input to the oracle: damaged files, odd scripts and measurements; each is refused in one line."""
+"""Tests of the predictor (oracle) with invalid input.
+
+Damaged files, odd scripts and odd measurements must each be refused in one line.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ QUICK = "--method search --population 8 --generations 20 --polish 0 --kicks 0"
 
 
 def steps(model: str = "resnet50") -> list[Measurement]:
-    """Return plausible steps whose time is proportional to their batch."""
+    """Return plausible synthetic measurements of training steps.
+
+    The time of a step is proportional to its batch size.
+    """
     rows = measured_steps.grid([model], (16, 32, 64), (np.inf, 150, 200), optimizer="momentum")
     watts = [min(row.cap_watts, 280) for row in rows]
     return measured_steps.measured(rows, [row.batch * 0.003 for row in rows], watts)

@@ -1,4 +1,7 @@
-"""Predictions as JSON data, and the fallback from one oracle to the next."""
+"""Tests of predictions as JSON data, and of the fallback from one predictor to the next.
+
+A predictor is called oracle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The width of the 90 % range: Student's t and the conformal quantile of scores."""
+"""Tests of the width of the 90 % range of predictions.
+
+The width follows from Student's t distribution and from a conformal quantile of scores.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def test_the_conformal_quantile_is_one_of_the_pooled_range_and_ignores_order(
 def test_the_half_width_scales_with_all_scores(
     prior_scores: tuple[float, ...], own_scores: np.ndarray, factor: float
 ) -> None:
-    """The half-width of a range is proportional to the scores on this and on other kinds of device."""
+    """The width of a prediction range is proportional to the scores from which it is computed.
+
+    The scores (relative errors of earlier predictions) are those on this kind of device and on other kinds.
+    """
     quantile = conformal_quantile(prior_scores, own_scores)
     scaled = tuple(factor * score for score in prior_scores)
     assert conformal_quantile(scaled, factor * own_scores) == pytest.approx(factor * quantile)
@@ -96,7 +102,11 @@ def test_many_own_scores_outweigh_those_between_kinds() -> None:
 
 @pytest.mark.parametrize("count", [9, 15, 40])
 def test_the_next_row_is_covered_with_the_stated_probability(count: int) -> None:
-    """Few scores with heavy tails need a finite-sample correction."""
+    """The predicted range contains the next measurement with the stated probability.
+
+    In the test, the errors have heavy tails, and only few earlier errors are known. The range therefore
+    needs a correction for small samples.
+    """
     generator = np.random.default_rng(5)
     prior_scores = special.stdtrit(4, (1.0 + SCORE_LEVELS) / 2.0)
     inside = []

@@ -1,4 +1,7 @@
-"""Refit of the oracle to runs at several limits: which runs count, which kinds, and the fit itself."""
+"""Tests of fitting the predictor (oracle) again to runs at several power limits.
+
+The tests check which runs are used, for which kinds of GPU a new fit is made, and the fit itself.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def test_kinds_that_are_refitted(tmp_path):
 
 @pytest.fixture
 def site(tmp_path):
-    """A database with the runs of an operator and of a user, and the function to refit."""
+    """Refit of the oracle on a test database, which contains runs of an operator and of other users."""
     store = Store(tmp_path / "senergy.db")
     config = configuration.parse(f'[controller]\ndatabase = "{tmp_path}/senergy.db"\n')
     with engine.connect(store.path) as connection:

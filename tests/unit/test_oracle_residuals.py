@@ -1,4 +1,8 @@
-"""Residuals of the model, and the selection of power limits from uncertain predictions."""
+"""Tests of the residuals of the prediction model, and of the choice of power limits.
+
+A residual is a deviation of the measured time or power from the model. The tested choice of a power limit
+takes the uncertainty of the predictions into account.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,11 @@ CAPS = (100.0, 150.0, 200.0, 250.0, 300.0)
 
 
 def as_measured(calibration: Calibration, factor: Any) -> list[Measurement]:
-    """Return rows as a calibration predicts them, with seconds multiplied by `factor(batch, limit)`."""
+    """Return synthetic measurements that deviate from a calibration by a known factor.
+
+    The times that the calibration predicts are multiplied by `factor(batch, limit)`. The powers are those
+    that the calibration predicts.
+    """
     batches = (16.0, 32.0, 64.0, 128.0)
     rows = measured_steps.grid(["resnet50"], batches, CAPS, precision="tf32", optimizer="sgd")
     seconds, watts = predict_rows(A40, rows, calibration)
@@ -79,7 +87,10 @@ def test_support_ends_half_a_doubling_from_a_measured_batch() -> None:
 
 
 def grid(noise: float, low: float) -> tuple[Any, ...]:
-    """Return arguments of `krige`: at 100 W the time is multiplied by `low`; all times have noise."""
+    """Return example arguments of `krige`: measured ratios on a grid of batch sizes and power limits.
+
+    At 100 W the time is multiplied by `low`; all times have noise.
+    """
     batch, cap = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(3, 10), CAPS, indexing="ij"))
     draw = np.random.default_rng(1).normal(size=len(batch))
     time = np.where(cap == 100.0, low, 1.0) * np.exp(noise * draw)

@@ -1,4 +1,7 @@
-"""Calibrations and hardware files of a site: configuration, live queue, senergyctld, command line."""
+"""Tests of calibrations and hardware files that a site adds for its own kinds of device.
+
+The tests check that the configuration, the live queue, senergyctld and the command line use the files.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,10 @@ def test_a_file_of_another_kind_is_refused(folder: Path) -> None:
 
 
 def steps(folder: Path, count: int) -> None:
-    """Write the measurements of one sweep over limits of 25 W."""
+    """Write a file of measured training steps for tests of the calibration.
+
+    The steps are measured at `count` power limits. The limits rise in steps of 25 W from 100 W.
+    """
     a40 = find_hardware("a40")
     caps = [100.0 + 25.0 * index for index in range(count)]
     rows = measured_steps.grid(["resnet50"], [64.0], caps, precision="tf32", optimizer="sgd")

@@ -1,4 +1,8 @@
-"""Predictions of training jobs: columns, ranges, limits, objectives, and `senergy predict`."""
+"""Tests of the predictions of training jobs, and of the command `senergy predict`.
+
+The tests cover predictions of many jobs at once, their 90 % ranges, power limits, objectives such as EDP,
+and the printed table.
+"""
 
 from __future__ import annotations
 
@@ -270,7 +274,10 @@ def test_json_has_ranges_and_marks_the_best(senergy: Run) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_noted_and_never_best(senergy: Run, tmp_path: Path) -> None:
-    """With the default calibration, a larger batch is faster."""
+    """A batch size that does not fit the GPU's memory gets a note and is never the best.
+
+    With the default calibration, this larger batch would be faster than the smaller one.
+    """
     save_calibration(Calibration("rtx6000-24gb"), tmp_path / "plain.toml")
     words = "--model resnet50 --gpu rtx6000 --batch 16,2048 --calibration"
     code, out, _ = senergy(words, str(tmp_path / "plain.toml"))

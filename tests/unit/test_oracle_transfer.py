@@ -1,4 +1,7 @@
-"""Kinds of GPU with few measurements or none, whose response to power limits comes from other kinds."""
+"""Predictions for a kind of GPU that has few measurements or none.
+
+Measurements of other kinds of GPU supply its response to power limits.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ PRIOR = shipped_prior(A40.name)
 
 
 def study(models: tuple[str, ...] = MODELS) -> list[Measurement]:
-    """Return a grid of steps as the shipped calibration of the A40 predicts them, with noise."""
+    """Return invented measurements of training steps on an A40.
+
+    The values are predictions with the calibration of the A40 that slurm-energy contains, with noise.
+    """
     rows = measured_steps.grid(models, (8.0, 32.0, 128.0), CAPS, precision="tf32", optimizer="sgd")
     draw = np.random.default_rng(3).normal(size=(2, len(rows)))
     seconds, watts = predict_rows(A40, rows, shipped_calibration(A40.name))
@@ -112,8 +118,9 @@ def test_few_rows_select_no_worse_limits_than_a_constant(count: int) -> None:
 
 @pytest.mark.parametrize("caps", [CAPS, (100.0, 200.0, 300.0)])
 def test_a_single_outlier_does_not_move_the_limit(caps: tuple[float, ...]) -> None:
-    """A single implausible row must not change the selected limit: few rows once led to worse limits than
-    none.
+    """A single implausible measurement does not change the selected power limit.
+
+    In the past, a prediction with few measurements led to worse limits than a prediction without any.
     """
     (row,) = (one for one in study(("resnet50",)) if (one.batch, one.cap_watts) == (32.0, 300.0))
     outlier = dataclasses.replace(row, power_watts=0.4 * row.power_watts)
@@ -166,7 +173,11 @@ def test_scattered_times_do_not_widen_the_range_of_power() -> None:
 
 @pytest.mark.slow
 def test_many_rows_select_better_limits_than_none() -> None:
-    """The true power is far below the prediction from other kinds of device."""
+    """Predictions with many measurements select better power limits than those without any.
+
+    Without measurements, the predictions come from other kinds of device. The true power is far below these
+    predictions.
+    """
     shipped = shipped_calibration(A40.name)
     frugal = {
         name: dataclasses.replace(own, core_power=0.45 * own.core_power)
@@ -181,18 +192,19 @@ def test_many_rows_select_better_limits_than_none() -> None:
 
 @pytest.mark.parametrize("count", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (24, 60))])
 def test_ranges_cover_unseen_rows(count: int) -> None:
-    """Regression: the range covered 38 to 56 % of the withheld rows of workloads with 8 rows.
+    """The predicted 90 % ranges cover most of the measurements that were not used for the fit.
 
-    The coverage of a single draw varies by about ten points, so ten draws are averaged.
+    Earlier, they covered only 38 to 56 % of the withheld rows (measurements) of workloads with 8 rows. The
+    coverage of a single draw varies by about ten points, so ten draws are averaged.
     """
     covered = np.mean([coverage(*random_split(study(), count, seed)) for seed in range(5, 15)], axis=0)
     assert np.all((covered >= 0.82) & (covered <= 0.97))
 
 
 def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[float]:
-    """Return the fractions of `left` within the predicted ranges of time and of power.
+    """Return which fractions of measurements lie in the predicted ranges of time and of power.
 
-    The calibration is fitted to `given_rows`.
+    The predictions are made for the measurements `left`. The calibration is fitted to `given_rows`.
     """
     calibration = calibrated(given_rows)
     alternatives = TrainingAlternatives.of(
@@ -265,9 +277,9 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
 
 
 def test_seven_rows_of_one_sweep_have_effect_and_are_noted() -> None:
-    """Measurements of one sweep affect the prediction, and a note states their number.
+    """Seven measurements of one sweep improve the prediction, and a note states their number.
 
-    Regression: after a file with one sweep of 25 W steps, the note was 'was never measured'.
+    This is a regression test: after a file with one sweep of 25 W steps, the note was 'was never measured'.
     """
     (first, *_) = configurations(study(("resnet50",))).values()
     rows = [study(("resnet50",))[index] for index in first[:7]]
@@ -411,7 +423,10 @@ def test_a_search_needs_four_rows_and_a_transfer_one() -> None:
 
 
 def test_searched_workloads_are_predicted_as_before() -> None:
-    """Evidence in a calibration does not change predictions of workloads with searched parameters."""
+    """A workload that was measured on a GPU is predicted as before if evidence is added.
+
+    Evidence in a calibration serves only for workloads without fitted parameters.
+    """
     shipped = shipped_calibration(A40.name)
     assert "resnet50" in shipped.workloads
     beside = dataclasses.replace(shipped, evidence=Evidence(PRIOR))
@@ -437,9 +452,9 @@ def test_own_factors_take_precedence_over_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
-    """Check that the error range of a fit is wider than the errors on the fitted rows.
+    """The error range of a calibration is wider than the errors on the measurements of its fit.
 
-    Parameters fitted to few rows have smaller errors on these rows than on other rows.
+    Parameters fitted to few measurements have smaller errors on these measurements than on others.
     """
     rows = study(("resnet50", "bert-base"))
     still = SearchSettings(generations=0, population=8, polish=0, kicks=0)

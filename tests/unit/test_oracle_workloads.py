@@ -1,4 +1,8 @@
-"""Workload profiles: the shipped ones against PyTorch's own counter, tracing, and profile files."""
+"""Tests of workload profiles, which state the operations and memory of neural networks.
+
+The tests compare the shipped profiles with PyTorch's own counter of operations. They also test the tracing
+of networks and the files of profiles.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,10 @@ def test_the_common_models_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", profile_names())
 def test_shipped_profiles_agree_with_pytorchs_counter(name: str) -> None:
-    """The references were recorded by packaging/make_profiles.py with torch.utils.flop_counter."""
+    """The shipped workload profiles agree with the operations that PyTorch itself counts.
+
+    packaging/make_profiles.py recorded the reference values with torch.utils.flop_counter.
+    """
     profile, reference = find_profile(name), REFERENCES[name]
     assert profile.parameters == reference["parameters"]
     assert matrix_flops(profile, reference["batch"]) == pytest.approx(reference["flops"], rel=0.01)
@@ -124,7 +131,11 @@ def trace(module: Any, *shape: int, dtype: Any = None) -> WorkloadProfile:
 
 
 def test_a_linear_layer_by_hand(torch: Any) -> None:
-    """The input needs no gradient, so the backward pass has one product (thesis, 4.3.4, `nn.Linear`)."""
+    """The traced operations of a linear layer equal a calculation by hand.
+
+    The input needs no gradient, so the backward pass has only one matrix product (thesis, 4.3.4,
+    `nn.Linear`).
+    """
     profile = trace(torch.nn.Linear(8, 5), 8)
     assert (profile.parameters, profile.parameter_tensors) == (45, 2)
     assert profile.gemm_flops_forward == Affine(0.0, 2 * 8 * 5)
@@ -206,7 +217,10 @@ def test_a_model_that_depends_on_its_data_cannot_be_traced(torch: Any) -> None:
 
 @pytest.fixture(scope="module")
 def zoo() -> Any:
-    """The module that makes the shipped profiles."""
+    """Return the loaded script packaging/make_profiles.py, which makes the shipped workload profiles.
+
+    The test is skipped if the packages that the script needs are not installed.
+    """
     for package in ("torch", "torchvision", "transformers"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed; it only makes profiles")

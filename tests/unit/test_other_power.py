@@ -1,4 +1,7 @@
-"""Power of the parts of a node without a limit, which grows with the power of its devices."""
+"""Tests of the estimate of the power of a node's parts that have no power limit.
+
+This power grows with the power of the node's devices.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ WINDOW = 31
 
 
 def learned(base_watts: float, slope: float, loads: list[float], noise: float = 0.0) -> OtherPower:
-    """Return the model of other power that was learned from readings of a node.
+    """Return a model of a node's other power after it has learned from simulated readings.
 
-    The other parts of the node draw `base_watts` plus `slope` times the power of the devices.
+    The other power is the power of all parts except the devices. In the readings, it is `base_watts` plus
+    `slope` times the power of the devices.
     """
     other, numbers, now_s = OtherPower(), random.Random(1), 0.0
     for load in loads:
@@ -40,7 +44,11 @@ def test_the_slope_is_learned_from_readings_at_different_loads() -> None:
 
 
 def test_readings_while_the_load_changes_are_not_learned_from() -> None:
-    """A sensor of the whole node lags behind those of the devices."""
+    """The power of the other parts of a node is estimated correctly while the load changes.
+
+    The sensor of the whole node lags behind the sensors of the devices. Readings soon after a change of the
+    load are therefore not used.
+    """
     other, before = OtherPower(), 300.0
     for second in range(600):
         load = 300.0 if second // 20 % 2 else 1500.0

@@ -1,4 +1,7 @@
-"""The line about energy at the end of a job's output: what senergyd sends to energy.so."""
+"""Tests of the line about energy that appears at the end of a job's output.
+
+The tests check the text that senergyd sends to the plugin energy.so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The packages: their lists, maintainer scripts, and the choice of plugins for the installed Slurm."""
+"""Tests of the installation packages.
+
+The tests check the lists of contents, the maintainer scripts, and the choice of the plugins for the
+installed Slurm.
+"""
 
 from __future__ import annotations
 

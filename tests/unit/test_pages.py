@@ -32,7 +32,10 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of the page's headings, as GitLab and GitHub make them."""
+    """Return the anchors (link targets) of the headings of a Markdown page.
+
+    They are made as GitLab and GitHub make them.
+    """
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 

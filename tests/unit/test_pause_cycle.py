@@ -21,7 +21,11 @@ def reports(
     variation: float = 0.0,
     seed: int = 1,
 ) -> list[tuple[float, float]]:
-    """Return the reports of a program that pauses after every `every` steps."""
+    """Return the progress reports of a simulated program.
+
+    The program pauses after every `every` steps. Each report is a pair: time in seconds, and number of
+    completed steps.
+    """
     numbers, now, made = random.Random(seed), 0.0, [(0.0, 0.0)]
     for step in range(1, steps + 1):
         now += step_s * max(0.2, 1 + numbers.gauss(0, variation))

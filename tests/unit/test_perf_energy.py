@@ -38,7 +38,7 @@ def pmu(tree: Tree, kind: int = 32, cpus: str = "0,32") -> Tree:
 
 
 class Kernel:
-    """Responds to perf_event_open with pipes that contain one count each."""
+    """Stand-in for the kernel: answers perf_event_open with pipes that contain one count each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 0, refuse: int = 0) -> None:
         self.opened: list[tuple[int, int, int]] = []
@@ -107,10 +107,10 @@ def test_perf_is_used_only_where_powercap_is_unreadable(tree: Tree, monkeypatch:
 
 
 def test_the_system_call_counts() -> None:
-    """The system call opens an event that counts.
+    """`open_event` makes the real system call, and the opened event counts.
 
-    The kernel's software CPU clock is opened. Its count shows that system call number, structure
-    and flags agree with the kernel.
+    The test opens the kernel's software CPU clock. A rising count shows that the system call number,
+    structure and flags agree with the kernel.
     """
     try:
         descriptor = open_event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, 0)

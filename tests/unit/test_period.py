@@ -1,4 +1,7 @@
-"""Tests of period detection on series of known programs, and on series without a valid period."""
+"""Tests of the detection of a period in a job's power.
+
+The test data are series of programs whose period is known, and series without a valid period.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ def test_no_series_raises(pairs: list[tuple[float, float]]) -> None:
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_no_random_program_has_a_wrong_period(name: str) -> None:
-    """A small part of benchmarks/period.py."""
+    """The period detection finds no wrong period in the power series of random programs.
+
+    This is a small part of benchmarks/period.py.
+    """
     for index in range(6):
         series = sample(np.random.default_rng([11, index]), FAMILIES[name], 10.0, regular=False)
         found = detect_period(series.times_s, series.watts).period
@@ -103,7 +109,10 @@ def test_no_random_program_has_a_wrong_period(name: str) -> None:
 def test_programs_that_once_had_a_wrong_period_have_none(
     family: str, key: tuple[int, int], hertz: float, reason: str
 ) -> None:
-    """The seeds and indices are those of benchmarks/period.py."""
+    """The period detection finds no period in programs for which it once found a wrong period.
+
+    The seeds and indices of these programs are those of benchmarks/period.py.
+    """
     rng = np.random.default_rng([*key, int.from_bytes(family.encode()[:7], "little"), int(hertz)])
     series = sample(rng, FAMILIES[family], hertz, regular=False)
     assert detect_period(series.times_s, series.watts).reason == reason
@@ -134,10 +143,10 @@ def test_the_tracker_counts_periods_per_second() -> None:
 
 
 def test_another_loop_needs_two_windows() -> None:
-    """Check that one measurement window is not enough to accept another period.
+    """The progress tracker accepts a new period of a program only after two windows that agree.
 
-    A first window with twice the period may show a harmonic. A longer version of the same window
-    confirms nothing.
+    In the test, the period of the program changes. A first measurement window with twice the period may show
+    a harmonic. A longer version of the same window is no confirmation.
     """
     tracker = ProgressTracker()
     follow(tracker, 0.0, 1.5)

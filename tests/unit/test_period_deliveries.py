@@ -1,4 +1,7 @@
-"""POST /v1/periods: who may deliver which periods, and the result of each."""
+"""Tests of POST /v1/periods, with which nodes deliver their energy per period.
+
+The tests check who may deliver which periods, and the controller's result for each period.
+"""
 
 from __future__ import annotations
 

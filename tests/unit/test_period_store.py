@@ -1,7 +1,7 @@
-"""Tests of periods in the database.
+"""Test how periods (energy of a node in a time interval, by job) are stored in the database.
 
-Each period is stored once, refusals name their period, the rows add up, and implausible values
-are rejected.
+Each period is stored once. The error for a bad period names the period. The rows of a period add up to its
+total. Implausible values are rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ START = int(NOW) // HOUR_S * HOUR_S - 24 * HOUR_S
 
 
 class Database:
-    """A database of periods."""
+    """A test database that stores periods (energy of a node in an interval)."""
 
     def __init__(self, location: str) -> None:
         self.path = location

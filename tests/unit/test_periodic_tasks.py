@@ -1,4 +1,8 @@
-"""The periodic tasks of senergyctld: stop, failure, and work for which they wait."""
+"""Tests of the periodic tasks of senergyctld.
+
+All tasks must end when the daemon stops, and when one of them fails. Before this, the commands for which the
+tasks wait are stopped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of jobs among clusters: figures, choice, expected load."""
+"""Placement of jobs among several clusters: cost and choice of a cluster, and expected load."""
 
 from __future__ import annotations
 

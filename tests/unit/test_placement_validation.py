@@ -1,4 +1,7 @@
-"""Checks of `[placement]` and `[clusters.NAME]`: messages name key and place."""
+"""Tests of the checks of `[placement]` and `[clusters.NAME]` in a configuration.
+
+The messages must name the key and its place in the file.
+"""
 
 from __future__ import annotations
 

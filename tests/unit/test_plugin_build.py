@@ -1,4 +1,7 @@
-"""The build of slurmctld's plugin selects the matching source, or fails with one line."""
+"""Tests of the build of slurmctld's plugin.
+
+The build selects the source of the matching Slurm release, or fails with one line.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ deb-src http://ftp.example/ubuntu/ noble universe
 
 
 class Slurm(Installation):
-    """Return an installation whose slurmctld is not executed."""
+    """A fake installation of Slurm 24.11.5. Its slurmctld is not executed to read the release."""
 
     def release(self, run=None):
         return Release(24, 11, 5)

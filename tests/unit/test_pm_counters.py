@@ -1,8 +1,8 @@
-"""HPE Cray pm_counters emulated by plain files with the layout of HPE Cray EX and XC systems.
+"""Tests of reading HPE Cray pm_counters.
 
-Sources: GEOPM's CNLIOGroup (docs/source/geopm_pio_cnl.7.rst) and Slurm's
-acct_gather_energy/pm_counters for the file names and the form `NUMBER UNIT`; HPE's "Access the
-PM counters" for the file `freshness`.
+The counters are emulated by plain files with the layout of HPE Cray EX and XC systems. Sources: GEOPM's
+CNLIOGroup (docs/source/geopm_pio_cnl.7.rst) and Slurm's acct_gather_energy/pm_counters for the file names
+and the form `NUMBER UNIT`; HPE's "Access the PM counters" for the file `freshness`.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ def test_single_processors_do_not_count_beside_their_sum(tree: Tree) -> None:
 
 
 class Updating:
-    """Stand-in for the file reader of pm_counters that updates the files before a read.
+    """Stand-in for the reader of the pm_counters files, which changes the files between two reads.
 
-    The files change before each of the first `times` reads of `energy`. In this way the files
-    change between the two reads of `freshness`.
+    senergyd reads the file `freshness` before and after the energy files, to detect a change in between. The
+    stand-in changes the files before each of the first `times` reads of `energy`, so the two values of
+    `freshness` differ.
     """
 
     def __init__(self, tree: Tree, monkeypatch: pytest.MonkeyPatch, times: int) -> None:

@@ -454,7 +454,10 @@ def test_a_job_with_unknown_cpus_only_sets_its_own_gpus() -> None:
 
 
 def shared_node(gpus: int = 0, **changes: object) -> NodeHardware:
-    """8 CPUs: four cpufreq policies of two, two packages of four."""
+    """Describe a node with 8 CPUs that several jobs can share.
+
+    The node has four cpufreq policies of two CPUs each, and two packages of four CPUs each.
+    """
     policies = tuple(
         dataclasses.replace(cpu("acpi-cpufreq"), name=f"policy{n}", cpus=(n, n + 1)) for n in (0, 2, 4, 6)
     )
@@ -638,7 +641,10 @@ def test_the_documented_example_of_a_shared_job_s_cap() -> None:
 
 
 def test_a_name_with_a_lone_surrogate_is_refused_in_one_line() -> None:
-    """A lone surrogate is valid in JSON but has no UTF-8 encoding. Fuzzing found the first name here."""
+    """A policy name that contains a lone surrogate raises a usage error with a message of one line.
+
+    A lone surrogate is valid in JSON but has no UTF-8 encoding. Fuzzing found the first name.
+    """
     for name in ("\udede", "ed\ud800p", "\udc80edp"):
         with pytest.raises(UsageError, match="is not"):
             validate_flags({"ENERGY_POLICY": name}, Config())

@@ -1,4 +1,8 @@
-"""The comparison of policies in benchmarks/policies: data for tuning and evaluation, and the load."""
+"""Tests of the benchmark that compares scheduling policies (benchmarks/policies).
+
+The tests check that tuning and evaluation use different data, and that the arrivals of jobs give the wanted
+load.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The copy of the policy file on hosts without senergyctld: request, storage, age and untrusted files."""
+"""Tests of the copy of the policy file that hosts without senergyctld keep.
+
+The tests cover the request for the file, the storage of the copy, its age, and files that cannot be trusted.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +191,7 @@ def test_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 class TestAgent:
-    """senergyd keeps the policy copy of its node up to date."""
+    """The agent keeps the copy of the controller's policy file on its node up to date."""
 
     @pytest.fixture
     def client(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PolicyCopyClient:

@@ -1,4 +1,8 @@
-"""Faults in a site's own policy end in one line with policy, file and line, in the simulator and live."""
+"""A fault in a site's own scheduling policy causes an error of one line.
+
+The line names the policy, the file and the line in this file. This holds in the simulator and in the live
+queue.
+"""
 
 from __future__ import annotations
 

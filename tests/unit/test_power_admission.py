@@ -1,4 +1,8 @@
-"""Tests of admission under budgets, safe limits, trust in nodes, and explanations of decisions."""
+"""Tests of how a power budget admits jobs and reacts to nodes.
+
+The tests check the admission of jobs under budgets, the safe limits of nodes, the trust in the reports of
+nodes, and the sentences that explain a decision.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +75,9 @@ def test_two_budgets_over_one_job_must_both_have_room() -> None:
 
 
 def with_speed(exponents: np.ndarray, **columns: object) -> PowerGroups:
-    """Return groups of devices whose relative speed is a power function of their relative power.
+    """Return groups of devices for tests, whose speed is a power function of their power limit.
 
-    Speed and power are relative to their values without a limit. `exponents` are the exponents.
+    Speed and power are relative to their values without a limit. `exponents` has the exponent of each group.
     """
     count = len(exponents)
     draw_watts = np.asarray(columns.pop("draw_watts", np.full(count, 400.0)))
@@ -142,7 +146,11 @@ def test_an_admitted_job_raises_the_throughput(seed: int, running: int) -> None:
 def test_an_admitted_job_keeps_its_slowdown_limit_under_the_budget(
     seed: int, running: int, news: int
 ) -> None:
-    """The decision for a job and the distribution after its start agree."""
+    """A job that is admitted with a slowdown limit can keep this limit after it has started.
+
+    The admission computes the power that the job needs. The distribution of the budget after the start must
+    give the job this power.
+    """
     random = np.random.default_rng(seed)
     count = running + news
     table = groups(

@@ -1,4 +1,8 @@
-"""NVIDIA workload power profiles: names, masks, and the knob on drivers of several ages."""
+"""Tests of NVIDIA workload power profiles.
+
+The tests check the names, the masks, and the setting and restoring of profiles with drivers of several
+releases.
+"""
 
 from __future__ import annotations
 

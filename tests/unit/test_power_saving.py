@@ -1,4 +1,7 @@
-"""The rule of power saving, its forecast and the clairvoyant bound."""
+"""Tests of power saving: the rule that powers nodes down, the forecast and the upper bound.
+
+The upper bound is the saving that is possible if all future job starts are known.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,12 @@ def pool(activity: list[NodeActivity], protected: list[bool] | None = None, idle
 
 
 def quiet(demand: float = 0.0, energy: NodeEnergy = ENERGY) -> tuple[DemandForecast, np.ndarray]:
-    """Return a forecast in which no job arrives, and the known demand for `demand` nodes now."""
+    """Return an example of a quiet cluster: a forecast in which no job arrives, and a known demand.
+
+    Args:
+        demand: number of nodes that are needed now.
+        energy: power and durations of the nodes.
+    """
     horizon_s = horizons(forecast_points(energy, RULES))
     forecast = DemandForecast(horizon_s, np.zeros((1, len(horizon_s))), np.ones(1))
     return forecast, known_change(horizon_s, np.zeros(1), np.array([demand]))

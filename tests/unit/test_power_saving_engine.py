@@ -1,4 +1,8 @@
-"""Power saving in senergyctld: Slurm's output, protected nodes, limits, and the commands that are issued."""
+"""Tests of power saving in senergyctld.
+
+The tests check the parsing of Slurm's output, protected nodes, limits, and the commands that are sent to
+Slurm.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ SETTINGS = PowerSavingConfig(mode="on", idle_watts={"n[1-9]": 150.0}, reserve_pe
 
 
 class FakeSlurm:
-    """Answers Slurm's commands and keeps those that change nodes."""
+    """Fake of Slurm's commands. It answers them and records the commands that change nodes."""
 
     def __init__(self, states: dict[str, str], **more: str) -> None:
         self.states = states

@@ -1,4 +1,8 @@
-"""Integration of power to energy: trapezoids, held readings and gaps; slow sources are polled in a thread."""
+"""Tests of the conversion of power readings to energy.
+
+The tests cover the integration by trapezoids, the time for which the last reading is held, and gaps. They
+also check that a slow power source is read in a thread.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +142,7 @@ def test_closing_the_counter_closes_the_sensor() -> None:
 
 
 class Measuring:
-    """A source that answers when the test lets it, in the order of `answers`."""
+    """Stand-in for a slow power meter. It gives the next of `answers` only when the test permits it."""
 
     def __init__(self, *answers: float | Exception) -> None:
         self.answers = list(answers)

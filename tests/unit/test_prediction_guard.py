@@ -1,4 +1,7 @@
-"""Attempts to move a long job forward with cheap jobs: the attacker's gain, and the loss of honest users."""
+"""Tests of attacks on the queue: a user tries to move a long job forward with cheap jobs.
+
+The tests bound the gain of the attacker and the loss of honest users.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Cluster:
     def ran(
         self, seconds, name="train42", user="mallory", limit=DAY, watts=100.0, times=1, apart_s=0.0, **more
     ):
-        """Learn runs whose ends are `apart_s` seconds apart."""
+        """Add finished runs of a user to the history. Their ends are `apart_s` seconds apart."""
         for left in reversed(range(times)):
             more = {"nodes": 1, "cpus": 64, "gpus": 0, "account": "physics", "partition": "cpu"} | more
             end = NOW - 1000 - left * apart_s
@@ -56,7 +59,7 @@ class Cluster:
             self.history.learn(run)
 
     def place(self, *rows, now=NOW):
-        """Return the place of the job in the first row."""
+        """Return the place (rank in the queue) of the job in the first row. The first place is 1."""
         return int(self.engine.cycle(queue(*rows, now=now), now).place[0])
 
 
@@ -104,9 +107,10 @@ KINDS = (
 
 @functools.cache
 def history_of_decoys(kind):
-    """Return a history of decoy runs for tests that do not change the history.
+    """Return a history of decoy runs, for tests that do not change the history.
 
-    The history is shared, because learning hundreds of runs takes most of the time of these tests.
+    Decoy runs are runs with which a user tries to deceive the prediction. The history is shared between
+    tests, because learning hundreds of runs takes most of their time.
     """
     cluster = Cluster()
     decoys(cluster, kind)
@@ -158,9 +162,11 @@ def history_side_by_side(kind, seconds):
     "seconds", [60.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (240.0, 1200.0))]
 )
 def test_concurrent_decoys_account_for_no_more_than_real_time(policy, kind, seconds):
-    """Concurrent decoy jobs count for no more than the elapsed time.
+    """Cheap jobs that run at the same time cannot move a user's long job far ahead in the queue.
 
-    A one-core job with `--exclusive` or `--mem=0` has the same size as a decoy that shares a node.
+    A user may submit many short one-core jobs as decoys, to lower the predicted time of a long job.
+    Concurrent decoys count for no more than the elapsed time. The decoys request `--exclusive` or `--mem=0`,
+    or share a node.
     """
     long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]
     fresh, cheated = Cluster(policy), Cluster(policy, history_side_by_side(kind, seconds))
@@ -181,10 +187,10 @@ HOLDING = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", HOLDING)
 def test_decoys_that_share_nodes_do_not_shorten_a_job_that_takes_one(policy, kind):
-    """One-core decoys do not shorten the predicted time of a job that takes one node alone.
+    """A user's cheap one-core jobs do not shorten the predicted time of a long job.
 
-    The decoys run one after the other for eight hours, which costs little of what the long job
-    occupies.
+    The long job takes one node alone. The cheap jobs (decoys) run one after the other for eight hours. They
+    cost little in comparison with what the long job occupies.
     """
     held, cheap, _ = HOLDING[kind]
     long, others = LONG | {"cpus": 1} | held, [honest | {"cpus": 1} for honest in HONEST]
@@ -210,7 +216,11 @@ def test_runs_of_unknown_memory_count_as_before():
 
 
 def test_a_run_on_a_whole_node_outweighs_cheap_decoys():
-    """The mean over the runs follows the CPUs that they held, not those that they requested."""
+    """The prediction weights each earlier run by the CPUs that it held.
+
+    The number of CPUs that a run requested has no effect. In the test, two long runs request one CPU but
+    hold a whole node. They outweigh many cheap runs, which a user may submit as decoys.
+    """
     cluster = Cluster()
     cluster.ran(20 * HOUR, cpus=1, held_cpus=64, times=2, apart_s=20 * HOUR)
     cluster.ran(300.0, cpus=1, held_cpus=1, times=500, apart_s=300.0)
@@ -227,10 +237,9 @@ def test_decoys_concurrent_with_a_long_run_do_not_hide_it(partition):
 
 
 def test_users_with_fewer_runs_are_trusted_about_as_soon():
-    """The predictions of users with few runs differ little from those of users with many runs.
+    """A user with few earlier runs gets predictions that differ little from those with many runs.
 
-    If few runs were not trusted, the first user to run jobs would be ranked first and delay the
-    others.
+    Otherwise the first user to run jobs would be ranked first and delay the others.
     """
     cluster = Cluster()
     for user, times in (("alice", 48), ("bob", 4)):
@@ -400,7 +409,10 @@ def request_for():
 
 
 def test_caps_of_flags_and_policies_count_in_the_queue():
-    """Twenty runs at 300 W are learned, then the same job is predicted under caps."""
+    """Power caps from job flags and from policies lower the predicted power of jobs in the queue.
+
+    In the test, twenty runs at 300 W are stored. The same job is then predicted with caps.
+    """
     history = History()
     for number in range(20):
         history.learn(

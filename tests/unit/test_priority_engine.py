@@ -1,4 +1,7 @@
-"""The priority engine without Slurm: predictions, usage, order, site factors, and explanations."""
+"""Tests of the priority engine without Slurm.
+
+The tests check predictions, usage of users, order of the jobs, site factors, and explanations.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def engine(policy="zeus", engine_state=None, history=None, **more):
 
 
 def order(snapshot):
-    """Return job ids by falling site factor: the order that Slurm makes of the snapshot."""
+    """Return job ids in the order in which Slurm would start the jobs of a snapshot.
+
+    Slurm orders the jobs by falling site factor.
+    """
     ids, numbers = snapshot.site_factor_table()
     ranked = numbers > 0
     return ids[ranked][np.argsort(-numbers[ranked], kind="stable")].tolist()
@@ -495,10 +501,10 @@ def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
 
 
 def test_a_job_that_leaves_the_head_is_changed_before_those_behind():
-    """A job that leaves the head of the queue is changed before the jobs behind it.
+    """If a job loses its place at the head of the queue, its site factor is lowered first.
 
-    In another order, jobs that should start late would start first if there are more changes than
-    time.
+    The jobs behind it get their new site factors later. In another order, a job that should start late could
+    start first if the time does not suffice for all changes.
     """
     rows = limits(1, 2, 3, 8, 9)
     numbers = (30 * SPACING, 29 * SPACING, 28 * SPACING, 0, 50 * SPACING)

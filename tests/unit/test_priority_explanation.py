@@ -1,4 +1,4 @@
-"""The reason why one job goes before another names a term that favours the first job."""
+"""The explanation of why one job goes before another names the term that favours the first job."""
 
 from __future__ import annotations
 

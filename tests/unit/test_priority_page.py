@@ -1,4 +1,7 @@
-"""The worked example of docs/priority.md equals the computed values, and the names on the page exist."""
+"""Tests of docs/priority.md against the code.
+
+The worked example of the page must equal the computed values, and the names on it must exist.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ USERS = ["alice", "bob", "carol"]
 
 
 def rows(after: str, count: int) -> list[list[str]]:
-    """Return the cells of the first rows of the table that follows a phrase, without the header."""
+    """Return the cells of the first rows of a table in the documentation page.
+
+    The table is the first one after the phrase `after`. Its header is left out.
+    """
     table = PAGE[PAGE.index(after) :].split("\n|", 1)[1]
     lines = [line for line in f"|{table}".splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2 : 2 + count]]
@@ -83,7 +89,10 @@ def test_the_table_contains_every_policy() -> None:
 
 @pytest.mark.parametrize("name", ["priority.md", "priority-plugin.md", "install-by-hand.md"])
 def test_lines_for_slurm_conf_have_a_value(name: str) -> None:
-    """A key without a value stops every daemon and command of Slurm on the cluster."""
+    """No line for slurm.conf in the documentation has a key without a value.
+
+    Such a line would stop every daemon and command of Slurm on the cluster.
+    """
     lines = re.findall(r"^ *[A-Z][a-zA-Z]+=.*$", (DOCS / name).read_text(), re.MULTILINE)
     assert lines
     assert [line for line in lines if line.rstrip().endswith("=")] == []

@@ -50,7 +50,7 @@ def node(name="h1", gpus=4, free=0, cpus_free=0, usable=True, kind="h100"):
 
 
 def made(snapshot, nodes=None, at=None, rules=RULES):
-    """Return the victims by the job for which they are preempted."""
+    """Return the planned preemptions: for each favoured job, the jobs that are preempted for it."""
     running_jobs = [
         int(job) for job, state in zip(snapshot.queue.job_id, snapshot.queue.state, strict=True) if state
     ]

@@ -1,4 +1,7 @@
-"""Jobs that offer several shapes: ranking and choice, limited to the offers."""
+"""Tests of jobs that offer several shapes (GPU types and numbers of GPUs).
+
+The tests check how these jobs are ranked, and that the chosen shape is always one that the job offers.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +62,12 @@ def choices(snapshot):
 
 
 def chosen(snapshot):
-    """Return the shapes of jobs that start now."""
+    """Return the shape (number and type of GPUs) of each job that starts now, by job id."""
     return {choice.job_id: choice.shape for choice in choices(snapshot) if choice.starts_now}
 
 
 def waiting(snapshot):
-    """Return the chosen shapes of the jobs that do not start now, by job id."""
+    """Return, by job id, the GPU shape that was chosen for each job that does not start now."""
     return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.starts_now}
 
 
@@ -126,7 +129,10 @@ def remembering(*runs):
 
 
 def figures(offered, *runs, model=None, limit=7200.0):
-    """Return (time, watts) of each GPU shape of a job whose program has the earlier runs `runs`."""
+    """Return (time, watts) of a job in each GPU shape that the job offers.
+
+    A GPU shape is a kind and number of GPUs. `runs` are earlier runs of the program of the job.
+    """
     flags = {"ENERGY_ALTERNATIVES": offered} | ({"ENERGY_MODEL": model} if model else {})
     config = configuration.parse('[priority]\npolicy = "zeus"\n')
     history = remembering(*runs) if runs else None

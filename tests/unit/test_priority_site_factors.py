@@ -1,6 +1,6 @@
-"""Tests of the conversion of a job order to site factors.
+"""Tests of the conversion of a job order to site factors, which Slurm adds to job priorities.
 
-The site factors always fall strictly, and few of them change.
+A job later in the order always gets a lower site factor. As few site factors as possible change.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def test_any_present_factors_give_a_strict_order(old):
 
 
 def fewest_changes(old):
-    """Return the minimum number of changes, by brute force over subsets."""
+    """Return the minimum number of site factors that must change so that they match the order.
+
+    The function tries all subsets of jobs that keep their site factors.
+    """
     count, best = len(old), 0
     for chosen in range(1 << count):
         stays = [i for i in range(count) if chosen >> i & 1]
@@ -145,9 +148,10 @@ def test_without_site_factors_the_order_is_the_policys():
 
 @given(st.integers(EXACT_PLACES, 4990), st.randoms(use_true_random=False))
 def test_small_moves_deep_in_a_long_queue_change_nothing(first, chance):
-    """Swaps of near neighbours in the queue change few site factors.
+    """If ten neighbouring jobs deep in the queue change their order, few site factors change.
 
-    Only the site factors of jobs at the border between two blocks may change.
+    The queue is divided into blocks. If all these jobs are in one block, no site factor changes. If they are
+    at the border of two blocks, at most nine change.
     """
     old = spread_site_factors(5000)
     some = old[first : first + 10].tolist()

@@ -1,4 +1,8 @@
-"""The two files between senergyctld and slurmctld's plugin, on Python's side."""
+"""Tests of the two files that senergyctld and slurmctld's plugin exchange.
+
+senergyctld writes the priority table for the plugin, and reads the queue that the plugin wrote. The tests
+check the Python code.
+"""
 
 from __future__ import annotations
 
@@ -219,9 +223,10 @@ NAMED = st.lists(st.tuples(st.integers(1, 4), st.text("aé", max_size=9)), max_s
 @ANYWHERE
 @given(steps=st.lists(st.tuples(NAMED, st.booleans(), st.integers(4, 5), st.integers(0, 40)), max_size=6))
 def test_a_reread_journal_equals_a_first_read(place, steps):
-    """Before a second read, the journal has grown, was truncated, or was replaced by another journal.
+    """A journal that is read again yields the same jobs as a journal that is read from scratch.
 
-    All journals belong to the same snapshot.
+    Between the two readings, the journal has grown, was truncated, or was replaced by another journal of the
+    same snapshot.
     """
     source, jobs = put(place, snapshot([JOB], generation=4)), []
     for more, anew, generation, cut in steps:

@@ -1,4 +1,7 @@
-"""The plugin's reader of priority.table and writer of queue.table, under sanitizers and without Slurm."""
+"""Test two C functions of the plugin: the reader of priority.table and the writer of queue.table.
+
+The code runs under sanitizers and without Slurm.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def program(tmp_path_factory):
 
 
 class Plugin:
-    """A process that holds the plugin's state between commands."""
+    """Test process in which the plugin runs and keeps its state from one command to the next."""
 
     def __init__(self, program: Path, **arguments: object) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -104,9 +107,10 @@ def test_the_last_valid_table_stays_when_the_file_becomes_invalid(plugin, path):
 
 
 def test_an_invalid_table_stays_invalid_until_it_is_read_again(plugin, path):
-    """After a slow read, the plugin pauses and reads no table.
+    """While the plugin has paused after an invalid table, it still reports the table as invalid.
 
-    If the plugin reported success during this pause, a second error message would follow later.
+    The plugin pauses after a slow read and reads no table during the pause. If it reported success during
+    the pause, it would print a second error message for the same table later.
     """
     table_file.write(path, [7], [70])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
@@ -186,7 +190,10 @@ def test_a_constantly_replaced_table_is_read_completely(plugin, path):
             table_file.write(path, range(1, 2000), [written] * 1999)
 
     def spoil() -> None:
-        """Overwrite the file in place, which a correct writer never does."""
+        """Damage the table for a test: overwrite the file in place, and then cut it off.
+
+        A correct writer never writes in place, but replaces the whole file.
+        """
         while not stop.is_set():
             data = table_file.encode(
                 range(1, 2000), [-1] * 1999, sequence=time.time_ns(), written_unix_s=time.time()
@@ -225,7 +232,7 @@ def test_python_reads_the_queue_that_the_plugin_wrote(plugin, tmp_path, count, r
 
 @pytest.fixture
 def while_read(monkeypatch):
-    """Run a function each time that part of the queue file, but not all, has been read."""
+    """Run a function after each read of the queue file that does not yet reach the end of the file."""
     happens, fdopen = [], os.fdopen
 
     def slow_open(*arguments):
@@ -244,9 +251,11 @@ def while_read(monkeypatch):
 
 @pytest.mark.parametrize("times", [1, 99])
 def test_a_queue_overwritten_during_a_read_is_read_completely(plugin, tmp_path, while_read, times):
-    """Read a queue table that the plugin overwrites during the read.
+    """A reader gets the complete queue although the plugin overwrites the table during the read.
 
-    After the overwrite, the table's strings are at other offsets. No checksum covers the strings.
+    The overwrite moves the strings of the table to other offsets, and no checksum covers the strings. The
+    reader must therefore notice the change and read again. If the table changes during each read, the read
+    fails with an error.
     """
     tmp_path.chmod(0o755)
     path, counts = tmp_path / "queue.table", itertools.count(3001)
@@ -286,7 +295,7 @@ def _a_fifo(spare: Path, elsewhere: Path) -> None:
 
 
 def _half_a_snapshot(spare: Path, elsewhere: Path) -> None:
-    """Leave the files of a slurmctld that was killed during a write."""
+    """Create the files that remain when a slurmctld is killed while it writes the queue table."""
     spare.write_bytes(elsewhere.read_bytes()[:500] + b"x" * 500_000)
     spare.chmod(0o600)
 
@@ -359,7 +368,10 @@ def test_the_plugin_reports_unwritable_files(plugin, tmp_path):
 
 @pytest.fixture
 def small_files(program):
-    """A plugin whose files end at 4096 bytes until the returned function is called, as on a full disk."""
+    """A plugin process that cannot write beyond 4096 bytes of a file, as on a full disk.
+
+    The limit ends when the test calls the returned function.
+    """
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,4 +1,7 @@
-"""Comparison of product names of processors and GPUs. The names are those that NVML and AMD SMI report."""
+"""Tests of the comparison of product names of processors and GPUs.
+
+The names are those that NVML and AMD SMI report.
+"""
 
 from __future__ import annotations
 

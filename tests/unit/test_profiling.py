@@ -1,4 +1,7 @@
-"""Sections of a program, measured by an agent that returns figures of the test."""
+"""Measurement of the energy of program sections, with a fake agent.
+
+The fake agent returns energies that the tests know.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ PATIENT = "from slurm_energy.profiling import energy_reader; energy_reader._TIME
 
 
 class FakeAgent:
-    """Responds to `energy` with 10 J of cpu and 1 J of dram more each time; counts its connections."""
+    """Fake senergyd that answers the message `energy` and counts its connections.
+
+    With each response the energy is 10 J of cpu and 1 J of dram higher.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -431,7 +437,10 @@ sys.exit(main())
 
 @pytest.mark.parametrize("senergy", [SENERGY, [sys.executable, "-c", SLOW_TO_START, "profile"]])
 def test_a_signal_to_us_ends_the_command(agent: FakeAgent, senergy: list[str]) -> None:
-    """The command itself sends a signal to `senergy`, possibly before `senergy` has noted its start."""
+    """A signal that the profiled command sends to `senergy` ends the command.
+
+    The command may send the signal before `senergy` has noted the command's start.
+    """
     script = "trap 'exit 5' TERM; kill -TERM $PPID; while :; do sleep 0.05; done"
     done = subprocess.run([*senergy, "--", "sh", "-c", script], env=agent.env(), timeout=60, check=False)
     assert done.returncode == 5

@@ -1,4 +1,4 @@
-"""Summaries of the lines of many ranks and nodes, and senergy profile --gather."""
+"""Tests of `senergy profile --gather` and of its summary of many ranks and nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Progress reports through a real senergyd: a program of the job's owner, the command, and another user."""
+"""Tests of the reports with which a program tells a running senergyd its progress.
+
+The reports come from a program of the job's owner, from the command line, and from another user.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Progress of a program: what it sends to the agent, and that it never waits or fails."""
+"""Tests of how a program reports its progress to the agent.
+
+The tests check the messages, and that the program never waits or fails because of a report.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,10 @@ def test_nothing_raises(agent: Listener, clock: SimpleNamespace, n: Any) -> None
 
 
 def test_a_signal_handler_may_report(agent: Listener, clock: SimpleNamespace) -> None:
-    """The handler runs in the thread that holds the lock."""
+    """A signal handler may report progress even if the interrupted program is just reporting.
+
+    The handler runs in the thread that holds the reporter's lock.
+    """
     reporter = ProgressReporter()
     with reporter._lock:
         reporter.add(2)

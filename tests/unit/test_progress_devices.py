@@ -25,7 +25,10 @@ from slurm_energy.devices.gpu.nvml_activity import NvmlActivitySensor
 
 
 class Gpu:
-    """pynvml on one GPU that runs a program at a clock, with or without GPM."""
+    """Substitute for pynvml with one GPU on which a program runs.
+
+    The test sets the clock of the GPU, and whether the GPU supports GPM metrics.
+    """
 
     def __init__(self, *, gpm: bool = True) -> None:
         self.gpm = gpm
@@ -158,7 +161,7 @@ def test_instructions_are_unknown_if_one_cpu_is_refused(
 
 
 class Sensor:
-    """An activity sensor that counts its readings."""
+    """A fake sensor of GPU activity that counts how often it is read."""
 
     def __init__(self, index: int, utilisation: float, **work: float) -> None:
         self.component, self.activity, self.reads = f"gpu[{index}]", Activity(utilisation, work), 0

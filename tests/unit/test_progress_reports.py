@@ -1,4 +1,7 @@
-"""Progress messages: their form, their permitted senders, and the reports that the agent keeps."""
+"""Tests of the progress messages that programs send to the agent.
+
+The tests check the form of the messages, who may send them, and which reports the agent keeps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ OWNER = 1000
 
 
 class Reports:
-    """Progress reports of a node with one running job, 5, on a clock that the test moves."""
+    """Progress reports on a node with one running job (job 5), for tests.
+
+    The test sets the clock.
+    """
 
     def __init__(self) -> None:
         self.clock = HandClock()

@@ -1,4 +1,8 @@
-"""The progress tracker: reported units, validated proxies, and the choice of the source."""
+"""Tests of the progress tracker, which measures the speed of a job.
+
+The tests check the units that a job reports, the proxies that replace missing reports after a validation,
+and the choice between these sources.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,11 @@ def test_a_slower_half_is_no_pause() -> None:
 @pytest.mark.parametrize("variation", [0.01, 0.03, 0.1])
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_the_standard_error_is_honest(variation: float, correlation: float) -> None:
-    """In 400 windows the mean squared deviation is at most 1.5 times the reported variance."""
+    """The tracker's reported standard error of the speed is not too small.
+
+    Over 400 windows, the mean squared deviation of the speed is at most 1.5 times the mean reported
+    variance.
+    """
     numbers = random.Random(7)
     squares = errors = 0.0
     for _ in range(400):
@@ -128,7 +136,7 @@ def test_the_error_of_a_mean_is_positive_and_finite(values: list[float]) -> None
 def sampled(
     tracker: ProgressTracker, start_s: float, speed: float, instructions: float, **activity: float
 ) -> None:
-    """Sample 20 s at 2 Hz in which the job runs at a relative speed."""
+    """Pass samples of 20 s at 2 Hz to the tracker. The simulated job runs at the relative `speed`."""
     for index in range(41):
         now = start_s + index / 2
         tracker.sample(
@@ -202,7 +210,11 @@ def test_instructions_count_after_validation_only(wasted: float, trusted: bool) 
 
 
 def test_the_source_does_not_alternate() -> None:
-    """A window without reports has no rate, because a proxy would have another unit."""
+    """After a job has reported progress, a measurement window without reports has no progress rate.
+
+    The tracker does not use a proxy, such as counted instructions, for this window, because the proxy would
+    have another unit.
+    """
     tracker = ProgressTracker()
     report_steps(tracker, 20, 1.0)
     sampled(tracker, 0.0, 1.0, 1e9, compute=700.0)
@@ -214,7 +226,11 @@ def test_the_source_does_not_alternate() -> None:
 
 
 def slowing_tracker(lengths: list[float]) -> tuple[ProgressTracker, float]:
-    """Return a tracker with one report per step, and the time of the last one."""
+    """Return a progress tracker with one report per step, and the time of the last report.
+
+    Args:
+        lengths: seconds of each step.
+    """
     tracker, now = ProgressTracker(), 0.0
     tracker.report(0, now)
     for count, length in enumerate(lengths, 1):

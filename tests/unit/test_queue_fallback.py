@@ -1,4 +1,7 @@
-"""Without queue.table, the queue comes from the last table and the journal, then from squeue."""
+"""If the plugin's file queue.table is lost, the queue is read from other sources.
+
+The first source is the last table with the changes in the journal. The second source is squeue.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class Squeue:
 
 @pytest.fixture
 def lost(tmp_path):
-    """A queue source with a valid table. The attribute `now` of the source is its clock."""
+    """Queue source with a valid table of the plugin, for tests in which this table is lost.
+
+    The attribute `now` of the source is its clock.
+    """
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     squeue = Squeue()

@@ -1,4 +1,8 @@
-"""Quotas: periods, levels, consumption, rights, audit trail, and their effect on the queue."""
+"""Tests of quotas (allowances of energy, cost or carbon).
+
+The tests cover periods, levels, the computed use, the rights of users, the audit trail, and the effect of
+quotas on the queue.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +249,7 @@ def test_quotas_keep_the_order_of_the_policy_within_each_level(
 
 
 class Begins(JobUpdater):
-    """Stand-in for the writer of job changes that stores the begin times."""
+    """Stand-in for the component that changes jobs in Slurm. It records the begin times that it sets."""
 
     def __init__(self) -> None:
         super().__init__(1000.0)
@@ -324,7 +328,7 @@ def site(folder: Path, toml: str, test: Callable[[QuotaRoutes, QuotaWatch, Store
 
 
 def _share_output(argv: Sequence[str]) -> str:
-    """Return the associations of a Slurm with three accounts."""
+    """Return the output of sacctmgr for a test: the associations of a cluster with three accounts."""
     return fixed_width_text(argv, [(name, "", "", "root", "1") for name in ("physics", "optics", "biology")])
 
 
@@ -346,10 +350,10 @@ def order(account: str = "physics", amount: str = "10kWh", **more: object) -> di
 
 
 def month_of_jobs(path: Path) -> None:
-    """Store the energy of three jobs over two hours.
+    """Store the energy of three example jobs over two hours in a database.
 
-    Alice in physics uses 4 kWh, bob in optics (a child account of physics) 2 kWh, and carol in
-    biology 8 kWh.
+    Alice in account physics uses 4 kWh. Bob in account optics (a child account of physics) uses 2 kWh. Carol
+    in account biology uses 8 kWh.
     """
     store_jobs(
         path,
@@ -382,7 +386,11 @@ def test_use_counts_accounts_below_and_each_job_once(tmp_path: Path) -> None:
 
 
 def test_quotas_of_energy_cost_and_carbon_by_hand(tmp_path: Path) -> None:
-    """6 kWh x PUE 1.5 = 9 kWh: at 0.20 EUR 1.80 EUR, at 100 g/kWh 900 g. Energy quotas count 6 kWh."""
+    """The used amounts of quotas equal a calculation by hand.
+
+    Jobs use 6 kWh, and the PUE is 1.5. The energy quota counts 6 kWh. Cost and carbon count 9 kWh:
+    1.80 EUR at 0.20 EUR/kWh, and 900 g at 100 g/kWh.
+    """
 
     async def test(routes: QuotaRoutes, watch: QuotaWatch, _: Store) -> None:
         month_of_jobs(tmp_path / "senergy.db")
@@ -404,7 +412,11 @@ def test_quotas_of_energy_cost_and_carbon_by_hand(tmp_path: Path) -> None:
 
 
 def test_unknown_use_has_no_effect(tmp_path: Path) -> None:
-    """The provider has delivered nothing, and there is no fallback: the use is unknown."""
+    """A quota whose use is unknown limits no job.
+
+    The use is unknown, because the provider of carbon intensity has delivered nothing and there is no
+    fallback.
+    """
 
     async def test(routes: QuotaRoutes, watch: QuotaWatch, _: Store) -> None:
         month_of_jobs(tmp_path / "senergy.db")
@@ -434,7 +446,10 @@ def test_a_database_that_does_not_answer_limits_nobody(tmp_path: Path) -> None:
 
 
 def test_a_quota_of_an_unknown_account_is_refused(tmp_path: Path) -> None:
-    """It would limit nobody, and nobody would notice."""
+    """A quota of an unknown account is refused.
+
+    Such a quota would limit nobody, and nobody would notice the mistake.
+    """
 
     async def test(routes: QuotaRoutes, _: QuotaWatch, __: Store) -> None:
         with pytest.raises(NotFoundError, match=r"account phsyics: neither Slurm .* did you mean physics"):

@@ -1,4 +1,7 @@
-"""The job manager while the file system of the state directory is read-only, as after a disk error."""
+"""Test of the job manager while the state directory cannot be written.
+
+The kernel makes a file system read-only, for example, after a disk error.
+"""
 
 from __future__ import annotations
 

@@ -60,10 +60,12 @@ def dotted(node: ast.expr) -> str:
 
 
 class Reads(ast.NodeVisitor):
-    """Collects which keys of which section of the configuration a module reads.
+    """Syntax visitor that collects the configuration keys that a module reads, with their sections.
 
-    An expression is a section if it ends in `.SECTION`, or is a name that was annotated with the section's
-    class, assigned from such an expression, or returned by a function with such an annotation.
+    The visitor must recognize the expressions that stand for a section of the configuration. An expression
+    is a section if it ends in `.SECTION`. A name is a section in three cases: it was annotated with the
+    class of the section, it was assigned from a section, or it was assigned from a function whose return
+    annotation is the class of the section.
     """
 
     def __init__(self, returns: dict[str, str]) -> None:
@@ -95,7 +97,10 @@ class Reads(ast.NodeVisitor):
             self.names[dotted(target)] = section
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """Treat `self` as the configuration section inside the class of a section."""
+        """Visit a class of the source code.
+
+        If the class is a section of the configuration, `self` means this section inside the class.
+        """
         section = next((name for name, cls in TABLES.items() if cls.__name__ == node.name), None)
         if section:
             self.names["self"] = section
@@ -176,9 +181,10 @@ def test_every_configuration_key_has_a_reader(section: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(SECTIONS["bounds"])])
 def test_every_bound_is_the_bound_of_a_flag(key: str) -> None:
-    """Python, C and Lua code use every bound; a bound without a flag would have no effect.
+    """Every bound in the configuration section `bounds` is the bound of a flag of jobs.
 
-    Bounds reach the C and Lua code through the policy file.
+    Python, C and Lua code must read every bound. A bound without a flag would have no effect. Bounds reach
+    the C and Lua code through the policy file.
     """
     assert ("bounds", key) in keys_read()
     for source in ("spank/flag_numbers.c", "prolog_epilog/senergy_submit.lua"):
@@ -208,9 +214,9 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def attributes_of_arguments(names: set[str]) -> set[str]:
-    """Return the names of the command-line arguments that some modules read.
+    """Return the names of the command-line arguments that the code of some modules reads.
 
-    Reads by attribute, `getattr`, `vars` and in loops are found.
+    The function finds reads by attribute, by `getattr`, by `vars` and in loops.
     """
     found = set()
     for name in names:
@@ -225,7 +231,10 @@ def attributes_of_arguments(names: set[str]) -> set[str]:
 
 
 def looped_options(tree: ast.Module) -> set[str]:
-    """Return the options that a module reads with `getattr(args, name.replace(...))` in a loop over names."""
+    """Return the command-line options that a module reads in a loop over their names.
+
+    The module reads them with `getattr(args, name.replace(...))`.
+    """
     if "getattr(args, name.replace" not in ast.unparse(tree):
         return set()
     names: set[str] = set()
@@ -240,7 +249,7 @@ def looped_options(tree: ast.Module) -> set[str]:
 
 
 def with_imports(name: str) -> set[str]:
-    """Return a module of the command line and the command-line modules that it imports, recursively."""
+    """Return a command-line module and all command-line modules that it imports, also indirectly."""
     wanted, found = [name], set()
     while wanted:
         one = wanted.pop()

@@ -147,7 +147,7 @@ def python_with(module: str) -> str:
 
 
 def run(code: str, module: str, directory: Path, every_step: bool = True) -> dict[str, Any]:
-    """Run a program with a framework; return what it recorded."""
+    """Run a program that uses a training framework, and return what slurm-energy recorded of it."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SENERGY_EVENTS_DIR": str(directory)}
     program = (EVERY_STEP if every_step else "") + code + REPORT

@@ -1,4 +1,7 @@
-"""Recommendations of `senergy job`: only settings that the devices accept, each with a figure."""
+"""Tests of the recommended settings that `senergy job` shows.
+
+It recommends only settings that the devices accept. Each recommendation states a number for the saving.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Deliveries: each record is stored once, no acknowledged record is lost, bad items are named and omitted."""
+"""Test deliveries of energy records to the controller.
+
+Each record is stored exactly once, even if the controller is killed. No acknowledged record is lost. Invalid
+items are named in the response and omitted from the database.
+"""
 
 from __future__ import annotations
 
@@ -229,13 +233,20 @@ class TestVersionSkew:
         ids=lambda change: next(iter(change))[:10],
     )
     def test_unknown_keys_are_bounded(self, change):
-        """Infinity or 1000 levels would make SQLite refuse the JSON of every response with the record."""
+        """A record with too many, too long or too deep unknown keys is rejected.
+
+        Infinity or 1000 levels of nesting would make SQLite refuse the JSON of every response with the
+        record.
+        """
         items, refusals = record_store.read_items([item(record() | change), item(job_id=2)])
         assert [i.record.job_id for i in items] == [2]
         assert [r.outcome for r in refusals] == [RefusalOutcome.REJECTED]
 
     def test_infinity_in_a_number_that_json_allows(self):
-        """Python parses 1e999 as infinity but does not treat it as a constant."""
+        """The record store rejects a record with the number 1e999, which Python parses as infinity.
+
+        Python's JSON parser reports the constant `Infinity` to a hook, but not the number 1e999.
+        """
         data = json.loads(json.dumps([item(record() | {"x": 0, "mean": "@"})]).replace('"@"', "1e999"))
         assert [r.outcome for r in record_store.read_items(data)[1]] == [RefusalOutcome.REJECTED]
 
@@ -320,9 +331,10 @@ class TestPlausibility:
 
 
 def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
-    """A value that the database refuses causes the refusal of its record only.
+    """The database refuses one record of a delivery, and the other records are stored.
 
-    The bad record must not roll back the whole delivery again and again.
+    One record contains a value that the database cannot store. Only this record is rejected. The rejection
+    must not roll back the whole delivery again and again.
     """
     items, _ = record_store.read_items([item(job_id=n) for n in range(4)])
     items[2] = dataclasses.replace(items[2], record=dataclasses.replace(items[2].record, job_id=2**70))
@@ -415,7 +427,13 @@ class TestTraces:
 
 
 def store_spool(location: Path | str, spool: Path, output: int) -> None:
-    """Store deliveries from a spool as the controller does; write each id to `output` once acknowledged."""
+    """Store the deliveries of an agent's spool in the database, as the controller does.
+
+    Args:
+        location: the database.
+        spool: JSON file with the deliveries.
+        output: file descriptor to which the id of each record is written once it is acknowledged.
+    """
     store = Store(location)
     deliveries = json.loads(spool.read_text())
     os.write(output, b"ready\n")

@@ -1,4 +1,7 @@
-"""Redfish node power against the lab's service (resources as DMTF DSP0268 lays them out)."""
+"""Tests of reading a node's power through Redfish, from the emulated Redfish service of the lab.
+
+The resources of the service follow DMTF DSP0268.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +70,10 @@ def test_a_service_without_environment_metrics_has_the_older_power_resource(
 
 
 def test_gpu_boards_that_have_their_own_power_are_not_the_node(server: Any, bmc: RedfishClient) -> None:
-    """A GPU baseboard lists one chassis per GPU.
+    """The power of a single GPU is not taken for the power of the node.
 
-    Only the power of the computer system's chassis counts as the power of the node.
+    A GPU baseboard lists one chassis per GPU. Only the power of the chassis to which the computer system
+    belongs counts.
     """
     gpu = "/redfish/v1/Chassis/HGX_GPU_0"
     server.resources["/redfish/v1/Chassis"] = lambda: {

@@ -1,4 +1,4 @@
-"""A program that is newer than senergyctld says so when senergyctld refuses its request."""
+"""If senergyctld refuses a request of a newer program, the error message names both releases."""
 
 from __future__ import annotations
 

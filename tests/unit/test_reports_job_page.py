@@ -39,7 +39,11 @@ def utc() -> Iterator[None]:
 
 
 class Reader(HTMLParser):
-    """Checks the nesting of elements; collects visible text, attributes and the data in scripts."""
+    """HTML parser for tests of the job page.
+
+    It checks that all elements are closed. It collects the visible text, the attributes, and the data in
+    scripts.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -294,7 +298,11 @@ def test_a_browser_shows_the_tooltip_of_every_chart(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_browser
 def test_a_script_that_got_into_a_page_does_not_run_while_the_page_s_own_does(tmp_path: Path) -> None:
-    """The name of a job contains scripts, as if the escaping of names had failed."""
+    """In a report page, a script that an attacker has injected does not run.
+
+    The test inserts scripts as the name of a job, as if the escaping of names had failed. The page's own
+    script still runs.
+    """
     named = [job | {"job": {**job["job"], "name": "NAME-OF-THE-JOB"}} for job in examples.gpu_job()]
     evil = """<script>document.title = "owned"</script><img src="x" onerror="document.title='owned'">
         <a href="javascript:void 0" id="link">x</a>

@@ -153,7 +153,10 @@ PARSABLE = [Style.parsable(), Style.parsable(DisplayUnits("K")), Style.parsable(
 def test_output_for_programs_has_one_unit_per_column_and_names_it(
     style: Style, field: Field[JobUsage]
 ) -> None:
-    """The unit of a row does not depend on other rows: 3.5 MJ and 3.7 MJ, 1 J and 1 PJ."""
+    """Output for programs uses one fixed unit per column, and the header names the unit.
+
+    The unit does not depend on the value: 1 J, 3.5 MJ, 3.7 MJ and 1 PJ are written in the same unit.
+    """
     (job,) = usages(examples.gpu_job())
     assert re.fullmatch(rf"{field.name}\(k?{re.escape(field.unit)}\)", field.header(style))
     assert re.fullmatch(r"[0-9.]*", field.text(job, style))

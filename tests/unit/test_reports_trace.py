@@ -159,7 +159,11 @@ def test_glyphs_follow_the_terminal(encoding: str | None, glyphs: object) -> Non
 
 
 def test_delayed_node_meter_readings_are_smoothed_for_plots():
-    """Processors step from 100 to 300 W; the meter follows a second later, so that `other` swings."""
+    """A plotted power trace shows no false peaks if the node meter reports a change later.
+
+    The processors step from 100 to 300 W, and the meter follows a second later. `other` (meter minus
+    components) then swings, and is smoothed for the plot.
+    """
     cpu = [100.0, 300.0, *[300.0] * 18]
     other = [50.0, 0.0, 100.0, *[50.0] * 17]
     trace = combine([decode_trace(encode_trace(0.0, 1.0, {"cpu": cpu, "other": other}))], 100)

@@ -1,4 +1,7 @@
-"""The head of a request: accepted forms, and the refusal of everything else."""
+"""Tests of the parser of the head of an HTTP request.
+
+The forms that the clients send are accepted, and everything else is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Order and limits of concurrent requests. The tests count requests and do not measure times."""
+"""Test the order of concurrent requests and the limits on their number.
+
+The tests count requests and do not measure times.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
 
 
 class Office:
-    """Requests that run until `release` is set.
+    """Test fixture in which requests to the controller run until `release` is set.
 
-    The class records the running requests, the maximum concurrent requests of each user, and the
-    refused requests.
+    It records the running requests, the highest number of concurrent requests of each user, and the refused
+    requests.
     """
 
     def __init__(self, **bounds) -> None:

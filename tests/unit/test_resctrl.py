@@ -112,10 +112,9 @@ def test_a_refused_mount_is_one_error(tmp_path: Path) -> None:
 
 
 def test_counts_are_read_by_cache_and_gaps_in_their_numbers_do_not_matter(tmp_path: Path) -> None:
-    """Counts are read by L3 cache, with any gaps in the cache numbers.
+    """Counters of resctrl are read for each L3 cache, even if numbers of caches are missing.
 
-    AMD processors have one L3 cache per core complex. Numbers of disabled core complexes are
-    missing.
+    AMD processors have one L3 cache per core complex. Numbers of disabled core complexes are missing.
     """
     group = "mon_groups/a/mon_data"
     put(

@@ -1,4 +1,7 @@
-"""Proofs of requests and responses cover every part of them. Munge is a stand-in."""
+"""Test the munge proofs of HTTP requests and responses; a proof covers every part of the message.
+
+Munge is replaced by a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -220,7 +223,11 @@ def test_a_connection_that_is_broken_off_is_tried_again(monkeypatch):
 
 
 def test_the_time_for_a_request_holds_for_all_tries_together():
-    """An impostor never completes a response, so each attempt alone could take the whole time."""
+    """The time limit of a request holds for all attempts together.
+
+    An impostor sends without end and never completes a response. Each attempt alone could therefore use up
+    the whole time.
+    """
     tries = []
 
     def answer(connection):

@@ -43,7 +43,10 @@ def restored(source: Path, location: str | Path) -> None:
 
 
 def killed_after(seconds: float, source: Path, location: str | Path) -> bool:
-    """Restore in a process that is killed after a time; return whether it was still at work."""
+    """Restore a backup in a child process, and kill the process after some seconds.
+
+    The function returns whether the process was still at work when it was killed.
+    """
     child = os.fork()
     if child == 0:
         code = 1

@@ -1,4 +1,7 @@
-"""Wait of a job's tasks for CPUs, from the scheduler statistics of its threads."""
+"""Tests of the sensor that measures how long the tasks of a job wait for CPUs.
+
+The sensor reads the kernel's scheduler statistics of all threads.
+"""
 
 from __future__ import annotations
 

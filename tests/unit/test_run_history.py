@@ -133,7 +133,11 @@ def test_the_rest_of_a_suspended_run_is_only_a_lower_bound_of_the_run_time(store
 
 
 def test_measured_time_counts_unless_it_contradicts_slurm(store):
-    """Nodes measure fractions of seconds; a time far from Slurm's is not the duration of the job."""
+    """The duration of a run is the time measured by the nodes, unless it is far from Slurm's time.
+
+    The nodes measure fractions of seconds. In the test, a measured time that differs much from Slurm's is
+    corrected to within 1 s of Slurm's.
+    """
     spans = {1: (0.4, 1.3), 2: (0.0, 50.0), 3: (0.0, 0.2)}
     for number, (first, last) in spans.items():
         store.deliver(item(job_id=number, start=1000 + first, end=1000 + last))
@@ -209,7 +213,10 @@ with engine.connect(Path(sys.argv[1])) as connection:
 
 @pytest.mark.slow
 def test_kill_9_while_learning_neither_loses_nor_duplicates(store, monkeypatch):
-    """A learner is killed repeatedly while jobs end; each run is in the history exactly once."""
+    """Each run is in the history exactly once although the process that stores runs is often killed.
+
+    In the test, the process is killed repeatedly with SIGKILL while jobs end.
+    """
     total, killed = 120, 0
     for number in range(1, total + 1):
         store.deliver(item(job_id=number))

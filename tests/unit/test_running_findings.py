@@ -1,4 +1,7 @@
-"""Findings of running jobs: live reports, controller, `senergy top --findings`, alerts."""
+"""Tests of the findings about jobs that still run.
+
+The tests follow a finding through live reports, the controller, `senergy top --findings`, and alerts.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ HOSTILE = f"a\nBcc: root@example.org\r%s $(touch {INJECTED}) `id` ;\x1b[2J"
 
 
 def report(node: str, *jobs: tuple[int, int, list[Any]]) -> bytes:
-    """Return a live report about jobs: id, uid and findings."""
+    """Return a live report of a node, as bytes, with the running jobs and their findings.
+
+    Each job is given as job id, user id and list of findings.
+    """
     records = [
         record(job_id=job, uid=uid, node=node, user=f"user{uid}", start=1000.0) | {"findings": findings}
         for job, uid, findings in jobs

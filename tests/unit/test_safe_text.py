@@ -1,4 +1,7 @@
-"""User-chosen text is escaped on terminals and in files for spreadsheets."""
+"""Tests that user-chosen text is harmless in terminals and in files for spreadsheets.
+
+Control characters and formulas in the text are escaped.
+"""
 
 from __future__ import annotations
 

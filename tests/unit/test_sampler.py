@@ -1,4 +1,4 @@
-"""Counter arithmetic, sampling, job meters and traces."""
+"""Test energy measurement: counter differences, sampling, energy meters of jobs, power traces."""
 
 from __future__ import annotations
 
@@ -85,7 +85,11 @@ def start(*counters: Counter) -> tuple[Sampler, HandClock]:
     powers=st.lists(st.floats(0, 399, allow_nan=False), min_size=1, max_size=50),
 )
 def test_no_joule_is_lost_or_made_over_any_number_of_wraps(first: int, powers: list[float]) -> None:
-    """A 100 J counter read 10 times a second: wraps every 0.25 s at 400 W, so every read is safe."""
+    """The sum of measured energy equals the true energy, whatever number of times the counter wraps.
+
+    The counter has a range of 100 J and is read 10 times a second. At the maximum power of 400 W it wraps
+    every 0.25 s, so that every reading is unambiguous.
+    """
     counter = Counter(range_uj=100_000_000, max_watts=400)
     counter.value = first
     sampler, clock = start(counter)
@@ -122,7 +126,11 @@ class StallingCounter(Counter):
 
 @pytest.mark.parametrize(("stall_s", "certain"), [(0.0, True), (0.2, False)])
 def test_a_wrap_that_a_delayed_reading_may_hide_is_uncertain(stall_s: float, certain: bool) -> None:
-    """A wrap every 0.25 s: the recorded times of the samples are 0.18 s apart, the real ones 0.28 s."""
+    """The energy is marked as uncertain if a delayed reading may hide a wrap of the counter.
+
+    The counter wraps every 0.25 s. The first reading is delayed by 0.2 s. The samples then seem to be only
+    0.08 s apart, but may be 0.28 s apart.
+    """
     clock = HandClock()
     counter = StallingCounter(clock, range_uj=100_000_000, max_watts=400)
     sampler = Sampler([counter], [], clock)
@@ -174,9 +182,10 @@ def test_an_unreadable_counter_catches_up_but_is_uncertain() -> None:
 
 
 def test_a_counter_that_went_away_counts_from_its_return_and_is_unknown_meanwhile(caplog) -> None:
-    """The energy of the counter during the gap stays uncounted.
+    """The energy that a counter counts while it cannot be read is unknown and not charged.
 
-    It cannot be distinguished from the energy of another device in the same slot.
+    After its return, the counter counts from its new value. The energy of the gap cannot be distinguished
+    from the energy of another device in the same slot.
     """
     counter, other = Counter(range_uj=10**12), Counter(key="other")
     sampler, clock = start(counter, other)
@@ -276,10 +285,10 @@ def test_a_counter_without_movement_is_uncertain_and_may_catch_up() -> None:
     [(5_300_000_000, None, 300_000_000), (20_000_000, None, 20_000_000), (20_000_000, 10**10, 20_000_000)],
 )
 def test_energy_around_a_suspend_is_a_lower_bound(after: int, range_uj: int | None, energy_uj: int) -> None:
-    """The energy measured around a suspend is a lower bound.
+    """The energy of a sample interval that contains a suspend of the node is marked as a lower bound.
 
-    During the suspend, the counter may have continued, stopped or restarted. An hour at 400 W
-    could hide dozens of counter wraps.
+    During the suspend, the counter may have continued, stopped or restarted. An hour at 400 W could hide
+    dozens of counter wraps.
     """
     counter = Counter(range_uj=range_uj)
     counter.value = 5_000_000_000
@@ -401,7 +410,10 @@ def test_peaks_are_means_of_whole_windows() -> None:
 
 
 def test_a_window_does_not_end_with_delayed_readings() -> None:
-    """The last readings were made half a second after their recorded time."""
+    """A window of a job's mean power does not end with readings that may be late.
+
+    In the test, the last readings were made half a second after their recorded time.
+    """
     watch = PowerMonitor(window_s=1.0, cap_watts=110.0)
     watch.add(1.0, {"cpu": 150.0}, timing_uncertainty_s=0.5)
     assert watch.peak_watts is None

@@ -1,4 +1,8 @@
-"""Scores, fairness, admission and preemption: hand-computed cases, invariants, and the registry."""
+"""Tests of the scheduling policies.
+
+The tests compare scores, fairness, admission and preemption with cases that were computed by hand. They also
+check properties that must hold for every queue, and the registry of policies.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,13 @@ BUILT_IN = [
 
 
 def example(now_s: float = 1000.0) -> Queue:
-    """Three jobs of two users. Shapes (time, watts): 1: (100, 400), (50, 1000); 2: (80, 500); 3: (200, 100).
+    """Return an example queue of three jobs of two users.
 
-    EDPs: 1: 4.0e6 and 2.5e6; 2: 3.2e6; 3: 4.0e6. Job 3 has a deadline.
+    The alternatives (time in seconds, watts) and their energy-delay products (EDP) in joule seconds are:
+
+    - job 1: (100, 400) with EDP 4.0e6, or (50, 1000) with EDP 2.5e6;
+    - job 2: (80, 500) with EDP 3.2e6;
+    - job 3: (200, 100) with EDP 4.0e6. Only job 3 has a deadline.
     """
     return Queue(
         now_s,
@@ -100,9 +108,10 @@ def test_orders():
 
 
 def one_job(now_s: float, deadline_s: float = NAN) -> Queue:
-    """Return a queue with one job, submitted at time 0, that can run in two shapes.
+    """Return a queue with one job, submitted at time 0, that can run with two sets of resources.
 
-    10 s at 100 W (EDP 1e4) is not possible now; 40 s at 100 W (EDP 16e4) is possible.
+    With the first set (shape), the job takes 10 s at 100 W (EDP 1e4), but the set is not free now. With the
+    second set, the job takes 40 s at 100 W (EDP 16e4), and the set is free.
     """
     return Queue(
         now_s,
@@ -140,12 +149,18 @@ def test_a_job_waits_for_a_shape_that_meets_its_deadline(name):
 
 
 def busy(end_s: float, free: tuple[int, int] = (0, 1)) -> UnitCapacity:
-    """One unit of kind 0 is held until `end_s`; units of both kinds are free as given."""
+    """Return the capacity of a cluster with two kinds of units, for a test of the scheduler.
+
+    One unit of kind 0 is busy until `end_s`. `free` is the number of free units of each kind.
+    """
     return UnitCapacity(np.array(free), np.zeros(2), np.array([0]), np.array([1]), np.array([end_s]))
 
 
 def choice_of_metis(capacity: UnitCapacity | None, deadline_s: float = NAN, possible: bool = True) -> int:
-    """Return metis' choice for a job with 10 s at 100 W on kind 0 and 40 s at 100 W on kind 1, at 0 s."""
+    """Return which of two alternatives the scheduling policy `metis` chooses for a job at 0 s.
+
+    With hardware of kind 0, the job takes 10 s at 100 W. With hardware of kind 1, it takes 40 s at 100 W.
+    """
     queue = Queue(
         0.0,
         jobs(np.array([1]), np.array([0.0]), deadline_s=np.array([deadline_s])),
@@ -240,7 +255,10 @@ def test_the_terms_yield_the_score(name):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_no_job_waits_longer_than_the_bound(name):
-    """A job beyond the bound goes before all others, the longest wait first."""
+    """Jobs that have waited longer than the bound on waiting go before all other jobs.
+
+    Among these jobs, the one with the longest wait goes first.
+    """
     queue = example(now_s=2000.0)
     ranking = policy(name).rank(queue, Options(wait_bound_s=1050))
     assert list(ranking.tier[:2]) == [AGED, AGED]
@@ -432,7 +450,11 @@ def test_bad_tables_are_refused(build, message):
 
 
 def parked(count: int, **columns: Any) -> Queue:
-    """Jobs of owner 0 that have waited for an hour, followed by two jobs of owner 1 and a new one."""
+    """Return a queue in which one owner has many old jobs.
+
+    `count` jobs of owner 0 have waited for about an hour. Two jobs of owner 1 and a new job of a third owner
+    follow.
+    """
     submit = np.array([*range(count), 900.0, 901.0, 3990.0])
     owner = np.array([0] * count + [1, 1, 2])
     total = count + 3

@@ -1,4 +1,7 @@
-"""The Gymnasium environment: conventions of gymnasium, rewards, actions, and the baseline agent."""
+"""Tests of the Gymnasium environment for schedulers that learn.
+
+The tests check the conventions of gymnasium, the rewards, the actions, and the baseline agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The schema: the tables of new databases on servers are those of SQLite files that ran all migrations."""
+"""Test that databases on servers have the same schema as SQLite files.
+
+The tables of a new database on a server must equal those of a SQLite file after all migrations.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from slurm_energy.accounting.schema import migrations, tables
 
 
 def schema(location):
-    """Return columns, keys and indexes by table, without types."""
+    """Return the columns, keys and indexes of each table, without the types of the columns."""
     with engine.connect(location) as connection:
         inspector = inspect(connection)
         keys = {
@@ -55,7 +58,7 @@ def test_all_stores_have_the_same_schema(empty_database, tmp_path):
 
 
 def test_an_interrupted_creation_is_repeated(empty_database, monkeypatch):
-    """MariaDB commits each new table at once."""
+    """An interrupted creation of tables, of which MariaDB commits each one, is completed later."""
     with engine.connect(empty_database) as connection, engine.transaction(connection):
         if connection.dialect.name == "sqlite":
             pytest.skip("SQLite's steps are transactions")

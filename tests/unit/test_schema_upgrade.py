@@ -91,7 +91,7 @@ def test_runs_of_an_upgraded_database_stay_in_the_history(upgraded):
 
 
 def _comparable(accounting, **query):
-    """Return the selected records, reduced to the fields that all releases have stored."""
+    """Return the selected records with only those fields that every release has stored."""
     keys = ("record_id", "node", "job_id", "step", "start", "end", "energy_joules", "uid", "policy")
     names = ("name", "user", "account", "state", "display_id")
     return [

@@ -1,4 +1,7 @@
-"""sd_notify, journal priorities and log levels: the protocol first, then both daemons as processes."""
+"""Test the connection of the daemons to systemd: sd_notify, journal priorities and log levels.
+
+Some tests check the protocol. Others start both daemons as processes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ MODULES = {"senergyd": "slurm_energy.agent.main", "senergyctld": "slurm_energy.c
 
 
 class Manager:
-    """A socket that receives notifications as systemd does, at a path or an abstract address."""
+    """A substitute for systemd: a socket that receives the notifications of a daemon.
+
+    The address of the socket is a path or an abstract address.
+    """
 
     def __init__(self, folder: Path, abstract: bool) -> None:
         self.address = f"@senergy-test-{os.getpid()}-{folder.name}" if abstract else str(folder / "notify")
@@ -131,7 +137,7 @@ def test_each_line_in_the_journal_has_its_priority(level: str, priority: int) ->
 
 
 class Started:
-    """A daemon as the service manager starts it."""
+    """A daemon that a test starts in the way in which systemd starts it."""
 
     def __init__(
         self, program: str, folder: Path, manager: Manager, *options: str, journal: bool = False

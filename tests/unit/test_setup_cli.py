@@ -1,4 +1,7 @@
-"""`senergy setup` as a command: dry runs, JSON, and questions without a terminal to answer them."""
+"""Tests of the command line of `senergy setup`.
+
+The tests check dry runs, JSON output, and questions when no terminal is there to answer them.
+"""
 
 import io
 import json
@@ -31,7 +34,10 @@ SITE = Path(__file__).parents[1] / "setup_sites/plain/etc/slurm"
 
 @pytest.fixture
 def options(tmp_path, monkeypatch):
-    """Options for the site `plain` and for a library below a temporary directory."""
+    """Return options of `senergy setup` for the test configuration `plain` of Slurm.
+
+    The files of slurm-energy are in a temporary directory.
+    """
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("SLURM_CONF", "")
     library = tmp_path / "lib"
@@ -83,7 +89,7 @@ def test_lines_of_the_page_on_power_saving_are_complete(tmp_path):
 
 
 def _as_shown(settings):
-    """Return the settings as `scontrol show config` shows them."""
+    """Return settings of slurm.conf as text in the format of `scontrol show config`."""
     units = {"SuspendTime": " sec", "SuspendTimeout": " sec", "ResumeTimeout": " sec"}
     names = ("SuspendProgram", "ResumeProgram", "SlurmctldParameters", "PrologSlurmctld", *units)
     return "".join(f"{name} = {settings[name.lower()][-1]}{units.get(name, '')}\n" for name in names)

@@ -89,7 +89,11 @@ def test_values_of_a_newer_release_are_not_written(answer):
 
 
 def test_a_response_reaches_only_shared_sections(answer):
-    """senergyctld's user must not gain control over other sections, which daemons of root trust."""
+    """A node's setup takes only the shared sections of the configuration from senergyctld.
+
+    Root's daemons trust the other sections. The user of senergyctld must not be able to change these
+    sections through a response.
+    """
     answer["shared"]["agent"] = {"state_dir": "/etc"}
     answer["shared"]["policies"] = {'x]\n[agent]\nstate_dir = "/etc"\n[policies.y': {"cap_watts": 300.0}}
     with pytest.raises(EnergyError, match="senergyctld"):

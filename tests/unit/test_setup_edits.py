@@ -81,7 +81,7 @@ def settings(tmp_path_factory, text):
 
 
 def edited(text, hunks):
-    """Return the edited text. Check that reverting the edit restores the original."""
+    """Return a text after an edit, and check that undoing the edit restores the original text."""
     new = hunk.apply(text, hunks)
     assert hunk.revert(new, hunks) == (text, [])
     return new
@@ -136,7 +136,10 @@ def test_lines_join_to_the_text(text):
 
 @given(st.text(alphabet='aA=,#\\ \t\n\r"x', max_size=60))
 def test_keys_are_those_of_the_reader(tmp_path_factory, text):
-    """The editor sees the same value as the reader of slurm.conf that all other parts use."""
+    """The editor of slurm.conf finds the same keys and values as the reader of slurm.conf.
+
+    All other parts of the program use the reader.
+    """
     pairs = [line.pair for line in conf_lines(text)]
     if None in [pair for pair, line in zip(pairs, conf_lines(text), strict=True) if line.text.strip()]:
         return

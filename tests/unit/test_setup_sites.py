@@ -1,4 +1,7 @@
-"""`senergy setup` at existing sites: diffs are shown, the site's settings remain, undo is exact."""
+"""Tests of `senergy setup` at existing sites.
+
+Setup shows each change as a diff and keeps the settings of the site. An undo restores the files exactly.
+"""
 
 import os
 import pwd
@@ -32,7 +35,7 @@ SLURM = {"plain": "usr", "configless": "usr", "opt": "opt/slurm"}
 
 
 class Units:
-    """Stand-in for systemd."""
+    """Stand-in for the client of systemd: it records calls and the states of units (services)."""
 
     def __init__(self, *, running=True):
         self.is_running = running
@@ -251,7 +254,10 @@ KILLED = [
 
 @pytest.mark.parametrize(("action", "number"), KILLED)
 def test_a_killed_setup_is_undone_or_completed(tmp_path, monkeypatch, action, number):
-    """Setup is killed at every fifth write. The number of the first fatal write is a parameter."""
+    """A setup that was killed can be undone, and it can be completed by a second setup.
+
+    Setup is killed at one of its writes: at the write `number` + 5, then at every fifth later write.
+    """
     complete = Host(tmp_path / "complete", "opt")
     complete.setup()
     wanted, died = complete.tree(), True
@@ -371,10 +377,11 @@ def test_a_slurmctld_without_unit_is_restarted_by_the_administrator(tmp_path):
 
 
 def test_a_set_uid_program_with_the_name_of_a_daemon_names_no_file(tmp_path):
-    """Ignore a process that is named like a daemon but did not start as root.
+    """The search for Slurm's daemons ignores a process named `slurmd` that a user has started.
 
-    The user who starts a set-uid program chooses its name, arguments and environment, although the
-    process belongs to root.
+    The process runs a set-uid program, so its effective user is root. However, the user who starts such a
+    program chooses its name, arguments and environment. The search therefore uses only a process whose real
+    user is also root.
     """
     for number, ids in ((7, "0\t0\t0\t0"), (9, "12345\t0\t0\t0")):
         process = tmp_path / f"proc/{number}"
@@ -433,7 +440,10 @@ def test_several_nodes_on_one_host(tmp_path):
 
 
 def test_a_node_gets_alloc_only_after_slurmctld(tmp_path):
-    """slurmd with Alloc waits for a message that slurmctld without Alloc does not send."""
+    """Setup of a node adds the PrologFlags value Alloc only after slurmctld has it.
+
+    With Alloc, slurmd waits for a message that slurmctld sends only if it has Alloc itself.
+    """
     host = Host(tmp_path, "plain")
     host.conf.write_text(host.conf.read_text().replace("SlurmctldHost=node1", "SlurmctldHost=head"))
     host.setup(Role.NODE)

@@ -1,4 +1,7 @@
-"""Clients find the active one of several controllers. Munge is a stand-in; the connections are real."""
+"""Tests that clients find the active one of several controllers.
+
+Munge is replaced by a substitute; the connections are real.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def _munge(monkeypatch):
 
 
 class StandIn(http.server.ThreadingHTTPServer):
-    """A controller that gives one response to every request."""
+    """Test substitute for a controller that gives the same response to every request."""
 
     daemon_threads = True
 
@@ -127,9 +130,9 @@ def test_without_an_active_controller_the_error_names_both(two):
 
 
 def test_a_stopped_controller_costs_one_request(two):
-    """A stopped controller accepts the connection and never responds.
+    """A client that waits in vain for one controller sends its next request to the other controller.
 
-    The client sends the next request to the other controller first.
+    The first controller is stopped: it accepts the connection and never responds.
     """
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         url = f"http://127.0.0.1:{stopped.getsockname()[1]}"

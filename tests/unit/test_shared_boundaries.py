@@ -1,4 +1,8 @@
-"""A job and its step that start or end almost at the same time share the sample at this boundary."""
+"""Tests of the time limits between which the energy of a job and of its steps is counted.
+
+A job and its step may start or end almost at the same time. Both then use the same sample of the counters at
+this time.
+"""
 
 from __future__ import annotations
 

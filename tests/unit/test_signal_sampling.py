@@ -1,4 +1,8 @@
-"""Signals and steps of jobs in the agent: sampling, recording, restart, spool, and what a user may report."""
+"""Tests of how the agent handles the signals and the reported steps of jobs.
+
+The tests check the sampling, the recording, a restart of the agent, the spool (records to be sent), and the
+limits of what a user may report.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +67,9 @@ def write_group(node: Node, job_id: int, cpu_s: float, *, used: int = 1000) -> N
 
 
 def run(node: Node, seconds: float, interval_s: float = 10.0, *jobs: int, cores: float = 2.0) -> None:
-    """Advance the clock and take a sample of the signals after every interval.
+    """Let time pass on the node and sample the signals of jobs after every interval.
 
-    During this time each job keeps `cores` CPUs busy.
+    In this time each job keeps `cores` CPUs busy.
     """
     for _ in range(round(seconds / interval_s)):
         node.clock.now += interval_s
@@ -161,7 +165,11 @@ def test_a_restart_of_the_agent_keeps_signals_and_steps(node: Node) -> None:
 
 
 def test_the_first_step_of_a_job_is_sampled_at_once_without_control_groups(node: Node) -> None:
-    """Without Slurm's control groups the processes are read; a short job has its signals as well."""
+    """senergyd samples a job's signals at once when its first step has started, even without cgroups.
+
+    Without Slurm's control groups, senergyd reads the processes of the job. Thus a short job has its signals
+    as well.
+    """
     page, second = os.sysconf("SC_PAGE_SIZE"), 10**9 // NS_PER_TICK
     sampling = node.manager.signals
     node.manager.begin(env())
@@ -356,7 +364,10 @@ def test_an_observation_that_is_too_large_loses_details_first(monkeypatch: pytes
 
 
 class Passes:
-    """Sampling that the test controls; every pass takes `cpu_s`."""
+    """Stand-in for the reader of signals. The test decides when it reads (a pass).
+
+    Every pass takes `cpu_s` seconds of CPU time.
+    """
 
     def __init__(self, cpu_s: float = 0.0) -> None:
         self.cpu_s = cpu_s
@@ -382,7 +393,7 @@ class Passes:
 
 
 def looped(sampling: Passes, story: Callable[[SignalLoop], Awaitable[None]]) -> None:
-    """Run the coroutine function `story` while a signal loop samples with its own worker thread."""
+    """Run the coroutine function `story` while a signal loop samples in its own worker thread."""
 
     async def run_story() -> None:
         async def work(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -428,7 +439,10 @@ def test_passes_begin_with_a_job_and_end_with_the_last_one() -> None:
 
 
 def test_expensive_passes_become_rarer() -> None:
-    """A pass of 10 s of CPU time permits the next one after 500 s, unless a job begins."""
+    """The agent samples signals less often if a sampling pass needs much CPU time.
+
+    After a pass that used 10 s of CPU time, the next one starts only after 500 s, unless a job begins.
+    """
     sampling = Passes(cpu_s=10.0)
 
     async def story(loop: SignalLoop) -> None:

@@ -1,4 +1,7 @@
-"""Sensors of the signals of jobs: control groups of both versions, processes, network, CPUs, NVIDIA GPUs."""
+"""Tests of the sensors that read signals of jobs.
+
+The sensors read control groups (versions 1 and 2), processes, the network, CPUs and NVIDIA GPUs.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +51,10 @@ def values(sensor: SignalSensor, now_s: float) -> dict[str, float]:
 
 
 def checked(readings: list[SignalReading]) -> list[SignalReading]:
-    """Check the signal, value, part and source of each reading, and return the readings.
+    """Check that each reading of a signal is complete and valid, and return the readings.
 
-    Every signal must be in the registry. A reading must have a part exactly if the signal's scope
-    is GPU, CPU or interface.
+    Every signal must be in the registry, and every reading must have a value and a source. A reading must
+    name the GPU, CPU or interface (`part`) if its signal describes one, and must name none otherwise.
     """
     for reading in readings:
         signal = SIGNALS[reading.signal]
@@ -62,7 +65,10 @@ def checked(readings: list[SignalReading]) -> list[SignalReading]:
 
 
 def unified(tree: Tree, step: int) -> None:
-    """Write the state of the job's group after `step` steps of ten seconds."""
+    """Write the cgroup files of the job (cgroup version 2) as they are after some steps.
+
+    A step is ten seconds long. `step` is the number of steps.
+    """
     tree.put(
         f"{JOB}/cpu.stat", f"usage_usec {25_000_000 * step}\nnr_periods {100 * step}\nnr_throttled {5 * step}"
     )
@@ -103,7 +109,10 @@ def test_signals_of_a_control_group_of_version_2(tree: Tree) -> None:
 
 
 def test_absent_files_add_no_signal(tree: Tree) -> None:
-    """Slurm enables neither the io controller nor, without ConstrainRAMSpace, a limit of memory."""
+    """The sensor of a control group omits the signals whose files do not exist.
+
+    Slurm does not enable the io controller. It sets no memory limit without ConstrainRAMSpace.
+    """
     tree.put(f"{JOB}/cpu.stat", "usage_usec 5")
     tree.put(f"{JOB}/memory.max", "max")
     sensor = group_sensor(find_job_groups(tree.root, "n1", JobProcesses(12)))

@@ -1,4 +1,8 @@
-"""Signals: columns, files of publishers, PUE, and forecasts that never look ahead."""
+"""Tests of the signals over time, such as prices and carbon intensities.
+
+The tests check the columns of signals, the files of data publishers, the power usage effectiveness (PUE),
+and that no forecast uses future values.
+"""
 
 from __future__ import annotations
 

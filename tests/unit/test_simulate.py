@@ -1,4 +1,8 @@
-"""`senergy simulate`: scenarios, resumed campaigns, files and plots, errors with file, line and key."""
+"""Tests of the command `senergy simulate`.
+
+The tests run scenarios, resume interrupted campaigns, and check the written files and plots. An error must
+be reported with its file, line and key.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +102,9 @@ def folder(tmp_path):
 
 
 def predict(model, hardware, gpus, batch, cap_watts=math.inf):
-    """Return a prediction for a shape.
+    """Return the predicted time and power of a training job on a kind and number of GPUs.
 
-    Twice as many GPUs are 1.8 times as fast. Hardware `b` is twice as fast and draws twice the
-    power.
+    Twice as many GPUs are 1.8 times as fast. Hardware `b` is twice as fast and draws twice the power.
     """
     fast = 2.0 if hardware == "b" else 1.0
     time_s = 600.0 / (fast * gpus**0.85) * (32 / batch) ** 0.1
@@ -148,7 +151,7 @@ def test_plots(folder, capsys):
 
 
 class Cells(HTMLParser):
-    """Parser that collects the cells of all tables by row."""
+    """HTML parser that collects the cells of all tables, row by row."""
 
     def __init__(self, text):
         super().__init__()
@@ -314,8 +317,8 @@ def capped(model, hardware, gpus, batch, cap_watts=math.inf):
 def test_a_trace_gives_users_submissions_and_run_times(folder):
     """A trace determines users, submission times and run times of jobs that train a model.
 
-    The shapes come from the job's model. The shape with the job's number of GPUs in the trace has
-    the run time of the trace.
+    The shapes (kinds and numbers of GPUs) of a job come from its model. One shape has the number of GPUs
+    that the trace states. Its run time is that of the trace.
     """
     text = MODELS.replace("arrivals_per_s = 0.01", 'file = "jobs.csv"').replace("error = 0.1", "error = 0.0")
     scenario = scenarios.parse(text, folder / "m.toml")
@@ -477,7 +480,7 @@ def test_skipped_lines_are_reported(folder, capsys):
 
 
 def test_a_site_policy_runs_in_parallel_processes(folder):
-    """A site policy from a file of under 40 lines runs in separate processes, as for a user."""
+    """A user can simulate a policy from an own file of under 40 lines in several processes."""
     example = Path(__file__).parents[2] / "examples/my_policy.py"
     assert len(example.read_text().splitlines()) < 40
     command = [
@@ -539,7 +542,10 @@ def test_the_list_names_scenarios_and_policies(capsys):
 
 
 def test_every_shipped_scenario_runs(capsys):
-    """One seed and one hour of arrivals."""
+    """Every scenario that slurm-energy contains can be simulated.
+
+    The test uses one seed and one hour of arrivals.
+    """
     for name in scenario_files.shipped():
         scenario = scenarios.read(name)
         if name != "replay":
@@ -568,7 +574,7 @@ def test_a_part_of_a_campaign_stores_its_results_and_prints_nothing(folder, caps
 
 
 def test_a_scenario_states_how_its_budget_is_kept(folder):
-    """Every key about the budget reaches the settings of the simulation."""
+    """Every key of a scenario that concerns the power budget reaches the settings of the simulation."""
     text = SCENARIO.replace("unit_idle_watts = 20.0", "unit_idle_watts = 20.0\nunit_min_watts = 60.0")
     keys = """hard_budget = true
 distribution = "equal"

@@ -1,4 +1,8 @@
-"""Simulations from Python: runs, sweeps, sessions, own policies, the page and the notebook."""
+"""Tests of the Python interface for simulations.
+
+The tests cover runs, sweeps, sessions, scheduling policies of the user, and the examples in the
+documentation page and the notebook.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +119,11 @@ def test_the_notebook_runs():
 
 @pytest.mark.parametrize("policy", ["kairos", "metis", "zeus"])
 def test_no_job_waits_for_a_shape_that_is_larger_than_the_cluster(tmp_path, policy):
-    """The efficient shape needs 8 units of the 3 units that the cluster has; nothing else runs."""
+    """A job does not wait for a shape (number of units) that is larger than the cluster.
+
+    The most efficient shape of the job needs 8 units, but the cluster has only 3. The job runs with 2 units
+    at once, although nothing else runs.
+    """
     rows = ["submit_s,time_s,units,power_watts,job_id", "0,1000,2,400,1", "0,10,8,400,1"]
     (tmp_path / "jobs.csv").write_text("\n".join(rows))
     run = simulations.parse(SMALL, tmp_path).run(policy)

@@ -1,4 +1,8 @@
-"""The simulator against an independent reference, and invariants of all policies and disciplines."""
+"""Tests of the simulator.
+
+Its schedules are compared with an independent reference. Further tests check properties that must hold for
+all policies and disciplines, for example that no job starves.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def starts(outcome):
 
 
 def rows(outcome):
-    """Return the accounts as one object per job."""
+    """Return the results of a simulation as one object per job."""
     fields = outcome.accounts.__slots__
     return [
         SimpleNamespace(**{name: getattr(outcome.accounts, name)[job] for name in fields})
@@ -58,9 +62,10 @@ def rows(outcome):
 
 
 def reference(jobs, total, backfill):
-    """Return the start times by the textbook rules, computed second by second.
+    """Return the start times of jobs by the textbook rules of FCFS, with or without EASY backfill.
 
-    All times are integers. The time limit of each job is its run time.
+    The function steps through time second by second, so that its result is easy to verify. All times are
+    integers. The time limit of each job is its run time.
     """
     pending, running, begun, now = [], {}, {}, 0
     while len(begun) < len(jobs):
@@ -120,7 +125,11 @@ RICH = st.lists(
 
 
 def rich(jobs):
-    """Return a workload of (submit, shapes, user, deadline after submission, prediction error) rows."""
+    """Return a workload, given one tuple per job.
+
+    A tuple contains the time of submission, the shapes (possible resources), the user, the deadline relative
+    to the submission, and the factor by which the predicted time is wrong.
+    """
     flat = [(shape, job[4]) for job in jobs for shape in job[1]]
     return workload(
         np.cumsum([0, *(len(job[1]) for job in jobs)]),
@@ -155,7 +164,11 @@ KINDS = [
 )
 @examples(25)
 def test_every_job_ends_and_all_energy_is_accounted_for(name, jobs, discipline, off, margin):
-    """Energy equals the integral of power, capacity is kept, no job starves, runs are reproducible."""
+    """Random simulations end all jobs and conserve energy.
+
+    The energy of jobs and idle nodes equals the integral of the power. No job uses more than the capacity,
+    no job starves, and a second simulation gives the same result.
+    """
     setting = ScheduleSettings(
         discipline,
         interval_s=1.0 if discipline == Discipline.PACKING else 0.0,
@@ -193,7 +206,10 @@ def test_every_job_ends_and_all_energy_is_accounted_for(name, jobs, discipline, 
     "discipline", [Discipline.EASY, pytest.param(Discipline.PACKING, marks=pytest.mark.slow)]
 )
 def test_no_job_starves_under_load(name, discipline):
-    """Load 0.95: every tenth job needs the whole cluster, while small jobs keep arriving."""
+    """No job starves under a load of 95 %. Each job starts within a bound on the waiting time.
+
+    Every tenth job needs the whole cluster, while small jobs keep arriving.
+    """
     random = np.random.default_rng(7)
     count, bound_s = 400, 2000.0
     large = np.arange(count) % 10 == 3
@@ -236,7 +252,10 @@ def assert_capacity(outcome, time_s):
 @given(jobs=RICH)
 @examples(25)
 def test_a_hard_budget_is_never_exceeded(discipline, jobs):
-    """Idle power is 120 W; a shape that needs more power than the budget leaves is never started."""
+    """The power of the cluster never exceeds a hard budget.
+
+    The idle power is 120 W. A job never starts in a shape that needs more power than the budget leaves.
+    """
     jobs = [(a, [(u, h, t, min(p, 100)) for u, h, t, p in shapes], *rest) for a, shapes, *rest in jobs]
     budget = StepFunction([0.0, 40.0, 80.0], [400.0, 300.0, 500.0])
     setting = ScheduleSettings(discipline, budget_watts=budget, horizon_s=2000.0)
@@ -297,9 +316,10 @@ SWITCHED = st.lists(
 )
 @examples(40)
 def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds, idle_off_s, room_watts):
-    """The power never exceeds a budget that is sufficient for all nodes when idle.
+    """The power never exceeds a budget while nodes are switched off and on.
 
-    Neither jobs nor boots, shutdowns and repairs of nodes exceed the budget.
+    The budget is at least the idle power of all nodes together. Neither jobs nor boots, shutdowns and
+    repairs of nodes may exceed it.
     """
     budget_watts = room_watts + sum(kind.nodes * kind.idle_watts for kind in kinds)
     setting = ScheduleSettings(
@@ -347,7 +367,11 @@ def capped_jobs(*caps):
 
 
 def test_a_falling_budget_lowers_caps_before_it_interrupts():
-    """At 60 s each job gets 250 W and runs slower by 5/12. At 80 s the original limits are restored."""
+    """When the budget falls, the simulator lowers the power caps of jobs before it interrupts jobs.
+
+    In the test, the budget falls at 60 s. Each job then gets 250 W and takes 5/12 longer for its work. At 80
+    s the budget rises and the original caps are restored.
+    """
     setting = ScheduleSettings(
         Discipline.STRICT,
         budget_watts=StepFunction([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]),
@@ -373,7 +397,11 @@ def test_a_falling_budget_lowers_caps_before_it_interrupts():
     [(math.inf, 60 * 300 + 10 * 180, 240.0), (0.0, 0.0, 175.0), (25.0, 10 * 300 + 10 * 180, 190.0)],
 )
 def test_lost_and_saved_work_counts_at_the_cap_under_which_it_ran(checkpoint_s, lost, end_s):
-    """60 s at full speed and 10 s at half speed; then no job may run until 140."""
+    """The lost energy of a preempted job depends on the power cap under which the lost work ran.
+
+    The job runs 60 s at full speed and 10 s at half speed under a lower cap. After 70 s, the budget permits
+    no job until 140 s.
+    """
     jobs = capped_jobs((200.0, 180.0))
     alone = workload(
         np.array([0, 2]),
@@ -414,7 +442,11 @@ def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
     ("checkpoint_s", "end_s", "lost"), [(math.inf, 145.0, 4000.0), (30.0, 115.0, 1000.0), (0, 105.0, 0)]
 )
 def test_an_urgent_job_preempts_a_job_without_deadline(checkpoint_s, end_s, lost):
-    """The urgent job arrives at 40 and must start at once; the other job restarts after it, at 45."""
+    """An urgent job interrupts a running job without a deadline.
+
+    The urgent job is submitted at 40 s with deadline 46 s and runs for 5 s, so that it must start soon. It
+    runs from 40 s to 45 s. The interrupted job restarts at 45 s.
+    """
     jobs = rigid([(0, 1, 100.0, 100.0, 100.0), (40, 1, 5.0, 5.0, 100.0)], deadline_s=[math.nan, 46.0])
     setting = ScheduleSettings(
         Discipline.PACKING, preemption=Preemption(checkpoint_s, restart_s=0.0, margin_s=2.0)
@@ -528,7 +560,10 @@ def test_impossible_jobs_are_named(job, message):
 @example([(0, 9, 1, 1)], Discipline.STRICT)
 @examples(100)
 def test_the_fast_path_gives_the_schedule_of_the_engine(jobs, discipline):
-    """Also for limits that are too short or too long, and for jobs that are too large."""
+    """The fast simulator computes the same schedule as the general engine.
+
+    This also holds for time limits that are too short or too long, and for jobs that are too large.
+    """
     work, kinds = rigid(jobs), [NodeKind("n", 8, 1, 50.0, 20.0)]
     setting = ScheduleSettings(discipline)
     assert fast.supports(work, kinds, policy("fcfs"), setting)
@@ -544,9 +579,11 @@ def test_the_fast_path_gives_the_schedule_of_the_engine(jobs, discipline):
 
 
 def test_the_fast_path_leaves_an_overloaded_cluster_to_the_column_engine(monkeypatch):
-    """The column engine simulates workloads that overload the cluster.
+    """A simulation that takes too many steps in the fast path is done by the column engine instead.
 
-    The run time of the fast path grows with the square of the number of pending jobs.
+    The fast path and the column engine are two implementations of the simulator. The run time of the fast
+    path grows with the square of the number of pending jobs. It is therefore not used for an overloaded
+    cluster.
     """
     work, kinds, setting = rigid([(0, 8, 5)] * 9), [NodeKind("n", 8, 1)], ScheduleSettings(Discipline.EASY)
     calls = []
@@ -559,7 +596,10 @@ def test_the_fast_path_leaves_an_overloaded_cluster_to_the_column_engine(monkeyp
 
 
 def test_columns_with_gaps_reach_compiled_code_without_them(monkeypatch):
-    """Numba compiles a function once for each layout of its arrays, which takes seconds."""
+    """The simulator copies columns with gaps in memory before it passes them to compiled code.
+
+    Numba compiles a function again for each memory layout of its arrays, which takes seconds.
+    """
     work, layouts = rigid([(0, 1, 1), (1, 2, 1)]), []
     work = replace(work, time_s=np.repeat(work.time_s, 2)[::2], submit_s=np.repeat(work.submit_s, 2)[::2])
     schedule = fast._schedule
@@ -583,9 +623,10 @@ def test_the_fast_path_rejects_runs_that_it_cannot_simulate(name, change):
 
 
 def test_a_user_without_a_directory_to_cache_in_can_simulate():
-    """A user without a writable cache directory can simulate.
+    """A user without a writable cache directory can run simulations.
 
-    Examples are services whose home does not exist, with packages that only root can write.
+    An example is a service whose home directory does not exist, if only root can write to the directory of
+    the installed packages.
     """
     code = "import numba.core.caching as c; c.CacheImpl._locator_classes = []; "
     code += "from slurm_energy.simulator.kernels import fast_path; print(fast_path.__name__)"

@@ -1,4 +1,8 @@
-"""Power budgets in the simulator: limits, admission, floors, and the same decisions as in the controller."""
+"""Tests of power budgets in the simulator.
+
+The tests check that limits are kept, that jobs wait for power, and that running jobs keep a minimum of power
+(floor). The simulator and the controller must make the same decisions.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,11 @@ IDLE_WATTS = 50.0
 
 
 def random_jobs(rows):
-    """Return a workload of (submission, units, run time, watts per unit, share of compute) rows."""
+    """Return a workload with one job per row.
+
+    A row contains the submission time in seconds, the number of units (such as GPUs), the run time in
+    seconds, the watts per unit, and the share of compute in the run time.
+    """
     return workload(
         np.arange(len(rows) + 1),
         {
@@ -92,7 +100,10 @@ STEPS = st.lists(st.floats(LOWEST_WATTS, 2600.0), min_size=3, max_size=3)
 @given(rows=ROWS, steps=STEPS, distribution=st.sampled_from(["least-edp", "equal", "proportional"]))
 @examples(8)
 def test_power_never_exceeds_a_budget_that_is_known_ahead(discipline, rows, steps, distribution):
-    """No job is interrupted, and all jobs end."""
+    """The simulated power never exceeds a budget whose changes are known in advance.
+
+    The test also checks that no job is interrupted, and that all jobs end.
+    """
     budget = StepFunction([0.0, 47.0, 121.0], steps)
     outcome, samples = run(random_jobs(rows), budget, rules(distribution=distribution), discipline)
     assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in samples)
@@ -102,7 +113,10 @@ def test_power_never_exceeds_a_budget_that_is_known_ahead(discipline, rows, step
 
 
 def test_power_that_fills_the_budget_does_not_count_as_above_it():
-    """Sums of floats round: this workload uses the budget to the last bit."""
+    """Power that exactly fills the budget does not count as above the budget.
+
+    The workload of the test uses the budget to the last bit, so rounding of sums could exceed it.
+    """
     rows = [
         (0, 1, 27.744156215566626, 171.86941031836432, 0.05),
         (105.22567945996519, 3, 52.00678932016571, 281.0, 0.05),
@@ -128,7 +142,11 @@ def test_power_exceeds_an_unknown_step_for_at_most_one_control_period(rows, step
 
 
 def test_running_jobs_keep_their_floors_and_no_job_starts_below_them():
-    """Floors at half of the range: 2 x 200 W and 300 W of idle parts. The second job waits for the power."""
+    """Running jobs keep their minimum power limits (floors) when the budget falls.
+
+    The floors are at half of the range of power limits. After the budget has fallen from 1500 W to 500 W at
+    50 s, no job is interrupted. The power stays above the budget.
+    """
     jobs = random_jobs([(0.0, 2, 100.0, 300.0, 0.5), (20.0, 1, 10.0, 300.0, 0.5)])
     budget = StepFunction([0.0, 50.0], [1500.0, 500.0])
     outcome, samples = run(jobs, budget, rules(announced=False, floor_share=0.5))
@@ -147,10 +165,10 @@ def test_a_job_does_not_start_if_its_floor_exceeds_a_budget_that_will_hold_while
 
 
 def test_a_job_starts_after_running_jobs_have_confirmed_lower_limits():
-    """A job starts once running jobs have confirmed lower limits.
+    """A waiting job starts once the running jobs have confirmed lower power limits.
 
-    The first job uses the whole budget. Its limit is lowered at 20 s; the second job starts one
-    control period later.
+    The first job uses the whole budget. When the second job arrives at 20 s, the limit of the first job is
+    lowered. The second job starts one control period later, at 25 s.
     """
     jobs = random_jobs([(0.0, 4, 100.0, 300.0, 0.5), (20.0, 1, 100.0, 300.0, 0.5)])
     full_watts = 400.0 + 4 * 270.0
@@ -168,10 +186,11 @@ def test_jobs_run_one_after_the_other_where_the_slowdown_limit_forbids_to_share_
 
 
 def test_responses_of_jobs_to_power_limits():
-    """The response to power limits follows the job's shapes under caps, or the model, or is rigid.
+    """The simulator knows three ways in which a power limit slows a job down.
 
-    A job that has shapes under caps follows these shapes. A job without such shapes follows the
-    model. All other jobs are rigid.
+    If the job has shapes (ways to run it) with power caps, their times and powers apply. Otherwise the
+    predictor's model applies if it knows the hardware. All other jobs are rigid: their power cannot be
+    limited.
     """
     jobs = workload(
         np.array([0, 3, 4, 5]),
@@ -198,9 +217,10 @@ def test_responses_of_jobs_to_power_limits():
 
 @pytest.mark.parametrize("slowdown_limit", [math.nan, 0.2])
 def test_the_power_of_a_shape_does_not_depend_on_the_other_shapes_of_its_job(slowdown_limit):
-    """The power of a shape does not depend on the other shapes of the job, which are alternatives.
+    """The power of one shape of a job does not depend on the job's other shapes.
 
-    A slowdown limit is divided only among groups that run at the same time.
+    A shape is a possible set of resources; a job uses only one of its shapes. A slowdown limit must
+    therefore not be divided among shapes, but only among groups that run at the same time.
     """
     jobs = workload(
         np.array([0, 3]),
@@ -219,11 +239,13 @@ def test_the_power_of_a_shape_does_not_depend_on_the_other_shapes_of_its_job(slo
 
 
 def simulated_state(columns, pending):
-    """Return the admission of a simulation, its running jobs, and the shapes of its pending jobs.
+    """Return the state of a simulation that corresponds to the running jobs of a controller.
+
+    The state consists of the admission of jobs, the running jobs, and the shapes of the pending jobs.
 
     Args:
-        columns: columns of the running jobs in the controller. The simulated jobs have the same
-            power response.
+        columns: columns of the running jobs in the controller. The simulated jobs have the same power
+            response.
         pending: power of each pending job, which has one GPU without a power limit.
     """
     shapes = [
@@ -257,7 +279,11 @@ def simulated_state(columns, pending):
 )
 @examples(15)
 def test_the_simulator_and_the_controller_admit_the_same_jobs_in_the_same_state(demands, pending, share):
-    """Equal running jobs leave equal headroom in both, and the same pending jobs fit in order."""
+    """The simulator and the controller admit the same pending jobs under a power budget.
+
+    Both have the same running jobs. Then both leave equal headroom, and the same pending jobs fit in the
+    same order.
+    """
     nodes = [FakeNode(f"n{number}", gpus=1) for number in range(len(demands) + len(pending))]
     engine = BudgetEngine(EngineSettings(margin_percent=0.0))
     world = FakeCluster(engine, nodes)

@@ -1,4 +1,7 @@
-"""Constraints of the simulated cluster: memory, licenses, partitions, QOS, reservations, time limits."""
+"""Constraints on job starts in the simulated cluster.
+
+The constraints are memory, licenses, partitions, QOS, reservations and time limits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from slurm_energy.simulator.workloads.workload import workload
 
 
 def jobs_of(*rows, **columns):
-    """Return a workload of (submission, units, run time, time limit) rows of 100 W per unit."""
+    """Return a workload for the simulator; every job draws 100 W per unit.
+
+    Each row is one job: (submission time, units, run time, time limit).
+    """
     return workload(
         np.arange(len(rows) + 1),
         {"submit_s": [row[0] for row in rows], "time_limit_s": [row[3] for row in rows], **columns},
@@ -60,7 +66,11 @@ def test_requests_of_jobs_keep_their_rows_when_jobs_are_sorted_by_submission():
 
 
 def test_jobs_end_at_their_time_limit_if_it_is_enforced():
-    """The second job exceeds its limit of 50 s, the third has none, the fourth ends exactly at its limit."""
+    """If time limits are enforced, a job ends at its limit at the latest.
+
+    The second job would run longer than its limit of 50 s. The third job has no limit. The fourth job ends
+    exactly at its limit.
+    """
     jobs = jobs_of(
         (0.0, 1, 30.0, 40.0),
         (0.0, 1, 90.0, 50.0),
@@ -103,7 +113,10 @@ def test_a_time_limit_counts_from_the_end_of_the_boot_and_anew_after_a_requeue()
 
 
 def test_a_power_limit_does_not_extend_an_enforced_time_limit():
-    """At half power the job needs longer than its limit."""
+    """A job that a power limit slows down still ends at its time limit.
+
+    At half power, the job would need longer than its time limit.
+    """
     kind = NodeKind("n", 1, 1, unit_min_watts=10.0)
     jobs = jobs_of((0.0, 1, 50.0, 60.0), compute_share=[1.0])
     budget = StepFunction([0.0, 10.0], [100.0, 50.0])
@@ -207,7 +220,11 @@ def test_each_table_of_a_scenario_and_each_column_has_an_effect(tmp_path, tables
 
 
 def test_memory_of_a_node_divides_its_units(tmp_path):
-    """Nodes of 4 units and 10 GiB: two units of 5 GiB per node."""
+    """A job that requests much memory per unit can use fewer units of a node than the node has.
+
+    The nodes have 4 units and 10 GiB, and the jobs request 5 GiB per unit. Each node can therefore run jobs
+    on two units.
+    """
     rows = [HEADER, "0,100,4,100,ann,,,,,5", "0,100,1,100,ann,,,,,5", "0,100,2,100,ann,,,,,"]
     scenario = scenario_of(tmp_path, "", rows)
     changed = with_values(scenario, {"cluster.n.units": 4, "cluster.n.nodes": 2})
@@ -284,7 +301,11 @@ def test_a_budget_with_nodes_that_are_switched_off_is_refused_under_constraints(
 
 
 def test_preemption_interrupts_only_jobs_whose_nodes_and_licenses_help():
-    """Job 2 may use node 0 only. The cheapest victim, job 1, is on node 1: nothing is interrupted."""
+    """Preemption interrupts no job if no running job blocks the nodes that the urgent job needs.
+
+    The urgent job 2 may use node 0 only. Job 1 would be the cheapest to interrupt, but it runs on node 1.
+    Nothing is interrupted.
+    """
     partition = Partition("p", nodes=(0,))
     jobs = jobs_of(
         (0.0, 1, 1000.0, 1000.0),

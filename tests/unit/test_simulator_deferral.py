@@ -1,4 +1,8 @@
-"""Deferral in the simulator: jobs start in cheap slots, in time, and nothing changes without it."""
+"""Tests of the deferral of jobs in the simulator.
+
+Jobs must start in cheap time slots, but not later than permitted. Without slack (permitted delay), deferral
+must change nothing.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +191,7 @@ def test_policies_of_a_site_see_the_signals(monkeypatch):
 
     @register("test-price")
     def by_price(queue: Queue, options) -> Ranking:
-        """Record the price."""
+        """Scheduling policy for the test: record the price that it sees. Rank the jobs like `fcfs`."""
         assert queue.signals is not None
         seen.append((queue.signals.at("price_per_kwh", queue.now_s), queue.jobs.latest_start_s.tolist()))
         return policy("fcfs").rank(queue, options)

@@ -111,7 +111,10 @@ def test_an_infinite_user_number_is_unknown(tmp_path):
 @given(st.lists(st.lists(st.floats(), min_size=18, max_size=18), min_size=1, max_size=5))
 @settings(deadline=None)
 def test_any_number_is_used_or_reported(tmp_path_factory, lines):
-    """No numpy warning and no traceback for any floats in a file."""
+    """The reader of workload files uses or reports a line whatever numbers it contains.
+
+    No float in a file leads to a numpy warning or a traceback.
+    """
     path = tmp_path_factory.mktemp("swf") / "w.swf"
     path.write_text("".join(" ".join(map(repr, line)) + "\n" for line in lines))
     with warnings.catch_warnings():
@@ -190,7 +193,10 @@ def test_sacct_lines_without_steps(tmp_path):
 
 
 def test_senergy_accounting_with_measured_energy(tmp_path):
-    """The document comes from the code behind `senergy acct --json`."""
+    """The simulator reads jobs with measured energy from the JSON output of `senergy acct`.
+
+    The test makes the document with the code behind `senergy acct --json`.
+    """
     energy = (ComponentEnergy("node", 2500.0, "ipmi"),)
     records = tuple(
         EnergyRecord("c", node, 12, 1001, "edp", 1010.0, 1110.0, energy, cpus=8, gpus=(0, 1))

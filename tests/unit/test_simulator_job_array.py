@@ -1,4 +1,7 @@
-"""`senergy simulate --slurm`: a campaign as a Slurm job array, with scripts in place of Slurm's commands."""
+"""Tests of `senergy simulate --slurm`, which runs a campaign as a Slurm job array.
+
+Scripts replace Slurm's commands.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ SLURM = {
 
 
 def array_command(folder, *before, **scripts):
-    """Start a campaign of two runs as a job array, with Slurm commands that do nothing."""
+    """Start `senergy simulate` in the background, which submits two simulations as a job array.
+
+    The Slurm commands are fakes that do nothing.
+    """
     for name, script in (SLURM | scripts).items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)

@@ -1,4 +1,7 @@
-"""Budgets with node-off: no boot, shutdown, failure or preemption takes the power above the budget."""
+"""Tests of power budgets in the simulator while idle nodes are powered down.
+
+No boot, shutdown, failure or preemption may take the power above the budget.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,18 @@ def test_runs_that_once_exceeded_the_budget(seed):
 
 @pytest.mark.slow
 def test_random_runs_keep_the_budget():
-    """Random simulations keep the budget; `benchmarks/budget_node_off.py` simulates 5,000 of them."""
+    """Random simulations with nodes that are powered down keep their power budget.
+
+    `benchmarks/budget_node_off.py` simulates 5,000 of them.
+    """
     assert [(seed, faults) for seed in range(1000, 1012) if (faults := budget_node_off.judged(seed)[1])] == []
 
 
 def jobs_of(*rows, **columns):
-    """Return a workload of (submission, units, run time, watts) rows."""
+    """Return a workload for the simulator.
+
+    Each row is one job: (submission time, units, run time, watts).
+    """
     return workload(
         np.arange(len(rows) + 1),
         {"submit_s": [row[0] for row in rows], "time_limit_s": [row[2] for row in rows], **columns},
@@ -49,7 +58,10 @@ def jobs_of(*rows, **columns):
 
 
 def run(jobs, kind, budget, *, rules=None, name="fcfs", **changes):
-    """Return the result, and the seconds above the budget."""
+    """Simulate jobs on one kind of nodes under a power budget.
+
+    Return the result of the simulation, and the seconds for which the power was above the budget.
+    """
     settings = ScheduleSettings(
         budget_watts=budget, hard_budget=True, budget_rules=rules or BudgetRules(), **changes
     )
@@ -57,7 +69,11 @@ def run(jobs, kind, budget, *, rules=None, name="fcfs", **changes):
 
 
 def test_a_boot_waits_until_it_fits_under_every_step_that_comes_while_it_lasts():
-    """The boot at 160 would draw 250 W until 260, and the budget falls to 200 W at 200."""
+    """A simulated node boots only when the boot fits under all changes of the budget that it spans.
+
+    A boot at 160 s would draw 250 W until 260 s, but the budget falls to 200 W at 200 s. The boot therefore
+    waits, and the job starts at 300 s.
+    """
     kind = NodeKind("n", 1, 1, 100.0, boot_s=100.0, boot_watts=250.0)
     budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
     result = run(jobs_of((160.0, 1, 50.0, 50.0)), kind, budget, idle_off_s=50.0)
@@ -83,7 +99,11 @@ def test_the_steps_of_a_budget_that_is_not_known_ahead_delay_no_boot():
 
 
 def test_a_shutdown_waits_until_it_fits_under_every_step_that_comes_while_it_lasts():
-    """A shutdown from 150 s to 250 s at 250 W is delayed, because the budget falls to 200 W at 200 s."""
+    """A node's shutdown is delayed until its power fits under the budget for its whole duration.
+
+    Without delay, the shutdown would last from 150 s to 250 s and draw 250 W. The budget falls to 200 W at
+    200 s.
+    """
     kind = NodeKind("n", 1, 1, 100.0, shutdown_s=100.0, shutdown_watts=250.0)
     budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
     result = run(jobs_of((0.0, 1, 110.0, 50.0)), kind, budget, idle_off_s=40.0, horizon_s=500.0)
@@ -100,9 +120,10 @@ def test_a_node_is_not_switched_off_if_it_would_then_draw_more_than_a_later_budg
 
 
 def test_floors_include_the_power_of_nodes_that_boot():
-    """The second job must wait: its boot does not fit under the limit beside the first job.
+    """A job must wait if its start would exceed a later, lower limit of the power budget.
 
-    The limit is 200 W from second 150 on. The first job needs at least 50 W, a boot 200 W.
+    In the test, the limit is 200 W from second 150 on. The first job needs at least 50 W. The second job
+    needs a node that must boot with 200 W. Both do not fit together, so the second job must wait.
     """
     kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=200.0)
     jobs = jobs_of((0.0, 1, 300.0, 50.0), (120.0, 1, 50.0, 20.0))
@@ -113,10 +134,11 @@ def test_floors_include_the_power_of_nodes_that_boot():
 
 
 def test_power_that_a_job_draws_less_than_its_idle_units_is_not_spent_on_other_jobs():
-    """Check that unused idle power of a job's units is not given to other jobs.
+    """Idle power that a job's units do not draw is not given to other jobs.
 
-    The first job draws 10 W on a unit with 90 W of idle power. A power limit could lower its power
-    to 2 W. The job ends at 50 s.
+    The first job draws 10 W on a unit that would draw 90 W when idle. A power limit could lower the job's
+    power to 2 W. The job ends at 50 s. The second job must not use the 80 W in between: it starts at 200 s,
+    when the budget rises.
     """
     kind = NodeKind("n", 2, 1, 90.0, 90.0)
     jobs = workload(
@@ -130,7 +152,11 @@ def test_power_that_a_job_draws_less_than_its_idle_units_is_not_spent_on_other_j
 
 
 def test_a_job_begins_under_the_budget_that_fell_while_its_nodes_booted():
-    """The job starts under 400 W at 60. Its node is on at 120, when the budget permits 120 W."""
+    """A job obeys a budget that falls while the nodes of the job boot.
+
+    The job starts at 60 s, when the budget permits 400 W. Its node is on at 120 s, when the budget permits
+    only 120 W. The power is then 120 W, and the budget is never exceeded.
+    """
     kind = NodeKind("n", 1, 1, 50.0, boot_s=60.0)
     jobs = workload(
         np.array([0, 2]),
@@ -146,9 +172,10 @@ def test_a_job_begins_under_the_budget_that_fell_while_its_nodes_booted():
 
 
 def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():
-    """At 30 s a node shuts down while a job runs beyond its time limit.
+    """A job that runs longer than its time limit does not stop the simulation.
 
-    The job's expected end (10 s) and a step of the budget (20 s) are then in the past.
+    At 30 s a node shuts down while the job still runs. The job's expected end (10 s) and a step of the
+    budget (20 s) are then in the past.
     """
     kind = NodeKind("n", 2, 1, 50.0, shutdown_s=10.0, shutdown_watts=80.0)
     jobs = jobs_of((0.0, 1, 100.0, 50.0))
@@ -159,7 +186,10 @@ def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():
 
 
 def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_budget():
-    """One unit is free on a node that is off; the urgent job needs it and the unit of the running job."""
+    """An urgent job preempts no job if the boot of its node would exceed a later power budget.
+
+    One unit is free on a node that is off. The urgent job needs this unit and the unit of the running job.
+    """
     kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=300.0)
     jobs = jobs_of((0.0, 1, 400.0, 50.0), (100.0, 2, 50.0, 20.0), deadline_s=[np.nan, 180.0])
     budget = StepFunction([0.0, 150.0, 300.0], [600.0, 200.0, 600.0])
@@ -177,9 +207,9 @@ def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_bud
 
 
 def test_the_restart_counts_in_the_time_for_which_a_job_is_expected_to_run():
-    """The expected run time of a restarted job includes the time of the restart.
+    """The expected run time of a restarted job includes the time that the restart takes.
 
-    Without this time, backfill would start a restarted job ahead of a job that is then delayed.
+    Otherwise backfill would start a restarted job before another job, which would then be delayed.
     """
     cluster = Cluster([NodeKind("n", 1, 1)])
     jobs = jobs_of((0.0, 1, 100.0, 10.0))

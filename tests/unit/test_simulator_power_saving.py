@@ -1,4 +1,4 @@
-"""Power saving by forecast in the simulation."""
+"""Test the simulation of power saving that boots nodes ahead of a forecast demand."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ def test_a_job_that_never_fits_the_budget_ends_the_simulation(kind, changes):
 
 @pytest.mark.slow
 def test_a_job_longer_than_every_time_between_failures_ends_the_simulation():
-    """Without checkpoints the job of two days loses all work at a failure every hour."""
+    """The simulation ends if a job can never finish because nodes fail too often.
+
+    The job takes two days and has no checkpoints. It loses all work at a failure every hour.
+    """
     kind = NodeKind("n", 1, 1, failures_per_s=1 / 3600.0, repair_s=60.0)
     result = simulate(one_job(2 * DAY_S), [kind], policy("fcfs"), ScheduleSettings())
     assert result.accounts.outcome[0] != JobOutcome.COMPLETED
@@ -51,10 +54,10 @@ def test_a_job_longer_than_every_time_between_failures_ends_the_simulation():
 
 
 def test_progress_keeps_a_slow_simulation_alive():
-    """A simulation that makes slow progress is not stopped.
+    """The simulator does not stop a simulation that progresses slowly.
 
-    A long job completes because of its checkpoints. Another job starts after 90 days, when the
-    budget rises.
+    In the first case, a job of ten days on a node that often fails completes because of its checkpoints. In
+    the second case, a job starts only after 90 days, when the power budget rises.
     """
     kind = NodeKind("n", 1, 1, failures_per_s=1 / 36000.0, repair_s=60.0)
     settings = ScheduleSettings(preemption=Preemption(checkpoint_s=600.0))

@@ -1,4 +1,8 @@
-"""Sweeps of the simulator: axes, combinations, limits, tables, maps and resumption."""
+"""Test parameter sweeps of the simulator.
+
+The tests cover the parsing of axes (swept parameters), their combination, limits on the number of
+simulations, result tables and maps, and resumption.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Selection of jobs from traces, offered load, and damaged, compressed or unusually encoded files."""
+"""Test how the simulator reads traces of jobs.
+
+The tests select jobs from traces, compute the offered load, and read damaged, compressed or unusually
+encoded files.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +159,10 @@ def test_the_offered_load_is_reached(tmp_path_factory, jobs, load):
 
 
 def optimum(seconds, units):
-    """Return the least utilisation of the busiest kind by linear programming."""
+    """Return the lowest possible utilisation of the busiest kind of nodes, by linear programming.
+
+    The work of each job may be divided between the kinds.
+    """
     count, kinds = seconds.shape
     use = np.zeros((kinds, count * kinds + 1))
     for kind in range(kinds):
@@ -192,10 +199,10 @@ def test_the_load_of_several_kinds_is_the_least_possible_utilisation(seed):
 
 
 def test_a_load_of_one_does_not_count_all_jobs_on_the_few_fastest_gpus():
-    """Check that the offered load does not assign all jobs to the few fastest GPUs.
+    """The offered load of jobs counts slow GPUs as well as the few fastest ones.
 
-    There are one fast unit and nine slow units, which take twice the time. Together they complete
-    5.5 jobs per second.
+    One unit is fast, and nine slow units take twice the time. Together they complete 5.5 jobs per second.
+    Jobs that arrive at this rate are a load of 1.
     """
     work = workload(
         np.arange(56) * 2,
@@ -330,7 +337,7 @@ def test_repeated_jobs_are_skipped_and_reused_ids_reported(tmp_path):
 
 
 def damaged(draw, content: bytes) -> bytes:
-    """Return the content with bytes replaced, removed, repeated or cut off."""
+    """Return a file content with random damage: bytes are replaced, removed, inserted or cut off."""
     data = bytearray(content)
     for _ in range(draw(st.integers(0, 6))):
         position = draw(st.integers(0, max(0, len(data) - 1)))

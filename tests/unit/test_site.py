@@ -1,4 +1,8 @@
-"""The documentation as a site: navigation, links, no requests to other hosts; commands of the tutorial."""
+"""Tests of the documentation as a web site.
+
+They check the navigation, the links, the commands of the tutorial, and that the site loads nothing from
+other hosts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The whole site factor plugin under sanitizers. Random jobs replace the jobs of slurmctld."""
+"""Tests of slurmctld's site factor plugin, compiled with sanitizers.
+
+A site factor is a term of the job priority. Random jobs replace the jobs of slurmctld.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Simulation of several clusters: placement policies, costs, merged results and faults of scenarios."""
+"""Tests of the simulation of several clusters.
+
+The tests check the policies that place jobs, the costs, the merged results and the errors for faulty
+scenarios.
+"""
 
 from __future__ import annotations
 

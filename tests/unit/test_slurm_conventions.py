@@ -1,4 +1,4 @@
-"""Options and names as in sacct, sprio and sshare."""
+"""Tests that options and names of columns are those of sacct, sprio and sshare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The queue from squeue, and changes through scontrol: recorded, torn and hostile output, and replies."""
+"""Tests of the reader of the queue (squeue) and of the writer of job changes (scontrol).
+
+The reader gets recorded, truncated and hostile output of squeue. The writer gets replies of scontrol.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,9 @@ def read(answer, **arguments):
 
 
 def answered(release):
-    """Insert the fields that a recording was made without.
+    """Return a recorded output of squeue, completed by the fields that the recording lacks.
 
-    They are BatchFlag (all are batch jobs), Licenses and OverSubscribe.
+    The added fields are BatchFlag (all jobs are batch jobs), Licenses and OverSubscribe.
     """
     *fields, rest = (RECORDED / f"squeue-queue-{release}.txt").read_text().split(RECORDED_DELIMITER)
     rows = [fields[at : at + FIELDS - 3] for at in range(0, len(fields), FIELDS - 3)]
@@ -82,7 +85,7 @@ def recorded(request):
 
 
 def of(queue, name, **wanted):
-    """Return the row of one job with the given name and values."""
+    """Return the index of the queue row of the only job with the given name and values."""
     rows = [
         place
         for place in range(queue.count)
@@ -142,7 +145,10 @@ def test_jobs_that_take_whole_nodes_hold_their_cpus():
 
 
 def test_since_26_05_another_field_says_whether_jobs_take_whole_nodes():
-    """From 26.05 on, OverSubscribe is NO even for jobs that share nodes."""
+    """From Slurm 26.05 on, the field OverSubscribe no longer shows which jobs take whole nodes.
+
+    Its value is NO even for jobs that share nodes. Another field of squeue is therefore read.
+    """
     asked = []
 
     def run(argv):
@@ -253,9 +259,9 @@ def test_recorded_waiting_and_running(recorded):
 
 
 def test_what_squeue_expects_is_not_what_is(recorded):
-    """The start and end that squeue shows for pending jobs are not taken as facts.
+    """The planned starts and ends that squeue shows for pending jobs are not stored as facts.
 
-    squeue shows the times that backfill has planned for the first pending jobs.
+    squeue shows times that backfill has planned for the first pending jobs.
     """
     queue = recorded[1]
     waiting = queue.state == PENDING
@@ -277,7 +283,10 @@ def test_recorded_heterogeneous_job(recorded):
 
 
 def test_slurm_requeues_batch_jobs_alone():
-    """squeue shows Requeue=1 for jobs of salloc and srun too."""
+    """Only batch jobs count as jobs that Slurm can requeue.
+
+    squeue also shows Requeue=1 for jobs of salloc and srun, but Slurm does not requeue them.
+    """
     queue = read("".join(row(Requeue="1", BatchFlag=flag) for flag in ("0", "1", "2")))
     assert queue.requeue.tolist() == [False, True, True]
 
@@ -365,7 +374,12 @@ def test_gpus(columns, gpus, kind):
 
 
 class TestSiteFactor:
-    """squeue shows only priorities: our site factors are stored, administrators' changes are detected."""
+    """Tests of how the reader of squeue's output determines the site factors of jobs.
+
+    A site factor is the term of a job's priority that slurm-energy sets. squeue shows only the sum, the
+    priority. The reader therefore remembers the site factors that slurm-energy has set. A priority that does
+    not fit them was set by an administrator and counts as fixed.
+    """
 
     @given(st.integers(-SITE_FACTOR_MAX, SITE_FACTOR_MAX), st.integers(-10000, 10000))
     def test_applied_factors_are_returned(self, factor, nice):
@@ -518,7 +532,7 @@ def test_one_scontrol_for_a_batch(scontrol):
 
 @pytest.fixture
 def many_descriptors():
-    """Open more than a thousand files."""
+    """Open more than a thousand files, so that new descriptors have high numbers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4096:
         pytest.skip("this process may not open so many files")
@@ -713,9 +727,10 @@ def test_weights_of_nothing_but_zeros_are_fine(slurm_conf):
     ],
 )
 def test_a_site_factor_plugin_is_found_in_slurm_conf(slurm_conf, text):
-    """`scontrol show config` has (null) for the key PrioritySiteFactorPlugin.
+    """The reader finds the key PrioritySiteFactorPlugin in slurm.conf, however it is written.
 
-    slurmctld of 22.05 to 26.05 never sends the value, so it must be read from slurm.conf.
+    `scontrol show config` shows (null) for this key, because slurmctld of 22.05 to 26.05 never sends the
+    value.
     """
     folder = slurm_conf.parent
     (folder / "more").mkdir()

@@ -10,7 +10,7 @@ from slurm_energy.slurm import roles
 
 
 class Sacctmgr:
-    """A stand-in for sacctmgr with both commands."""
+    """A stand-in for sacctmgr that answers the queries of users and of accounts."""
 
     def __init__(self, users, accounts):
         self.users, self.accounts, self.asked = users, accounts, []

@@ -1,4 +1,7 @@
-"""Hours on a node with jobs in simulated time; `make soak` runs a whole day, as benchmarks/soak.py does."""
+"""A long run of the agent on a node with jobs, in simulated time, loses and leaks nothing.
+
+The test simulates some hours. `make soak` simulates a whole day, as benchmarks/soak.py does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Source priority: no part counts twice on any node; the table in the documentation matches the data."""
+"""Tests of the choice among several sources of a node's energy (source priority).
+
+No part of a node may be counted twice on any node. The table in the documentation must match the rules in
+the code.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,10 @@ class Found:
 
 
 def found(*names: str) -> list[Found]:
-    """Return counters from words `SOURCE[/COMPONENT[/COUNT]]`."""
+    """Return example counters for tests of the choice of energy sources.
+
+    Each argument describes counters in the form `SOURCE[/COMPONENT[/COUNT]]`.
+    """
     counters = []
     for name in names:
         source, _, rest = name.partition("/")

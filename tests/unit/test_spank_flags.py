@@ -1,4 +1,7 @@
-"""Rules of the energy flags in C (spank/flags.c), under the address and undefined behaviour sanitizers."""
+"""Test the C code that checks the energy flags of jobs (spank/flags.c).
+
+The code runs under the address and undefined behaviour sanitizers.
+"""
 
 import os
 import re
@@ -79,10 +82,10 @@ class Driver:
         )
 
     def ask(self, flag: str, value: str | bytes, user: str = "") -> tuple[bool, str, str]:
-        """Send a flag and its value to the checker and return its answer.
+        """Send an energy flag and its value to the checker written in C, and return its answer.
 
-        The answer has three parts: whether the value was accepted, why the policy file cannot be used,
-        and the normalised value or the error message.
+        The answer has three parts: whether the value was accepted, why the policy file cannot be used, and
+        the normalised value or the error message.
         """
         data = value if isinstance(value, bytes) else value.encode()
         number = FLAGS.index(flag) if flag in FLAGS else len(FLAGS)
@@ -95,7 +98,10 @@ class Driver:
         return verdict == "ok", problem, text
 
     def together(self, policy: str = "", cap: str = "", gpu_cap: str = "", **others: str) -> tuple[bool, str]:
-        """Return (accepted, message) of a combination of valid flags; an empty flag is not given."""
+        """Let the SPANK plugin check a combination of flags. Return (accepted, message).
+
+        Each flag alone is valid. An empty value means that the flag is not given.
+        """
         given = {"policy": policy, "cap": cap, "gpu_cap": gpu_cap} | others
         values = (given.get(flag.removeprefix("energy-").replace("-", "_")) for flag in FLAGS)
         accepted, _, text = self.ask("together", " ".join(value or "-" for value in values))
@@ -133,7 +139,10 @@ def driver(program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unbounded(program):
-    """Return a driver without a policy file. This driver checks only the syntax of flags."""
+    """Start a test driver of the SPANK plugin without a policy file.
+
+    Without the file, the plugin checks only the syntax of flags, not their bounds.
+    """
     driver = Driver(program, Path("/nonexistent/policies"))
     yield driver
     driver.close()
@@ -431,7 +440,10 @@ NUMBERS = {"cap": parse_watts, "slowdown": parse_percent, "cpu-freq": parse_mega
     st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%|MHz|GHz|Hz)?", fullmatch=True),
 )
 def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, flag, value):
-    """Compare with quantities.py; without a policy file there are no bounds."""
+    """The SPANK plugin accepts the same numbers as the Python code, with the same meaning.
+
+    The test compares the plugin with quantities.py. Without a policy file there are no bounds.
+    """
     accepted, _, text = unbounded.ask(f"energy-{flag}", value)
     try:
         expected = NUMBERS[flag](value)

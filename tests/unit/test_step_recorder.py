@@ -1,4 +1,7 @@
-"""Phases of a program as `watch` and `phase` record them, without any change to the program."""
+"""Tests of the step recorder, which times the phases of a program that `watch` and `phase` mark.
+
+The program itself is not changed.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,10 @@ def test_the_document_is_there_once_per_news(recorded: StepRecorder) -> None:
 
 
 def test_a_busy_recorder_delays_nothing(recorded: StepRecorder) -> None:
-    """A signal handler runs in the thread that holds the lock."""
+    """Recording a step does not block while the recorder's lock is held.
+
+    A signal handler, for example, runs in the thread that holds the lock.
+    """
     with recorded._lock:
         recorded.add("step", 0, 5)
         assert recorded.result() is None
@@ -260,7 +266,7 @@ def test_waits_for_the_first_batches_of_epochs_are_counted(
     recorded: StepRecorder, workers: int, starts: int | None
 ) -> None:
     class Loader(list[int]):
-        """Loader of two batches."""
+        """Data loader with two batches, for the test."""
 
     one = Loader([1, 2])
     one.__dict__.update(vars(loader(num_workers=workers)))
@@ -275,7 +281,7 @@ def test_waits_for_the_first_batches_of_epochs_are_counted(
 
 def test_a_loader_whose_settings_fail_is_watched(recorded: StepRecorder) -> None:
     class Loader(list[int]):
-        """Loader with an error in its own properties."""
+        """Data loader whose properties raise an error when they are read."""
 
         @property
         def batch_size(self) -> int:

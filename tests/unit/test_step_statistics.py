@@ -1,4 +1,4 @@
-"""Statistics of steps: exact sums, outliers according to the definition, and bounded memory."""
+"""Test the statistics of training steps: exact sums, outliers as defined, and bounded memory."""
 
 import math
 import statistics
@@ -30,7 +30,10 @@ def steps_of(durations_ms: list[int], **options: float) -> StepStatistics:
 
 
 def expected_outliers(durations: list[int]) -> list[int]:
-    """Apply the definition step by step; return the indexes of the outliers."""
+    """Return the indexes of outliers among durations, computed directly from the definition.
+
+    The tests compare this simple computation with the product's faster one.
+    """
     window: list[float] = []
     outliers = []
     for index, duration in enumerate(durations):

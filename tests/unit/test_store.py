@@ -1,4 +1,8 @@
-"""The database: file, schema version, selection of records, job facts, retention."""
+"""Tests of the database of senergyctld.
+
+The tests check the file, the selection of records, duplicates, facts about jobs, deletion by age, and the
+use of indexes.
+"""
 
 from __future__ import annotations
 
@@ -399,7 +403,7 @@ class TestIntegrity:
         integrity.verify(path)
 
     def test_damaged_pages(self, path):
-        """Damage to any page is reported, unless the page is unused."""
+        """The check of a SQLite database reports a damaged page, unless the page is unused."""
         whole = path.read_bytes()
         pages = len(whole) // 4096
         assert pages > 40

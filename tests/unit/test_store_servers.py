@@ -1,4 +1,8 @@
-"""The store on a database server: one writer, absence of the server, limits of time and size, passwords."""
+"""Tests of the store on a database server (MariaDB or PostgreSQL).
+
+The tests cover the rule that only one controller writes, the absence of the server, limits of time and size,
+and passwords.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,10 @@ def test_a_second_controller_is_refused_until_the_first_ends(location, monkeypat
 
 
 def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkeypatch):
-    """After a loss of the connection, another controller may have taken the database."""
+    """A controller that has lost its lock on the database can no longer write to it.
+
+    It loses the lock with its connection. Another controller may then have taken the database.
+    """
     monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
     monkeypatch.setattr(store_module, "_IDLE_S", 0.0)
     monkeypatch.setattr(store_module, "_RETRY_S", 0.0)
@@ -105,7 +112,10 @@ def test_an_idle_controller_takes_its_lock_again(server, location, open_store, m
 
 
 def test_records_wait_for_a_server_that_is_away(server, location, tmp_path, monkeypatch, caplog):
-    """The controller refuses deliveries while the server is stopped, and recovers without a restart."""
+    """The controller refuses deliveries while its database server is stopped.
+
+    It accepts them again when the server is back, without a restart of the controller.
+    """
     open_munge.install(monkeypatch)
     monkeypatch.setattr(store_module, "_RETRY_S", 0.1)
     controller = Controller(tmp_path, location=location)
@@ -166,7 +176,10 @@ def test_an_endless_query_is_aborted(server, location, open_store):
 
 
 def test_a_missing_permission_rejects_no_record(server, location):
-    """The records stay in the agents' spools until the permission is granted."""
+    """If a permission is missing in the database, records are not rejected.
+
+    They stay in the agents' spools until the permission is granted.
+    """
     url = sqlalchemy.make_url(location)
     tables_of_store = "ALL TABLES IN SCHEMA public" if server.name == "postgresql" else "*.*"
     password = "PASSWORD 'secret'" if server.name == "postgresql" else "IDENTIFIED BY 'secret'"
@@ -188,9 +201,10 @@ def test_a_missing_permission_rejects_no_record(server, location):
 
 
 def test_a_trace_that_the_server_cannot_take_does_not_block_its_record(location, monkeypatch):
-    """MariaDB would close the connection on a large trace (max_allowed_packet).
+    """A record is stored without its trace if the trace is too large for the database server.
 
-    The agent would then send the record again and again.
+    MariaDB would close the connection on a large trace (max_allowed_packet). The agent would then send the
+    record again and again.
     """
     monkeypatch.setattr(record_store, "backend_of", lambda _: SimpleNamespace(max_text_bytes=lambda _: 500))
     accounting = Accounting(location)

@@ -1,4 +1,7 @@
-"""Records in responses are parsed like delivered ones, only faster."""
+"""Records in the controller's responses are parsed to the same values as delivered records.
+
+The parser of stored records is faster than that of delivered records.
+"""
 
 from __future__ import annotations
 

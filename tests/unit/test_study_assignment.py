@@ -1,4 +1,4 @@
-"""Assignment of periods and groups to the arms of a deployment."""
+"""Tests of how a deployment assigns time periods and groups of jobs to treatment or control."""
 
 from __future__ import annotations
 

@@ -194,7 +194,10 @@ def test_a_sweep_gives_the_curve_of_a_planned_program(
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedCluster]:
-    """Let sweeps run on emulated clusters. Return the list of the clusters that sweeps have used."""
+    """Let parameter sweeps run on emulated clusters instead of Slurm.
+
+    Return a list to which each emulated cluster is added when a sweep uses it.
+    """
     monkeypatch.setattr("slurm_energy.sweep.runner.POLL_S", 0.0)
     install(monkeypatch, {"/v1/tuning": UnavailableError("senergyctld", "does not answer")})
     used: list[EmulatedCluster] = []

@@ -1,4 +1,8 @@
-"""The step choose: forecasts, limits, Pareto front, decision tree, recommendation, and resumption."""
+"""Tests of the step `choose` of a study.
+
+The tests check the forecasts of the alternatives, the limits, the Pareto front, the decision tree, the
+recommendation, and the continuation of an interrupted step.
+"""
 
 from __future__ import annotations
 

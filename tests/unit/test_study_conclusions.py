@@ -1,4 +1,7 @@
-"""Conclusions that an objective names, judged by the results of a study."""
+"""Tests of the statements (conclusions) that the objective of a study contains.
+
+The results of the study show whether each statement holds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tests of the study step deploy: stages, switchback, undo, interruption, and refused requests."""
+"""Test the study step `deploy`, which changes the configuration of a site in stages.
+
+The tests check the stages, the switchback (alternating periods with and without the change), undo,
+interruption, and refused requests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Directories of studies: steps, staleness, resumption, lock, and manifests of other releases."""
+"""Tests of the directory of a study.
+
+The tests check the order of the steps, the detection of stale steps, the continuation of an interrupted
+step, the lock, and manifests of other releases.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def study(tmp_path: Path) -> StudyDirectory:
 
 
 def run(study: StudyDirectory, step: str, result: object = 1, **options: object) -> bool:
-    """Run a step with a trivial result, and return whether it continued an interrupted run."""
+    """Run one step of a study with a trivial result. Return whether it resumed an interrupted run."""
     with study.running(step, f"senergy study {step}", **options) as run:  # type: ignore[arg-type]
         run.finish({"value": result})
         return run.resumed

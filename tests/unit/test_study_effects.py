@@ -1,4 +1,7 @@
-"""Estimates of effects: known distributions, planted effects, few periods, serial correlation."""
+"""Tests of the estimated effects of a deployment.
+
+The tests use known distributions, planted effects, series of few periods, and serial correlation.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +19,10 @@ EFFECT = -0.1
 
 
 def days(baseline, experiment, seed=0, effect=EFFECT, noise=0.03, correlation=0.0):
-    """Return a series with a weekend dip, an effect on treated days and pairs of days as blocks."""
+    """Return an artificial series of daily values for tests of effects.
+
+    The values are lower on weekends. The treated days have an effect. Pairs of days form blocks.
+    """
     numbers = np.random.default_rng(seed)
     count = baseline + experiment
     errors = numbers.normal(size=count)

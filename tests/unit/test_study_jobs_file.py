@@ -1,4 +1,7 @@
-"""Jobs and energy of studies in files: CSV, sacct, published traces, malformed lines."""
+"""Tests of reading and writing the jobs and the energy of studies in files.
+
+The tests cover CSV files, output of sacct, and malformed lines.
+"""
 
 from __future__ import annotations
 

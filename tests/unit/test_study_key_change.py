@@ -1,4 +1,7 @@
-"""Changes of single keys of energy.toml: intended values, untouched lines, refusals."""
+"""Tests of the function that changes single keys in the text of energy.toml.
+
+The tests check which keys change, that other lines stay untouched, and which changes are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""KPIs of days: distribution of amounts over days, fairness, waits, unknown values."""
+"""Test the daily KPIs of a study.
+
+The tests check how amounts are distributed over days, and how fairness, waiting times and unknown values are
+computed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The digital twin of a study: calibration against a known cluster, replay error, refusal, resumption."""
+"""Test the step `model` of a study, which makes the digital twin of a cluster.
+
+The tests calibrate the twin against a known cluster, check the replay error, refuse bad twins, and resume
+interrupted calibrations.
+"""
 
 from __future__ import annotations
 

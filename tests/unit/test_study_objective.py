@@ -1,4 +1,8 @@
-"""Objective files of studies: keys, faults with their lines, bounds of limits, digests."""
+"""Tests of the file that states the objective of a study.
+
+The tests check its keys, the lines that are named for faults, the bounds of limits, and the digests of its
+sections.
+"""
 
 from __future__ import annotations
 

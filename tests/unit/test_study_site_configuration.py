@@ -1,4 +1,7 @@
-"""The site's energy.toml during a deployment: stages replace each other, undo restores the site's text."""
+"""Tests of the changes of energy.toml during a deployment.
+
+A new stage replaces the changes of the previous stage. The undo restores the site's own text.
+"""
 
 from __future__ import annotations
 

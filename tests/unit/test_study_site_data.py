@@ -1,4 +1,8 @@
-"""Jobs and energy of a running site: sacct joined with energy records, hourly energy, missing parts."""
+"""Tests of the jobs and the energy that a study reads from a running site.
+
+Jobs come from sacct and from energy records. The energy of nodes is hourly. Either source may be missing,
+and hours may have gaps.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ ROW = {
 
 
 def sacct(*rows: Mapping[str, str]) -> Any:
-    """Return a runner that prints rows as sacct does."""
+    """Return a substitute for the sacct command that prints the given rows."""
 
     def run(command: Command) -> str:
         options = dict(word.removeprefix("--").split("=", 1) for word in command if "=" in word)
@@ -66,7 +70,10 @@ def without_accounting(command: Command) -> str:
 
 
 class Site(FakeController):
-    """A controller of four nodes with 3.6 MJ in each hour but the first one of a window."""
+    """Stand-in for senergyctld of a cluster with four nodes.
+
+    Each hour of the requested time window has 3.6 MJ of idle energy, except the first hour, which has none.
+    """
 
     missing_s = 0.0
 

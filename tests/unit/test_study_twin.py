@@ -1,4 +1,7 @@
-"""The digital twin: times and energy of replayed jobs, and the effect of each lever."""
+"""Tests of the digital twin, the simulator that is calibrated for a site.
+
+They check the times and energies of replayed jobs, and the effect of each means to save energy (lever).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ TWIN = TwinSettings({"gpu": TwinKind(2, 100.0), "cpu": TwinKind(1, 50.0)})
 
 
 def jobs_of(*rows: tuple[str, float, float, float, float]) -> JobsTable:
-    """Return a table of jobs.
+    """Return a table of example jobs, which start at their submission.
 
     Args:
         *rows: one tuple per job: partition, nodes, submission in hours, run time in hours, and

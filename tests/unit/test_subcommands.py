@@ -24,7 +24,10 @@ def run(args):
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that installs a distribution with one subcommand; no other distribution adds one."""
+    """Return a function that installs a distribution which adds one subcommand to `senergy`.
+
+    No other installed distribution adds a subcommand during the test.
+    """
     monkeypatch.setattr(subcommands, "ENTRY_POINT_GROUP", "test.subcommands")
     monkeypatch.syspath_prepend(str(tmp_path))
 

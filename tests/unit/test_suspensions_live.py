@@ -290,7 +290,10 @@ def test_a_user_who_moves_the_begin_time_back_is_not_suspended_again() -> None:
 
 
 def start_later(site: Site, job: int, now_s: float) -> None:
-    """Start a job, which is absent from the queue while its nodes boot."""
+    """Start a job whose nodes must boot first.
+
+    The job is absent from the queue while its nodes boot.
+    """
     jobs, site.slurm.jobs = site.slurm.jobs, []
     site.cycle(now_s)
     site.slurm.jobs = jobs
@@ -404,5 +407,5 @@ def test_the_flag_is_checked_and_keys_without_effect_are_reported() -> None:
 
 
 def deferral_text(config: Config) -> str:
-    """Return the line of the policy file about restarts."""
+    """Return the line of the policy file that begins with `restart_s`."""
     return next(line for line in policy_file_text(config).splitlines() if line.startswith("restart_s"))

@@ -1,4 +1,7 @@
-"""Factors, points, metrics and dominance of `senergy sweep`."""
+"""Tests of the design of sweeps (`senergy sweep`).
+
+The tests cover factors, points, metrics, and which points dominate others.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +122,9 @@ def point(time_s: float, joules: float, runs: int = 1):
 
 
 def test_metrics_reproduce_the_published_gains() -> None:
-    """The metrics reproduce the gains at 170 W in Table 1 of power-capping.
+    """The metrics of a sweep reproduce the gains at 170 W in Table 1 of the paper power-capping.
 
-    A single pair of time ratio and energy ratio yields all three published gains.
+    All three published gains follow from one pair of time ratio and energy ratio.
     """
     time_ratio, energy_ratio = 1.0938, 0.7559
     measured = gains(point(85.6 * time_ratio, 200e3 * energy_ratio), point(85.6, 200e3))
@@ -131,7 +134,10 @@ def test_metrics_reproduce_the_published_gains() -> None:
 
 
 def test_student_t_is_that_of_published_tables() -> None:
-    """Source: Abramowitz and Stegun, Table 26.10."""
+    """The values of Student's t distribution equal those of published tables.
+
+    Source: Abramowitz and Stegun, Table 26.10.
+    """
     table = {1: 12.706, 4: 2.776, 10: 2.228, 11: 2.201, 15: 2.131, 30: 2.042, 120: 1.980}
     for freedom, value in table.items():
         assert student_t(freedom) == pytest.approx(value, abs=1e-3)

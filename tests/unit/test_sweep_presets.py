@@ -1,4 +1,7 @@
-"""Presets of `senergy sweep`: expressions, configurations, options, conflicts with the script."""
+"""Tests of the presets of `senergy sweep`, which name the configurations of a kind of program.
+
+The tests check expressions, configurations, command-line options and conflicts with the script.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Runs of `senergy sweep`: schedule, saved state, sbatch commands, records, interrupts."""
+"""Tests of runs of `senergy sweep`.
+
+The tests check the order of the runs, the saved state, the sbatch commands, the use of energy records, and
+the continuation after an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,10 @@ def new_state(*factors, options: Sequence[str] = ()) -> states.SweepState:
 
 
 class EmulatedCluster:
-    """A cluster whose jobs end at once, with time and energy by the GPU power limit."""
+    """Stand-in for a Slurm cluster in tests of sweeps.
+
+    Its jobs end at once. Their time and energy depend on the GPU power limit.
+    """
 
     def __init__(self, state: states.SweepState) -> None:
         self.state = state

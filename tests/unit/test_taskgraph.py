@@ -1,7 +1,7 @@
-"""Tests of the trainer on StarPU.
+"""Tests of the trainer that runs training steps as task graphs on StarPU.
 
-Results equal those of numpy for every split and are repeatable. A missing requirement gives
-one clear line.
+The results equal those of numpy, in whatever way a batch is split into tasks. The same split gives the same
+results again. A missing requirement causes an error of one line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`senergy template render --best` with saved sweeps."""
+"""Tests of `senergy template render --best`, which takes the best values from saved sweeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def save_sweep(
     path: str, program: str = "train.py", *, best: dict[str, str] | None = None, age_s: float = 0.0
 ) -> states.SweepState:
-    """Store a sweep whose points with the values `best` take 8 s and 80 J, others 10 s and 100 J."""
+    """Save a finished sweep in which the points with the values `best` are the best ones.
+
+    The best points take 8 s and 80 J. All other points take 10 s and 100 J.
+    """
     machine = {"machine_cores": 4, "machine_threads_per_core": 1}
     own = configurations(load_preset("pytorch-ddp").with_values("precision", "fp32,bf16"), machine).settings
     points = build_points([parse_factor("gpu-cap", "150")], configurations=own)

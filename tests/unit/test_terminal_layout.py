@@ -1,4 +1,7 @@
-"""Output on terminals: layout for the width, colour; output in pipes stays as it is."""
+"""Tests of the output of commands on terminals and in pipes.
+
+On terminals, the output is laid out for the width and may be coloured. Output in pipes stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,7 @@ def test_a_usage_error_of_a_daemon_is_one_line(program: str, capsys: pytest.Capt
 
 
 def on_terminal(*command: str, columns: int = 80, **environment: str) -> str:
-    """Return what a command prints on a terminal, without carriage returns."""
+    """Run a `senergy` command on a pseudo-terminal and return its output without carriage returns."""
     main_end, other = pty.openpty()
     ioctl(other, TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -172,7 +175,7 @@ def on_terminal(*command: str, columns: int = 80, **environment: str) -> str:
 
 
 class TerminalStream(io.StringIO):
-    """Stream that is a terminal."""
+    """Text stream that claims to be a terminal, for tests."""
 
     def isatty(self) -> bool:
         return True

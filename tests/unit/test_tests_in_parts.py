@@ -1,4 +1,4 @@
-"""The division of the unit tests between the processes of `make check`."""
+"""Tests that `make check` divides the unit tests completely and evenly among its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The reproduction of the thesis in benchmarks/thesis: scenarios, printed rankings and judged claims."""
+"""Test the reproduction of the thesis in benchmarks/thesis.
+
+The tests check the scenarios, the rankings as printed in the thesis, and how the thesis's claims are judged
+from results.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,10 @@ def printed_rankings(monkeypatch):
 
 @pytest.mark.parametrize("name", thesis_claims.SCENARIOS)
 def test_every_experiment_follows_the_protocol_and_runs(name):
-    """Every experiment follows the protocol. It is run with one seed and one hour of arrivals."""
+    """Every experiment of the thesis has the settings of the thesis and can be simulated.
+
+    The settings are 8 units, 10 seeds and 10 hours. The test simulates one seed with one hour of arrivals.
+    """
     scenario = reproduce.read(name)
     assert {kind.nodes * kind.units for kind in scenario.kinds.values()} == {8}
     assert scenario.schedule.seeds == 10 and scenario.schedule.horizon_hours == 10
@@ -44,10 +51,10 @@ def test_every_experiment_follows_the_protocol_and_runs(name):
 
 
 def test_the_lengths_of_the_models():
-    """Check the run times that follow from the models' numbers of epochs.
+    """The models have the run times of the thesis.
 
-    The numbers of epochs are derived from the oracle. If its predictions change, they are
-    outdated.
+    The run times follow from numbers of epochs, which were chosen with the predictor (oracle). If its
+    predictions change, the numbers of epochs are outdated.
     """
     models = reproduce.read("thesis-pareto").models
     minutes = {model.name: predict(model, "a100-sxm4-40gb", 8, 32).time_s / 60 for model in models}
@@ -55,7 +62,11 @@ def test_the_lengths_of_the_models():
 
 
 def test_the_printed_scores():
-    """Formulas of Algorithms 4 and 9 on three jobs; the second user has consumed 300 GPU seconds."""
+    """The policies `themis-printed` and `hades-printed` have the scores that the thesis prints.
+
+    The thesis gives the formulas in Algorithms 4 and 9. The test computes them for three jobs. The second
+    user has consumed 300 GPU seconds.
+    """
     scores = {
         name: policy(name).rank(example(), Options(age_weight=0.01)).score
         for name in ("themis-printed", "hades-printed")
@@ -70,7 +81,10 @@ def test_the_printed_ranking_puts_the_heavier_user_first():
 
 
 def test_claims_are_judged_from_the_results():
-    """Claims are judged from the results: exceeding the budget or missing deadlines changes the verdict."""
+    """The comparison with the thesis states for each claim of the thesis whether our results agree.
+
+    In the test, a power above the budget or a missed deadline changes the verdict.
+    """
     rows = {claim.quantity: claim for claim in thesis_claims.claims(results())}
     assert rows["zeus against pollux, energy %"].ours == pytest.approx((-10.0, 0.0))
     assert rows["zeus against pollux, energy %"].agrees == "yes"
@@ -83,7 +97,10 @@ def test_claims_are_judged_from_the_results():
 
 
 def results(peak=4400.0, missed=0.0):
-    """Return results of every run with two seeds. The figures agree with all claims of the thesis."""
+    """Return synthetic results of every run of the thesis with two seeds.
+
+    The figures agree with all claims of the thesis.
+    """
     runs = {}
     for name in thesis_claims.SCENARIOS:
         for variant in sweeps.variants(reproduce.read(name)):
@@ -139,9 +156,10 @@ def test_a_number_of_seeds_must_be_positive(capsys):
 
 
 def test_a_stated_speedup_costs_communication_power():
-    """With a speedup of 1.6 per doubling, 8 GPUs compute for 0.8^3 of the time.
+    """If more GPUs speed up a job less than ideally, they draw less power while they communicate.
 
-    In the rest of the time they draw the stated share of their power.
+    In the test, the speedup is 1.6 per doubling of the number of GPUs. 8 GPUs then compute for
+    0.8^3 of the time. In the rest of the time, they draw the stated share of their power.
     """
     base = reproduce.read("thesis-pareto")
     exact = replace(base.workload, prediction_error=0.0, hours=0.2)

@@ -1,4 +1,7 @@
-"""Import of Chrome traces: the scanner, the events, and hostile content."""
+"""Tests of the import of Chrome traces.
+
+The tests cover the scanner of the trace file, the conversion of the events, and damaged or hostile files.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def pieces(data: bytes, size: int = 11) -> Iterator[bytes]:
 
 
 def scanned(data: bytes, size: int = 11) -> tuple[list[Any], str]:
-    """Return the scanned items and the fault, if there is one."""
+    """Scan a trace in small pieces; return the items that were found, and the error message.
+
+    The error message is empty if there was no error.
+    """
     items = []
     try:
         for item in scan(decompressed(pieces(data, size))):

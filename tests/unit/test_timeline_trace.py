@@ -1,4 +1,4 @@
-"""Chrome traces from event files, signals and findings."""
+"""Tests of Chrome traces that are built from event files, signals and findings of a job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE = '</script><img src=x onerror=alert(1)> "\\ \x00\x07\n \u202e\u200f \ud
 
 
 def trace(sources: TimelineSources, overview: Overview | None = None) -> dict[str, Any]:
-    """Build the timeline of some sources, and return the parsed Chrome trace."""
+    """Build a timeline from example sources, and return the written Chrome trace after parsing it."""
     parts: list[bytes] = []
     writer = TraceWriter(parts.append, {"job": "12", "nothing": None})
     TimelineBuilder(sources, writer, overview, lambda done, total: None).build()

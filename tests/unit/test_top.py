@@ -1,4 +1,7 @@
-"""`senergy top`: screen, JSON lines and errors, with responses as specified in docs/reference/protocol.md."""
+"""Tests of the command `senergy top`: its screen, its JSON lines and its error messages.
+
+The agent's responses have the form that docs/reference/protocol.md specifies.
+"""
 
 from __future__ import annotations
 

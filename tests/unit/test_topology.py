@@ -26,23 +26,28 @@ Place = tuple[int, int]
 
 
 def even_odd(cpu: int) -> Place:
-    """Return package and core of a CPU: two packages of 4 cores, 2 threads per core.
+    """Return the package number and the core number of a logical CPU of an example node.
 
-    CPU numbers alternate between the packages. Second threads have the numbers from 8 on.
+    The node has two packages of 4 cores with 2 threads each. Even CPUs are on the first package, odd CPUs on
+    the second. The second threads of the cores have the numbers from 8 on.
     """
     return cpu % 2, cpu % 8 // 2
 
 
 def blocks(cpu: int) -> Place:
-    """Return package and core of a CPU: two packages of 4 cores, 2 threads per core.
+    """Return (package, core) of a logical CPU on an example node with 16 logical CPUs.
 
-    CPUs are numbered package by package. Second threads have the numbers from 8 on.
+    The node has two packages of 4 cores with 2 hardware threads per core. CPUs 0 to 7 are the first threads
+    of the cores, package by package. CPUs 8 to 15 are the second threads.
     """
     return cpu % 8 // 4, cpu % 4
 
 
 def neighbours(cpu: int) -> Place:
-    """Two packages of 4 cores, threads of a core side by side (POWER, some Arm)."""
+    """CPU topology of two packages with 4 cores each, in which the threads of a core are neighbours.
+
+    POWER and some Arm processors number their CPUs in this way.
+    """
     return cpu // 8, cpu % 8 // 2
 
 
@@ -146,7 +151,7 @@ def hwloc_order(root: Path) -> list[tuple[int, ...]]:
 
 
 def caches(tree: Tree, size: int, count: int = 16) -> Tree:
-    """Add level-3 caches to the tree.
+    """Add level-3 caches of CPUs to an emulated file tree.
 
     CPUs share a cache if their numbers are equal modulo `size`.
     """

@@ -1,4 +1,7 @@
-"""Allocations of training programs: ranks from the environment, and allocations that are refused."""
+"""Tests of the allocation of resources to a balanced training program.
+
+The rank of the process comes from its environment. Allocations that the program cannot use are refused.
+"""
 
 from __future__ import annotations
 

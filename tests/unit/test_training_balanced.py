@@ -1,7 +1,7 @@
 """Tests of balanced training in real processes.
 
-The result equals that of one process. Further tests cover pauses, lost ranks and invalid
-allocations.
+The trained model must equal the model that a single process trains. Further tests cover pauses, lost ranks
+and invalid allocations.
 """
 
 from __future__ import annotations

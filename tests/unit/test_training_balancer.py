@@ -1,4 +1,7 @@
-"""Shares that follow measured time and power: convergence, caps, fewer ranks, unknown power."""
+"""Test how the training balancer divides the samples among ranks by measured time and power.
+
+The tests cover the convergence of the shares, power caps, pauses of ranks, and unknown power.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ FREE = ExchangeCost()
 
 
 class SimulatedRanks:
-    """Ranks with given seconds per sample and watts, whose windows have random noise.
+    """Simulated ranks of a distributed training whose speed and power are given.
+
+    The measurement windows of the ranks have random noise.
 
     Args:
         sample_s: seconds per sample of each rank.
         fixed_s: seconds of a step on each rank besides the samples.
-        exchange: true cost of the exchange.
+        exchange: true cost of the exchange of gradients.
         watts: idle and busy power of each rank; None: unknown.
     """
 

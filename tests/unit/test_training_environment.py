@@ -1,4 +1,4 @@
-"""Settings of training programs from the environment."""
+"""Tests of the settings that training programs read from their environment variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_energy.tuning.sweep.preset import configurations
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A module in place of PyTorch that notes the calls."""
+    """Stand-in for the module PyTorch that records the settings that a program makes."""
     calls: dict[str, object] = {}
     module = SimpleNamespace(
         calls=calls,

@@ -9,7 +9,10 @@ from slurm_energy.training.restart import RestartLoop
 
 
 class Cluster:
-    """Fake cluster. It defines which nodes respond, and the exit code of each run of a program."""
+    """Stand-in for the cluster on which a training program runs.
+
+    The test defines which nodes respond, and the exit code of each run of the program.
+    """
 
     def __init__(self, codes, checkpoint, answering=("n1", "n2", "n3"), writes=()):
         self.codes, self.checkpoint, self.answering, self.writes = list(codes), checkpoint, answering, writes

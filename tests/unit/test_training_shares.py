@@ -1,4 +1,8 @@
-"""Division of a global batch among unlike ranks: optimum, conservation, thresholds, fits and changes."""
+"""Tests of the division of a global batch among ranks of different speed.
+
+The tests check that the division is optimal, that no sample is lost, when a rank gets no samples, and how
+the fits of the ranks' speeds follow changes.
+"""
 
 from __future__ import annotations
 

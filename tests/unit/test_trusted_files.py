@@ -115,9 +115,9 @@ def test_a_huge_file_is_refused(file: Path) -> None:
 
 
 def test_only_daemons_ask_who_wrote_the_configuration(file: Path) -> None:
-    """Check that only daemons refuse a configuration file that other users can write.
+    """Only daemons refuse a configuration file that other users can write.
 
-    A command that a user runs accepts a file that this user wrote.
+    A command that a user runs accepts the file.
     """
     file.chmod(0o666)
     assert load(file).cluster.name == "a"

@@ -1,4 +1,7 @@
-"""Groups of nodes: one operating point everywhere, although messages get lost and agents die."""
+"""Tests of tuning a job on several nodes, which form a group.
+
+All nodes must have the same operating point, although messages are lost and agents are killed.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ CONTACT_S = 0.7
 
 
 class ScriptedSearch:
-    """A search that requests another point after every window."""
+    """Stand-in for a tuning search that requests another operating point after every window."""
 
     phase = "probe"
 
@@ -63,7 +66,7 @@ class ScriptedSearch:
 
 @dataclass
 class Agent:
-    """A simulated agent. Its hardware keeps the point when the agent dies."""
+    """A simulated agent in a tuning group. If the agent dies, its operating point stays in force."""
 
     node: str
     offset_s: float
@@ -111,9 +114,9 @@ class Simulation:
         self.now_s = until_s
 
     def later(self, agent: Agent, time_s: float) -> None:
-        """Schedule the next poll of an agent.
+        """Schedule the next poll of a simulated agent at `time_s`.
 
-        The poll is dropped if the agent starts another chain of polls before `time_s`.
+        If the agent starts polling anew before `time_s`, the scheduled poll is dropped.
         """
         chain = agent.chain
         self.at(time_s, lambda: self.poll(agent) if agent.chain == chain else None)
@@ -198,7 +201,7 @@ def point_at(agent: Agent, time_s: float) -> OperatingPoint:
 
 
 def in_contact(agent: Agent, start_s: float, end_s: float) -> bool:
-    """Return whether the polls of an agent completed often enough during an interval."""
+    """Return whether an agent polled the coordinator without too long a gap during an interval."""
     times = [start_s, *(time_s for time_s in agent.contacts if start_s < time_s < end_s), end_s]
     before = any(start_s - CONTACT_S <= time_s <= start_s for time_s in agent.contacts)
     return before and all(later - earlier <= CONTACT_S for earlier, later in itertools.pairwise(times))

@@ -1,4 +1,7 @@
-"""Tuning under hostile or faulty input: advice, checkpoints, reports and groups."""
+"""Tests that hostile or faulty input does no damage to tuning.
+
+The input is advice of the controller, checkpoints, progress reports and messages of jobs on several nodes.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ def poll_of(job_id: int, node: str = "n1", nodes: int = 2) -> dict[str, Any]:
 
 
 class RunningOnTwoNodes:
-    """Job 5 runs on n1 and n2; nothing else runs."""
+    """Substitute for the queries to Slurm: job 5 runs on n1 and n2, and no other job runs."""
 
     async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
         if job_id != 5:

@@ -1,4 +1,7 @@
-"""The energy label explains each setting of a tuned job in one sentence with its source and figures."""
+"""Tests of the energy label of a tuned job.
+
+The label explains each setting in one sentence with its source and figures.
+"""
 
 from __future__ import annotations
 

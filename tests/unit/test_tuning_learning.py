@@ -1,4 +1,7 @@
-"""Learned runs: read from records, compared with each other, and stored exactly once."""
+"""Tests of what tuning learns from finished runs of a program.
+
+The measurements are read from the records, compared with each other, and stored exactly once.
+"""
 
 from __future__ import annotations
 

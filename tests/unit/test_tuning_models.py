@@ -1,4 +1,8 @@
-"""Ensemble, priors, candidates, guards and measurements of the search."""
+"""Tests of the models behind the search for operating points.
+
+The tests check the ensemble of possible responses, the priors, the candidate points, the guards and the
+measurements.
+"""
 
 import math
 from dataclasses import replace

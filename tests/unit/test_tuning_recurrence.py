@@ -1,4 +1,8 @@
-"""Recurring jobs: the posterior, the slowdown limit, exploration and drift."""
+"""Tests of how the settings of recurring jobs are learned from run to run.
+
+The tests cover the estimate of the job's response, the slowdown limit, the trial of new settings
+(exploration), and changes of the program (drift).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,10 @@ EDP, ENERGY = Objective("edp"), Objective("energy", 0.05)
 
 @dataclass
 class Prior:
-    """Prior with two hypotheses: power limits slow the job down, or they do not."""
+    """A prior for tests, with two hypotheses about a job.
+
+    Under the first hypothesis, power limits slow the job down. Under the second hypothesis, they do not.
+    """
 
     points = POINTS
     log_time = np.log([[1.6, 1.2, 1.03, 1.0], [1.01, 1.0, 1.0, 1.0]])
@@ -66,7 +73,10 @@ def test_no_point_is_chosen_that_may_exceed_the_slowdown_limit(seed):
 
 
 class MostlyFlat(Prior):
-    """A job that is probably not slowed down. Its best point is then the lowest limit."""
+    """Prior for a job that is probably not slowed down by a lower limit.
+
+    Such a job would run best at the lowest limit. With 15 % probability, a lower limit slows the job down.
+    """
 
     log_time = np.log([[2.0, 1.4, 1.05, 1.0], [1.02, 1.01, 1.0, 1.0]])
     log_weights = np.log([0.15, 0.85])
@@ -126,9 +136,10 @@ def test_untuned_is_kept_where_nothing_is_saved():
 
 def test_the_untuned_draw_shows_that_a_limit_hit_a_job_that_waits_for_its_host():
     class HostBound(Prior):
-        """Prior with two hypotheses: a job that always computes, and a job that waits for its host.
+        """A prior for the test, with two hypotheses about a job.
 
-        The second job computes for half of the time, at more than its mean power.
+        The first hypothesis is a job that always computes. The second is a job that waits for its host. The
+        second job computes for half of the time, and then draws more than its mean power.
         """
 
         log_time = np.log([[1.12, 1.06, 1.02, 1.0], [1.9, 1.6, 1.3, 1.0]])
@@ -175,7 +186,10 @@ def test_a_run_may_risk_a_violation_of_0_15_percent_and_later_runs_the_rest_up_t
     runs: int, risk: float, allowed: bool
 ) -> None:
     class Risky(Prior):
-        """A job that POINTS[2] slows down by 20 % with probability `risk`, and otherwise not at all."""
+        """Assumed responses of a job that is risky at one operating point.
+
+        At POINTS[2] the job is 20 % slower with probability `risk`, and otherwise not slower.
+        """
 
         log_time = np.log([[2.0, 1.5, 1.2, 1.0], [1.01, 1.0, 1.0, 1.0]])
         log_weights = np.log([risk, 1.0 - risk])

@@ -1,4 +1,7 @@
-"""benchmarks/tuning.py replays data of unknown GPUs, power limits and networks."""
+"""Tests of benchmarks/tuning.py, which replays measured data of GPUs.
+
+The tests use data of GPUs, power limits and networks that the benchmark does not know.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,11 @@ def replay() -> Any:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    """A GPU with limits from 115 to 370 W: one job that responds and one that draws 60 W."""
+    """Create measurements of a GPU with power limits from 115 to 370 W, and return their folder.
+
+    One of the two measured jobs responds to the limits. The other one draws only 60 W, so that no limit
+    affects it.
+    """
     rows = []
     for limit in (115, 160, 205, 250, 295, 340, 370):
         clock = min(1.0, ((limit - 60) / 270) ** (1 / 3))
@@ -69,10 +76,10 @@ def test_unknown_gpu_is_tuned_and_a_job_below_its_limits_is_flat(replay: Any, st
 def test_gpus_beyond_the_range_are_noisy_and_follow_physics(
     replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Repeated measurements at one limit have the noise of single steps.
+    """Jobs on randomly drawn GPUs with extreme properties have plausible noise and follow physics.
 
-    The mean of the repeated measurements shows that a limit above the drawn power hardly changes
-    the time.
+    Repeated measurements at one limit have the noise of single steps. The mean of the repeated measurements
+    shows that a limit above the drawn power hardly changes the time.
     """
     argv = ["random_gpus.py", str(tmp_path), "--seed", "5", "--cards", "4", "--jobs", "3", "--beyond"]
     monkeypatch.setattr(sys, "argv", argv)

@@ -1,4 +1,7 @@
-"""Advice to agents and the routes of `senergy tune`: rights, forged requests, one exploration at a time."""
+"""Test the controller's tuning advice to agents and the routes of `senergy tune`.
+
+The tests check the rights of users, forged requests, and that only one run of a program explores at a time.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ class Hosts:
 
 
 class Site:
-    """A controller's database with its learner, advisor and routes. Slurm runs the given jobs."""
+    """A controller for tests of tuning: a database with learner, advisor and HTTP routes.
+
+    The test decides which jobs run in Slurm.
+    """
 
     def __init__(self, directory, monkeypatch, hosts=None):
         lookups = {
@@ -137,7 +143,10 @@ def site(tmp_path, monkeypatch):
 
 
 def trained(site, repeats=3):
-    """Alice's program: a limit of 200 W saves a third of the power and costs 2 % of the time."""
+    """Let senergyctld learn runs of a program of the user alice, with and without a power limit.
+
+    A limit of 200 W saves a third of the power and costs 2 % of the time.
+    """
     for number in range(repeats):
         site.finish(100 + 2 * number)
         site.finish(101 + 2 * number, limit=200, seconds=204.0, watts=200.0)

@@ -24,7 +24,10 @@ PRIOR = gpu_prior(GPU)
 
 
 def respond(limit: float | None, draw: float, static: float) -> tuple[float, float]:
-    """Return the speed and the power of a GPU whose dynamic power follows the cube of the clock."""
+    """Return the speed and the power of a simulated GPU under a power limit.
+
+    The dynamic power of the GPU follows the cube of the clock.
+    """
     power = draw if limit is None else min(limit, draw)
     clock = max((power - static) / (draw - static), 0.01) ** (1 / 3)
     return clock, power
@@ -234,7 +237,10 @@ def test_the_rest_of_a_job_with_long_windows_is_estimated_in_seconds():
 
 
 def posterior_of(time_ratios, power_ratios, weights):
-    """Return a distribution over the untuned point and one power limit; one ratio and weight per sample."""
+    """Return a distribution of a job's response at two points: untuned and one power limit.
+
+    The arguments contain the time ratio, the power ratio and the weight of each sample.
+    """
     ones = np.zeros(len(weights))
     return EnsemblePosterior(
         (UNTUNED, LIMITS[-1]),
@@ -262,10 +268,9 @@ def test_a_probe_is_worth_a_small_expected_gain_in_a_long_job_only():
 
 
 def test_the_nearest_point_may_cost_the_losses_that_the_job_can_still_bear():
-    """The nearest point is tried if the job can still bear the loss that this point may cause.
+    """The search tries the nearest operating point only if the job can still bear the possible loss.
 
-    A table of few frequencies has no small steps. A point farther away is not tried before the
-    nearest.
+    A table of few frequencies has no small steps. A point farther away is not tried before the nearest.
     """
     times = np.array([[1.3, 2.0], [1.01, 1.02]])
     log_time = np.log(np.hstack([np.ones((2, 1)), times])).astype(np.float32)

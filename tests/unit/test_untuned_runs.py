@@ -1,4 +1,7 @@
-"""Untuned runs of programs: which runs count, who sees them, and requests from outside."""
+"""Tests of the statistics of untuned runs, with which `senergy acct` compares jobs.
+
+The tests cover which runs count, who may see them, and malformed requests.
+"""
 
 from __future__ import annotations
 

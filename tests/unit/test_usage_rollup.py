@@ -1,4 +1,8 @@
-"""The sums of `senergy report` equal direct sums over periods, records and facts, in any order of arrival."""
+"""Tests of the stored sums from which `senergy report` is computed.
+
+The sums equal direct sums over the energy periods, records and job facts. The order in which these data
+arrive does not matter.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,10 @@ CPU_SECONDS = SUM_COLUMNS.index("cpu_seconds")
 
 
 class Rollup:
-    """A database with the rollup, used as the controller uses it."""
+    """Test object: a database with the sums of energy and time for usage reports.
+
+    The object delivers data and updates the sums as the controller does.
+    """
 
     def __init__(self, path: Path | str) -> None:
         migrations.prepare(path)
@@ -93,7 +100,7 @@ class Rollup:
         return {usage.groups[key]: tuple(sums) for key, sums in usage.intervals[0].sums.items()}
 
     def energies(self, *edges: int, **more: Any) -> dict[tuple[str, str, str], int]:
-        """Return microjoules by kind, account and user."""
+        """Return the sums of energy in microjoules, by kind of energy, account and user."""
         result: dict[tuple[str, str, str], int] = {}
         for key, sums in self.sums(*edges, **more).items():
             if sums[TOTAL]:
@@ -248,9 +255,9 @@ def test_a_reused_job_id_belongs_to_the_job_of_that_time(rollup: Rollup) -> None
 
 
 def test_a_day_of_another_time_zone_has_no_group_that_used_nothing_in_it(rollup: Rollup) -> None:
-    """Check that a day in another time zone contains no group without energy on that day.
+    """A day in another time zone contains no group of jobs without energy on this day.
 
-    The sums of such a day are those of UTC days minus the hours outside the day.
+    The sums of such a day are computed from the sums of UTC days, minus the hours outside the day.
     """
     midnight = T0 + 2 * HOUR
     edges = (midnight - HOUR, midnight + 23 * HOUR)
@@ -297,7 +304,10 @@ def test_a_job_that_ran_for_less_than_a_second_is_not_counted(rollup: Rollup) ->
 def test_windows_of_days_have_the_energy_of_their_periods(
     tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int]], cuts: set[int]
 ) -> None:
-    """Hours are summed by day for long windows, also if periods reach across midnight."""
+    """For long time windows, energy is summed by day, with the same result as by hour.
+
+    This also holds for periods of energy that reach across midnight.
+    """
     rollup = Rollup(tmp_path_factory.mktemp("rollup") / "a.db")
     hours = [(T0 + start * HOUR, T0 + (start + length) * HOUR) for start, length in spans]
     for index, (start, end) in enumerate(hours):
@@ -336,7 +346,10 @@ def test_emissions_follow_the_intensity_of_each_period(
     cuts: set[int],
     shift_s: int,
 ) -> None:
-    """The emissions of whole hours, of other periods and of parts of periods add up."""
+    """Emissions of an interval equal the sum of energy times carbon intensity over its periods.
+
+    This holds for whole hours, for other periods and for parts of periods.
+    """
 
     def rate(start: int, end: int) -> float | None:
         hour = start // HOUR
@@ -437,9 +450,10 @@ NODES = ("n1", "n2")
 
 
 def _actions() -> list[Callable[[Rollup], None]]:
-    """Return the deliveries about three jobs, one of which is requeued, as functions of a rollup.
+    """Return deliveries of periods, records and job facts, as functions that act on a rollup.
 
-    The deliveries are periods, records and facts of jobs.
+    A rollup sums up the delivered energies. The deliveries are about three jobs. Slurm requeues one of these
+    jobs.
     """
     actions: list[Callable[[Rollup], None]] = []
 
@@ -473,7 +487,10 @@ def _actions() -> list[Callable[[Rollup], None]]:
 
 
 def direct_energies(rollup: Rollup, start: int, end: int) -> dict[tuple[str, str, str], Fraction]:
-    """Return energies by kind, account and user, computed from the rows of periods, records and facts."""
+    """Return the energies by kind, account and user as a reference for the stored sums of usage.
+
+    The energies are computed directly from the rows of periods, records and facts.
+    """
     rows = rollup.connection.execute(select(tables.periods)).mappings().all()
     records = rollup.connection.execute(select(tables.records)).mappings().all()
     known = {row["id"]: row for row in rollup.connection.execute(select(tables.jobs)).mappings()}

@@ -1,4 +1,8 @@
-"""`GET /v1/usage`: who sees what, emissions and cost over time, and parameters that are refused."""
+"""Tests of `GET /v1/usage`.
+
+The tests check what each user may see, how emissions and cost vary over time, and which parameters are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,10 @@ def no_slurm(_: Any) -> str:
 
 
 def fill(store: Store) -> None:
-    """Store two hours of two nodes with a job of alice and one of bob, who changed his account."""
+    """Store the energy of two nodes over two hours: one job of alice and one job of bob.
+
+    Bob changed the Slurm account of his job.
+    """
 
     async def write() -> None:
         for hour in range(2):

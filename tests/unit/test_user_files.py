@@ -1,4 +1,7 @@
-"""Files of other users: links, FIFOs and exchanged names."""
+"""Tests of reading files that other users may control.
+
+The files are symbolic links, FIFOs, or second names (hard links) of files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Validation of the configuration: faulty files, and their reports by `config check` and the daemons."""
+"""Tests of the validation of configuration files.
+
+Faults in a file are reported by `config check` and by the daemons.
+"""
 
 from __future__ import annotations
 
@@ -437,7 +440,10 @@ def test_everything_is_reported_at_once_by_line(host: Path, capsys: pytest.Captu
 def test_a_faulty_edp_entry_is_one_finding(
     setting: str, host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An entry whose only value is invalid causes no second finding that it sets nothing."""
+    """An EDP entry whose only value is invalid causes one finding.
+
+    There is no second finding that the entry sets nothing.
+    """
     path = written(host, f"[[edp]]\ngpu = 'A100'\n{setting}\n")
     assert main(["config", "check", str(path)]) == 3
     out = capsys.readouterr().out

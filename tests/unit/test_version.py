@@ -1,4 +1,7 @@
-"""The version has one source: setuptools reads it from the package without an import."""
+"""Test that the version of slurm-energy is defined in a single place.
+
+setuptools must be able to read it without importing the package.
+"""
 
 from __future__ import annotations
 

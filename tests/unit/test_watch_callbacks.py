@@ -1,6 +1,7 @@
-"""Order of the hooks of PyTorch, Lightning and transformers, on stand-ins.
+"""Test the order in which our hooks for PyTorch, Lightning and transformers are called.
 
-`tests/unit/test_real_frameworks.py` runs the real ones.
+The tests replace these frameworks by simple stand-ins. `tests/unit/test_real_frameworks.py` tests the hooks
+with the real frameworks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from slurm_energy.profiling.torch_phases import TorchPhases, _Hook
 
 
 class Handle:
-    """Handle of a hook."""
+    """Stand-in for the handle that PyTorch returns for a registered hook."""
 
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
         self.id = id(hook)
@@ -84,7 +85,7 @@ class Model:
 
 
 class Optimizer:
-    """Optimizer with the hooks of PyTorch 2."""
+    """Stand-in for a PyTorch 2 optimizer, with hooks that run before and after each step."""
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
@@ -102,7 +103,7 @@ class Optimizer:
 
 
 class OldOptimizer:
-    """Optimizer of PyTorch 1."""
+    """Test substitute for an optimizer of PyTorch 1, which has no hooks."""
 
     steps = 0
 
@@ -280,7 +281,10 @@ def test_an_error_in_a_hook_is_logged_and_changes_nothing(
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, name: str, module: str, **names: Any) -> ModuleType:
-    """Import a module of callbacks with a stand-in for its framework."""
+    """Import a module with callbacks for a training framework, and return the module.
+
+    The framework is replaced by a test substitute.
+    """
     own = f"slurm_energy.profiling.{name}"
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))  # type: ignore[arg-type]
     monkeypatch.delitem(sys.modules, own, raising=False)

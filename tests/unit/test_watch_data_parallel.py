@@ -18,7 +18,10 @@ __all__ = ["torch"]
 def test_the_wait_for_gradients_of_other_ranks_is_communication(
     torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DistributedDataParallel waits in a callback at the end of the backward pass."""
+    """The wait of a rank for the gradients of other ranks counts as communication.
+
+    DistributedDataParallel waits in a callback at the end of the backward pass.
+    """
 
     class Parallel(Model):
         def __call__(self, batch: Any) -> dict[str, Any]:

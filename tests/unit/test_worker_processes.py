@@ -65,7 +65,10 @@ def test_without_semaphores_a_pool_is_refused_in_one_line(
 def test_a_pool_beyond_the_limit_of_processes_is_refused_and_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Limits of the user or of a control group are common on login nodes."""
+    """Starting worker processes fails with an error if the limit of processes is exceeded.
+
+    No started worker remains. Such limits of the user or of a control group are common on login nodes.
+    """
     try:
         get_context("fork").Lock()
     except OSError:

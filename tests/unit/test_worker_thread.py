@@ -1,4 +1,7 @@
-"""The agent's worker thread: tasks in order, a periodic task between them, errors reported and survived."""
+"""Tests of the agent's worker thread, which runs tasks in order and a periodic task between them.
+
+An error in a task must be reported, and must not end the thread.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A trial adds loader processes between epochs while steps wait for data.
+"""Tests of a trial that adds loader processes to a training program between two epochs.
 
-The change is undone if the steps do not become faster.
+The trial adds loader processes while the training steps wait for data. The change is undone if the steps do
+not become faster.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Loader:
 
 
 class Clock:
-    """Clock in nanoseconds. The simulated programs advance the clock."""
+    """Clock in nanoseconds for tests; the simulated programs advance it."""
 
     now = 1
 

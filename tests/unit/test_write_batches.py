@@ -1,4 +1,7 @@
-"""Deliveries that arrive during a transaction are stored together, each with its own result."""
+"""Tests of the storage of deliveries that arrive while a transaction is running.
+
+These deliveries are stored together in the next transaction. Each delivery gets its own result.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ from slurm_energy.errors import UnavailableError
 
 
 class Writes:
-    """Stores deliveries of numbers; transactions with the number 13 fail."""
+    """Stand-in for the database writer. It stores the deliveries, which are lists of numbers.
+
+    A transaction with the number 13 fails.
+    """
 
     def __init__(self) -> None:
         self.transactions: list[list[list[int]]] = []

@@ -1,4 +1,7 @@
-"""The output of the YAML writer, compared with expected lines and, if available, read by PyYAML."""
+"""The YAML writer produces the expected lines, and PyYAML reads the same values from them.
+
+The comparison with PyYAML runs only if PyYAML is installed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Example inputs of timelines: event files, profiler traces and observations."""
+"""Example inputs for tests of timelines: event files, profiler traces and observations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Record = tuple[int, int, float, int, int, int]
 
 
 def header(**changes: Any) -> EventFileHeader:
-    """Return a header; the process's clock showed 500 s at `START_S`."""
+    """Return an example header of an event file. The process's clock showed 500 s at `START_S`."""
     values: dict[str, Any] = {
         "node": "n1",
         "pid": 4711,
@@ -68,7 +68,7 @@ def write_events(path: Path, records: Sequence[Record], **changes: Any) -> Path:
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """Return a trace as the PyTorch profiler writes it."""
+    """Return an example trace in the format of the PyTorch profiler."""
     base_us = START_S * 1e6
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 77, "tid": 0, "ts": 0, "args": {"name": "python"}},
@@ -99,19 +99,19 @@ def write_profile(path: Path, document: Any) -> Path:
 
 
 def series(name: str, values: Sequence[float], part: str = "", node: str = "n1") -> ObservedSeries:
-    """Return a series of 1 s intervals from `START_S` on."""
+    """Return an observed series with the given values in intervals of 1 s, starting at `START_S`."""
     return ObservedSeries(name, part, node, "test", float(START_S), 1.0, array("d", values))
 
 
 def observation(*all_series: ObservedSeries) -> NodeObservation:
-    """Return an observation of node n1."""
+    """Return an example observation (recorded signals) of node n1."""
     return NodeObservation("n1", all_series or (series("power_watts", [100.0, 200.0, 200.0], "gpu[0]"),))
 
 
 def finding(
     title: str = "GPU waits for data", text: str = "80 % of each step", where: str = "n1"
 ) -> JobFinding:
-    """Return a finding with one fact that has a time and one that has none."""
+    """Return an example finding with two facts: one has a time, the other has none."""
     facts = (
         FindingEvidence("data", where, START_S + 1.0, START_S + 2.0, 0.8, 0.2, text),
         FindingEvidence("cpus", "", None, None, 4.0, None, "4 CPUs"),

@@ -28,7 +28,10 @@ METER = (("idle", 5_400_000), ("unattributed", 12.5))
 
 
 def row(kind: str, joules: float, interval: int = 0, **more: Any) -> dict[str, Any]:
-    """Return a row of the response; the energy is divided evenly between processors and the rest."""
+    """Return a row of an example response to `GET /v1/usage`.
+
+    Half of the energy is that of the processors, the other half that of `other` components.
+    """
     energy = round(joules * 1e6)
     return {
         "cluster": "c1",

@@ -1,9 +1,12 @@
-"""Write the content of a database, as SQL, that the checked-out release has created and filled.
+"""Program that writes the content of a test database as SQL.
 
-Each file `schemas/N.sql` was written by the code of the last commit with schema N, not by the code beside it:
-    git archive COMMIT slurm_energy tests/unit | tar -x -C DIRECTORY
+The release of slurm-energy that is checked out creates and fills the database. Each file `schemas/N.sql` was
+written by the code of the last commit with schema N, not by the present code:
+
+    git archive COMMIT slurm_energy tests/unit | tar -x -C DIRECTORY export
     PYTHONPATH=DIRECTORY:DIRECTORY/tests/unit python -P tests/unit/write_schema.py tests/unit/schemas/N.sql
-The same content is stored through each release's own functions, as far as the release has them.
+
+The same content is stored with the functions of each release, as far as the release has them.
 """
 
 from __future__ import annotations
@@ -58,7 +61,10 @@ def deliver(accounting):
 
 
 def learn(accounting):
-    """Store the facts of all jobs except the last four, as if Slurm had not answered about those yet."""
+    """Store Slurm's facts about all synthetic jobs except the last four.
+
+    The last four are left out, as if Slurm had not answered about these jobs yet.
+    """
     known = []
     for number in range(20):
         start = 1000.0 + number * HOUR
@@ -89,7 +95,10 @@ def module(*names):
 
 
 def fill_priority(connection):
-    """Store start predictions, finished runs and decisions."""
+    """Fill the tables of the priority package in a test database.
+
+    The stored rows are start predictions, finished runs and decisions about jobs.
+    """
     if predictions := module("start_predictions"):
         predictions.save(connection, "c1", [(100, 1000.0, 700.0), (101, 4600.0, 650.5)])
     if history := module("run_history", "learning"):
@@ -104,7 +113,10 @@ def fill_priority(connection):
 
 
 def fill_tuning(connection):
-    """Store learned runs, pins and starts."""
+    """Fill the tables of tuning for a test of upgrades.
+
+    The tables contain learned runs, pinned operating points, and starting points that were given to jobs.
+    """
     runs, starts = module("tuning_runs"), module("tuning_starts")
     if not runs:
         return
@@ -120,7 +132,10 @@ def fill_tuning(connection):
 
 
 def fill_budgets(connection):
-    """Store samples, changes, live limits and states of nodes."""
+    """Fill the tables of power budgets for a test of upgrades.
+
+    The tables contain samples, changes of limits, live limits and states of nodes.
+    """
     budgets = module("budgets")
     if not budgets:
         return
@@ -166,7 +181,10 @@ def fill_periods(connection):
 
 
 def fill_adjustments(connection):
-    """Store permissions, a pending and a decided trial, and the values offered to a run."""
+    """Store examples of all data about adjustments in a database.
+
+    The examples are permissions, a pending and a decided trial, and values offered to a run.
+    """
     adjustments = module("adjustments")
     if not adjustments:
         return
@@ -181,7 +199,7 @@ def fill_adjustments(connection):
 
 
 def main(target):
-    """Fill a database and write it as SQL."""
+    """Fill a database of this release and write it as SQL, for tests of upgrades."""
     with tempfile.TemporaryDirectory() as directory:
         accounting = Accounting(Path(directory))
         deliver(accounting)

@@ -1,1 +1,1 @@
-"""Backup, restoration, recovery, export and integrity of the database."""
+"""Administration of the database: backup, restoration, recovery, export and integrity check."""

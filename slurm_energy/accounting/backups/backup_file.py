@@ -1,7 +1,7 @@
-"""The portable backup file: the rows of all tables of a database as compressed JSON lines.
+"""The portable backup file of a database.
 
-docs/accounting.md specifies the format. The same data give the same values in the file, whatever kind of
-database they come from.
+It contains the rows of all tables as compressed JSON lines. docs/accounting.md specifies the format. The
+values in the file do not depend on the kind of database from which the data come.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def is_backup_file(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of a portable backup file.
+    """Return whether a file is a portable backup of the database, judged by its first bytes.
 
     Raises:
         EnergyError: the file cannot be read.

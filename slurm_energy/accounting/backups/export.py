@@ -64,10 +64,11 @@ class ExportPeriod:
 
 @dataclass(frozen=True, slots=True)
 class ExportTable:
-    """A table that can be exported.
+    """A table of the database that can be exported.
 
     Attributes:
-        meaning: description of a row of the table, and of the time that decides whether the row is exported.
+        meaning: description of a row of the table, and of the time of the row. This time decides whether the
+            row is in an exported period.
         columns: names and types of the columns.
         read: function that returns the rows of an `ExportPeriod` in a fixed order.
     """
@@ -78,7 +79,10 @@ class ExportTable:
 
 
 def _columns(text: str) -> tuple[ExportColumn, ...]:
-    """Parse a list of columns such as `node job_id:integer energy_joules:number`."""
+    """Parse a list of columns and types, such as `node job_id:integer energy_joules:number`.
+
+    A column without a type is text.
+    """
     pairs = (word.partition(":") for word in text.split())
     return tuple(ExportColumn(name, kind or "text") for name, _, kind in pairs)
 

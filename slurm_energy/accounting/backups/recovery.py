@@ -217,9 +217,10 @@ def _last_row_id(damaged: sqlite3.Connection, table: Table) -> int | None:
 def _rows_by_key(
     damaged: sqlite3.Connection, table: Table, listed: str, result: RecoveredTable
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table without row ids, in ascending order.
+    """Yield the rows of a table without row ids from a SQLite file that may be damaged.
 
-    If the table is damaged, the rows after the damage follow in descending order.
+    The rows come in ascending order of the key, up to the first damaged place. If there is damage, the rows
+    after the last damaged place follow in descending order.
     """
     key = ",".join(f'"{column.name}"' for column in table.primary_key)
     backwards = ",".join(f'"{column.name}" DESC' for column in table.primary_key)
@@ -233,7 +234,10 @@ def _rows_by_key(
 
 
 def _valid_values(table: Table, names: Sequence[str], row: Sequence[Any]) -> list[Any] | None:
-    """Return the values of a row, with texts decoded; None if a value is impossible."""
+    """Return the values of a recovered database row, with texts decoded.
+
+    Return None if a value of the row is impossible.
+    """
     try:
         values = [_valid_value(table.c[name], value) for name, value in zip(names, row, strict=True)]
     except ValueError:
@@ -295,7 +299,10 @@ def _clear_references(
 def _reset_damaged_sums(
     copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]], result: Recovery
 ) -> None:
-    """Delete all sums of `senergy report` if any sum is lost. senergyctld then recomputes all sums."""
+    """Delete all stored sums of `senergy report` if any of them is lost in a damaged database.
+
+    senergyctld then computes all sums again.
+    """
     sums = [table for table in usage_tables.ALL if table in columns]
     if not any(result.tables[table.name].unreadable + result.tables[table.name].invalid for table in sums):
         return

@@ -142,9 +142,10 @@ def _restore_server(source: Path, database: Database, progress: Progress) -> dic
 
 @contextlib.contextmanager
 def _current_rows(source: Path, progress: Progress) -> Iterator[tuple[int, _TableRows]]:
-    """Context manager that returns the number of rows of a backup (0 means unknown), and its rows.
+    """Context manager that reads a backup as rows of the current schema.
 
-    The rows have the current schema.
+    It yields the number of rows (0 means unknown) and the rows by table. A backup with an older schema is
+    migrated first.
     """
     if is_backup_file(source):
         with BackupReader(source) as reader:
@@ -200,7 +201,10 @@ def _damage_explained(source: Path) -> Iterator[None]:
 
 
 def _file_rows(reader: BackupReader) -> _TableRows:
-    """Yield the tables of a backup file. Verify the checksum after the last row."""
+    """Yield each table of a backup file with its columns and rows.
+
+    After the last row of the last table, the checksum of the file is verified.
+    """
     for name, rows in reader.tables():
         columns = [column.removesuffix(":base64") for column in reader.header.tables[name]]
         table = tables.metadata.tables.get(name)
@@ -228,7 +232,10 @@ def _insert_all(
 
 
 def _advance_sequences(connection: Connection) -> None:
-    """Make PostgreSQL assign row ids above the restored ones. Other databases do so by themselves."""
+    """Make PostgreSQL assign new row ids above the restored row ids.
+
+    Other databases choose higher ids by themselves.
+    """
     if connection.dialect.name != "postgresql":
         return
     for table in tables.metadata.sorted_tables:

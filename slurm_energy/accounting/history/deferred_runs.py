@@ -1,6 +1,7 @@
-"""Runs of finished deferred jobs, and waiting times of jobs that were not deferred.
+"""Database queries about the effect of deferral.
 
-Runs and waiting times are computed from the stored facts of jobs.
+The queries return the runs of finished deferred jobs, and the waiting times of jobs that were not deferred.
+Both are computed from the stored facts of jobs.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _DECIDED = and_(
 
 @dataclass(frozen=True, slots=True)
 class DeferredRun:
-    """One run of a finished job that was deferred. Times are Unix seconds.
+    """One run of a finished job that was deferred (started later to use cheaper or cleaner power).
 
-    A requeued job has several runs.
+    All times are Unix seconds. A requeued job has several runs.
 
     Attributes:
-        job: row id of the job.
+        job: row id of the job in the database.
         user, account, partition: names; an empty text means unknown.
         eligible_s: time at which the job could have started without deferral.
         start_s, end_s: start and end of the run.
@@ -109,7 +110,10 @@ def read_deferred_runs(
 
 
 def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
-    """Return the runs that rows of a query describe. Each row has one node record and one decision."""
+    """Return the runs of deferred jobs from the rows of a database query.
+
+    Each row combines the record of one node with one decision about the job.
+    """
     by_run: dict[tuple[int, int], dict[int, Any]] = {}
     eligible_s: dict[int, float] = {}
     for row in rows:
@@ -137,13 +141,15 @@ def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
 def read_waits(
     connection: Connection, cluster: str, start: float, end: float
 ) -> list[tuple[str, float, float]]:
-    """Return (partition, submission time, waiting seconds) of each job that was not deferred.
+    """Return the waits of the started jobs that were not deferred.
+
+    Each entry is (partition, submission time in Unix seconds, waiting time in seconds).
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
-        start: start of the window in which the jobs were submitted, Unix seconds.
-        end: end of that window, Unix seconds.
+        start: earliest submission time of the jobs, Unix seconds.
+        end: latest submission time of the jobs, Unix seconds.
     """
     query = (
         select(_jobs.c.partition, _jobs.c.submit, _jobs.c.start)

@@ -1,4 +1,8 @@
-"""Finished jobs with complete records, in the order in which their job facts last changed."""
+"""Read finished jobs with complete records, in the order in which their job facts last changed.
+
+Job facts are Slurm's own data about a job. The order lets a reader continue after the last job that it has
+read.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,8 @@ class EndedJobs(NamedTuple):
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
     """Return the batch of finished jobs after a position. Jobs are in the order of their last change.
 
-    A job whose records have not all arrived is left out. A later call reads such a job again, unless this
-    call returned jobs that come after it or read `limit` jobs.
+    A job whose records have not all arrived is left out. A later call usually reads this job again. It does
+    not if this call returned a later job or has read `limit` jobs.
 
     Args:
         connection: connection to the database.

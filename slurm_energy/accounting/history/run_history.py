@@ -1,10 +1,8 @@
-"""The history of finished runs.
+"""The history of finished runs, from which run times and energies of jobs are predicted.
 
-Run times and energies of jobs are predicted from this history.
-
-The size of the history is bounded. A run enters the history once, when its job facts are final and the
-records of all its nodes have arrived. The transaction that adds a run also marks the run's job as learned. A
-crash therefore neither loses nor repeats a run.
+The size of the history is bounded. A run enters the history once: when Slurm's data about the job is final
+and the records of all its nodes have arrived. The transaction that adds a run also marks the run's job as
+learned. A crash therefore neither loses nor repeats a run.
 """
 
 from __future__ import annotations
@@ -101,16 +99,16 @@ _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "ti
 
 
 class FinishedRun(NamedTuple):
-    """A finished run of a job. None in a field means unknown or not requested.
+    """A finished run of a job. The value None means that a field is unknown or was not requested.
 
-    `oracle.history.observed_run` describes the fields. The fields below are additional, or differ from that
-    description.
+    `oracle.history.observed_run` describes the common fields. The fields listed here are additional, or
+    differ from that description.
 
     Attributes:
         end: end of the run in Unix seconds.
         duration_s: run time in seconds.
-        state: job state, as Slurm writes it. `CONTINUED` marks the last run of a job that was suspended; this
-            run did only a part of the job's work.
+        state: job state, as Slurm writes it. `CONTINUED` marks the last run of a job that was suspended;
+            this run did only a part of the job's work.
         energy_joules: energy of the run on all nodes.
         gpu_joules: energy of all GPUs.
         predicted_s: prediction of the run time in seconds, made when the run started.
@@ -214,7 +212,11 @@ def delete_old_runs(connection: Connection, before: float) -> int:
 
 
 def _delete_excess(connection: Connection) -> int:
-    """Delete the oldest runs of users with more than a fair share of `MAX_RUNS`. Return their number."""
+    """Delete the oldest runs of users who have too many, if there are more than `MAX_RUNS` in total.
+
+    `MAX_RUNS` is divided fairly among the users. A user with more runs than this loses the oldest runs. The
+    function returns the number of deleted runs.
+    """
     columns = _history.c
     counts = connection.execute(
         select(columns.user, func.count()).group_by(columns.user).order_by(columns.user)
@@ -297,7 +299,7 @@ class _JobRecords:
         self.gpus = 0
 
     def add(self, row: Row[Any]) -> None:
-        """Add the record of one node."""
+        """Add the energy record of one node of the job."""
         body = json.loads(row.body)
         self.count += 1
         self.joules.append(row.energy_joules)

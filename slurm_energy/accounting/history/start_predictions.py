@@ -1,4 +1,7 @@
-"""Predicted run times of started jobs, stored until the finished run enters the history."""
+"""Storage of the predicted run times of started jobs in the database.
+
+A prediction is stored until the finished run enters the history.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from slurm_energy.accounting.upserts import insert_or_replace
 
 
 def save(connection: Connection, cluster: str, started: Iterable[tuple[int, float, float]]) -> None:
-    """Store the predicted run times of started jobs.
+    """Store the predicted run times of started jobs, for comparison with the actual ones.
 
     Args:
         connection: connection of the writing thread.
@@ -28,7 +31,12 @@ def save(connection: Connection, cluster: str, started: Iterable[tuple[int, floa
 
 
 def since(connection: Connection, cluster: str, start: float) -> list[tuple[int, float, float]]:
-    """Return the stored predictions for jobs that started at `start` (Unix seconds) or later.
+    """Return the stored run time predictions of jobs that started at `start` or later.
+
+    Args:
+        connection: connection to the database.
+        cluster: Slurm's name of the cluster.
+        start: Unix seconds.
 
     Returns:
         Job id, start in Unix seconds and predicted run time in seconds of each job of `cluster`.

@@ -1,8 +1,9 @@
-"""Runs from which response curves of programs are learned, and jobs whose runs are not learned yet.
+"""Database table of the runs from which response curves of programs are learned.
 
-A run is learned once: the transaction that stores the run also marks the job of the run as learned. A crash
-therefore neither loses nor repeats a run. The attributes `body` and `bodies` are JSON text that this module
-does not interpret; see `tuning.learned_run`.
+A response curve is the relative time and power of a program at different settings. The module also finds
+finished jobs whose runs are not yet in the table. Each run is learned once: the transaction that stores the
+run also marks its job as learned. A crash therefore neither loses nor repeats a run. The attributes `body`
+and `bodies` are JSON text that this module does not interpret; see `tuning.learned_run`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _PENDING: Final = text("learned AND NOT tuning_learned")  # as in the condition 
 
 
 class UnlearnedJob(NamedTuple):
-    """A finished job whose runs are not learned yet.
+    """A finished job from whose runs the tuning has not learned yet.
 
     Attributes:
         key: row id of the job.
@@ -85,7 +86,7 @@ class UnlearnedJob(NamedTuple):
 
 
 class StoredRun(NamedTuple):
-    """A learned run in the database.
+    """A run of a program in the database, from which tuning learns.
 
     Attributes:
         owner: login name of the user; `SITE` for characterisation runs of the site.
@@ -95,7 +96,7 @@ class StoredRun(NamedTuple):
         fingerprint, model: digest of the batch script, None if unknown; and value of `--energy-model`, None
             if not given.
         end: end of the run in Unix seconds.
-        body: the learned run as JSON text.
+        body: the run's measurements as JSON text.
     """
 
     owner: str
@@ -108,7 +109,7 @@ class StoredRun(NamedTuple):
 
 
 def unlearned_jobs(connection: Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
-    """Return at most `limit` jobs of the run history that are not marked as learned for tuning."""
+    """Return at most `limit` finished jobs from which tuning has not learned yet."""
     columns = _jobs.c["id", "user", "state", "nodes", "display_id"]
     query = select(*columns).where(_PENDING).order_by(_jobs.c.updated, _jobs.c.id).limit(limit)
     return [_with_records(connection, row) for row in connection.execute(query).fetchall()]
@@ -133,7 +134,7 @@ def _with_records(connection: Connection, job: Row[Any]) -> UnlearnedJob:
 
 
 def store_learned(connection: Connection, learned: Iterable[tuple[int, StoredRun | None]]) -> None:
-    """Store the runs of jobs and mark the jobs as learned, in one transaction.
+    """Store the tuning runs of jobs and mark the jobs as evaluated, in one transaction.
 
     Args:
         connection: connection of the writing thread.
@@ -186,7 +187,10 @@ def runs_of(
 
 
 def site_runs(connection: Connection, hardware: str) -> list[StoredRun]:
-    """Return the site's characterisation runs on one kind of hardware, oldest first."""
+    """Return the site's stored runs of reference kernels on one kind of hardware, oldest first.
+
+    With these runs the site has measured how the hardware responds to settings (characterisation).
+    """
     query = _STORED.where(_runs.c.owner == SITE, _runs.c.hardware == hardware)
     return [StoredRun(*row) for row in connection.execute(query.order_by(_runs.c.end, _runs.c.id))]
 
@@ -227,9 +231,10 @@ def owners_of_models(connection: Connection) -> list[str]:
 def forget(
     connection: Connection, owner: str, workload: str | None = None, hardware: str | None = None
 ) -> int:
-    """Delete an owner's matching runs and unfinished explorations. Return the number of deleted runs.
+    """Delete what tuning has learned about an owner's programs.
 
-    Pins are not deleted.
+    Matching runs and unfinished explorations (test runs at other settings) are deleted. Settings that were
+    fixed by hand (pins) are not deleted. Return the number of deleted runs.
 
     Args:
         connection: connection of the writing thread.
@@ -261,14 +266,16 @@ def _of_workload(workload: str | None) -> list[ColumnElement[bool]]:
 
 
 def drop_old(connection: Connection, before: float) -> int:
-    """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` runs beyond `MAX_RUNS`.
+    """Delete old tuning runs: at most `BATCH` by age, and at most `BATCH` because there are too many.
+
+    Runs are too old if they ended before `before`. Runs are too many beyond a total of `MAX_RUNS`.
 
     Args:
         connection: connection of the writing thread.
         before: Unix seconds.
 
     Returns:
-        The number of deleted runs; if it is `BATCH` or more, call again.
+        The number of deleted runs. If it is `BATCH` or more, call the function again.
     """
     columns = _runs.c
     oldest = select(columns.id).order_by(columns.end, columns.id)

@@ -1,4 +1,8 @@
-"""Operating points in the database: starting points assigned by senergyctld, and pinned points."""
+"""Operating points of programs in the database.
+
+There are two kinds: starting points, which senergyctld has assigned to jobs, and pinned points, which a user
+or an operator has fixed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ _PINS: Final = select(*_pins.c["owner", "workload", "hardware", "point", "pinned
 
 
 class Program(NamedTuple):
-    """A recurring program. Operating points are learned and pinned for each program separately.
+    """A program that a user runs repeatedly.
+
+    Tuning learns the best operating point for each program separately. An operating point can also be fixed
+    for each program separately.
 
     Attributes:
         owner: login name of the user.
@@ -77,7 +84,10 @@ class IssuedStart(NamedTuple):
 
 
 def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedStart | None:
-    """Return the starting point that was assigned to a run of a job; None if none was assigned."""
+    """Return the operating point with which a run of a job was told to start its tuning.
+
+    The result is None if no such starting point was assigned to the run.
+    """
     columns = _starts.c
     row = connection.execute(
         select(*columns["owner", "workload", "hardware", "exploration", "body"]).where(
@@ -91,7 +101,10 @@ def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedSt
 
 
 def exploring_jobs(connection: Connection, program: Program) -> set[int]:
-    """Return the ids of jobs with an exploration of this program. Some of these jobs may have ended."""
+    """Return the ids of jobs of a program that were started to try an operating point (exploration).
+
+    Some of these jobs may have ended.
+    """
     query = select(_starts.c.job_id).where(_of_program(_starts, program), _EXPLORATION)
     return set(connection.execute(query).scalars())
 
@@ -104,16 +117,17 @@ def store_start(
     running: Collection[int],
     now: float,
 ) -> IssuedStart:
-    """Store the starting point of a job unless one is stored already, and return the stored starting point.
+    """Store the settings with which a job starts, and return the settings that are stored.
 
-    The transaction includes the check for other explorations. Therefore, if two jobs start at the same
-    moment, at most one of them explores.
+    If settings are already stored for the job, they stay and are returned. An exploration is a start with
+    settings that are tried in order to learn the program's response. The transaction also checks for other
+    explorations. So at most one of two jobs that start at the same moment explores.
 
     Args:
         connection: connection of the writing thread.
         run: the run of the job.
-        start: the starting point to store.
-        fallback: the starting point to store instead if `start` is an exploration while another running job
+        start: the settings to store.
+        fallback: the settings to store instead if `start` is an exploration and another running job already
             explores.
         running: ids of the jobs that are running.
         now: current time, Unix seconds.
@@ -131,7 +145,12 @@ def store_start(
 
 
 def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]:
-    """Return the pins of the given owners, or all pins if `owners` is None."""
+    """Return the operating points that users have pinned (fixed) for their programs.
+
+    Args:
+        connection: connection to the database.
+        owners: owners of the programs; None means all owners.
+    """
     query = _PINS.order_by(*_pins.c["owner", "workload", "hardware"])
     if owners is not None:
         query = query.where(_pins.c.owner.in_(owners))
@@ -139,7 +158,9 @@ def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]
 
 
 def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collection[str]) -> Pin | None:
-    """Return the pin of a program; None if the program has no pin.
+    """Return the operating point that a user or operator has fixed for a program (pin).
+
+    None is returned if the program has no pin.
 
     Args:
         connection: connection to the database.
@@ -155,7 +176,10 @@ def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collect
 
 
 def set_pin(connection: Connection, pin: Pin) -> bool:
-    """Store a pin. Return False if the pin's owner already has `MAX_PINS_PER_OWNER` other pins."""
+    """Store a pin, which is an operating point that a user or operator fixed for a program.
+
+    Return False if the owner of the program already has `MAX_PINS_PER_OWNER` other pins.
+    """
     with transaction(connection):
         others = (
             select(func.count())
@@ -170,7 +194,7 @@ def set_pin(connection: Connection, pin: Pin) -> bool:
 
 
 def remove_pin(connection: Connection, program: Program) -> bool:
-    """Delete the pin of a program. Return whether the program had a pin."""
+    """Delete the pin (the fixed operating point) of a program. Return whether the program had a pin."""
     with transaction(connection):
         return bool(connection.execute(delete(_pins).where(_of_program(_pins, program))).rowcount)
 

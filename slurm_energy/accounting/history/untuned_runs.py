@@ -1,4 +1,7 @@
-"""Completed runs in which no power settings were applied, by program, from the run history."""
+"""Read access to completed runs without any applied power settings (untuned runs).
+
+The runs come from the run history and are grouped by program.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def find_untuned_runs(
 
 
 def _bodies(connection: Connection, users: Sequence[str]) -> Iterator[str]:
-    """Yield the runs of the given users as JSON texts. The rows are read in batches."""
+    """Yield the stored runs of the given users, each as JSON text.
+
+    The runs are read from the database in batches.
+    """
     columns = select(history.c.id, history.c.body).where(history.c.user.in_(users))
     last = -1
     while True:

@@ -1,6 +1,6 @@
-"""Job facts (data about a job in Slurm's accounting) in the database.
+"""Storage of job facts (data about a job from Slurm's accounting) in the database.
 
-The module selects the jobs to look up in Slurm. It stores the results, and links records to them.
+The module selects the jobs to look up in Slurm. It stores the results and links energy records to them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ all three, it shows the job with the name `allocation`.
 
 
 class JobLookup(NamedTuple):
-    """A job to look up in Slurm's accounting.
+    """A job about which Slurm's accounting must be queried.
 
     Attributes:
         cluster: Slurm's ClusterName.
         job_id: Slurm's job id.
-        new: True if the job has records or energy that are not linked to facts. False if the job's facts are
-            stored but not final.
+        new: True if the database has records or energy of the job, but no data from Slurm's accounting yet.
+            False if it has such data, but the data is not final.
     """
 
     cluster: str
@@ -151,7 +151,10 @@ class _FactsWriter:
         self.linked = 0
 
     def store(self, job: JobLookup, runs: Sequence[JobFacts]) -> bool:
-        """Store the facts of a job's runs and link the job's records. Return whether anything changed."""
+        """Store Slurm's facts about the runs of a job, and link the job's energy records to these runs.
+
+        Return whether anything changed.
+        """
         key = (job.cluster, job.job_id)
         unfinished = {submit for submit, row in self._stored.get(key, {}).items() if not row["finished"]}
         spans = self._spans.get(key, ())
@@ -202,7 +205,7 @@ class _FactsWriter:
 def _rows_by_job(
     connection: Connection, statement: Select[Any], jobs: Sequence[JobLookup]
 ) -> dict[_JobKey, list[RowMapping]]:
-    """Run a query for the given jobs, and return the rows by cluster and job id."""
+    """Run a database query for the given jobs, and return the rows by (cluster, job id)."""
     columns = statement.selected_columns
     clusters, ids = sorted({job.cluster for job in jobs}), sorted({job.job_id for job in jobs})
     rows: dict[_JobKey, list[RowMapping]] = {}

@@ -1,4 +1,4 @@
-"""Node-seconds without delivered energy, and node-seconds in which nodes were powered down."""
+"""Sums of node-seconds without energy data, and of node-seconds in which nodes were off."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from slurm_energy.accounting.usage.usage_queries import WindowUsage
 
 
 def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:
-    """Return, by cluster, the node-seconds in which nodes were off, and the microjoules used meanwhile.
+    """Return, by cluster, the time for which nodes were powered off, and their energy in this time.
 
-    The second number is None if the energy in any of these node-seconds is unknown.
+    The time is in node-seconds and the energy in microjoules. The energy is None if it is unknown for any
+    part of the time.
     """
     time, energy = SUM_COLUMNS.index("node_seconds"), SUM_COLUMNS.index("total_uj")
     result: dict[str, tuple[int, int | None]] = {}
@@ -28,10 +29,9 @@ def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[i
 def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[str, int]:
     """Return, by cluster, the node-seconds of an interval for which no energy was delivered.
 
-    Time in which nodes were off is not included, see `off_energy`.
-
-    Time before a node's first delivery of energy does not count. Later time counts only if the node delivered
-    energy in the window of the query, or could still deliver energy for this window.
+    The time in which a node was off is not included, see `off_energy`. The time before a node's first
+    delivery of energy is not included either. Later time is included only if one of two conditions holds:
+    the node delivered energy in the window of the query, or it could still deliver energy for this window.
     """
     newest = max((node.end for node in usage.nodes), default=0)
     expected: dict[str, int] = {}

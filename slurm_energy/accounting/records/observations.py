@@ -1,8 +1,9 @@
-"""Observations of jobs in the database: sampled signals and reported steps of one job on one node.
+"""Storage of observations of jobs in the database.
 
-An observation is stored as delivered, in compressed form. Without compression, its repetitive text would fill
-the database. docs/reference/protocol.md specifies the format of observations. Only the size and the outer
-form are checked here. Parts of an observation come from users' programs, so every reader checks it completely
+An observation contains the sampled signals and reported steps of one job on one node. It is stored as
+delivered, in compressed form. Without compression, its repetitive text would fill the database.
+docs/reference/protocol.md specifies the format of observations. Only the size and the outer form are checked
+here. Parts of an observation come from users' programs. Every reader therefore checks it completely
 (`diagnosis.json_codec`).
 """
 

@@ -1,7 +1,7 @@
-"""Storage of the times in which nodes were powered down, beside the periods that agents deliver.
+"""Storage of the periods in which nodes were powered down.
 
-senergyd does not run on a node that is off. The time is stored with the kind `off`. The energy is known only
-if a meter outside the node measured it.
+senergyd does not run on a node that is off. senergyctld therefore adds these periods to the periods that
+agents deliver. Their kind is `off`. Their energy is known only if a meter outside the node measured it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Storage of delivered periods (the energy of a node in a time span), each exactly once.
+"""Storage of the periods that nodes deliver. A period is the energy of a node in a time span.
 
-A repeated period is accepted without being stored again. A period is repeated if the database has a period
-with the same id, or a period of the same cluster and node with the same start under another id.
+Each period is stored only once. If a period is delivered again, it is accepted and ignored. It counts as
+delivered again if the database has a period with the same id, or a period of the same cluster and node with
+the same start under another id.
 """
 
 from __future__ import annotations
@@ -108,7 +109,11 @@ def store_periods(
 
 
 def _insert(connection: Connection, items: Sequence[DeliveredPeriod], received: float) -> list[Refusal]:
-    """Insert all periods at once. If the database rejects a value, insert the periods one by one."""
+    """Insert all periods into the database, and return the refusals.
+
+    The periods are first inserted together. If the database rejects a value, they are inserted one by one,
+    so that only bad periods are refused.
+    """
     try:
         with savepoint(connection, "items"):
             _insert_rows(connection, _missing(connection, items), received)
@@ -121,7 +126,10 @@ def _insert(connection: Connection, items: Sequence[DeliveredPeriod], received: 
 
 
 def _missing(connection: Connection, items: Sequence[DeliveredPeriod]) -> list[DeliveredPeriod]:
-    """Return the periods that the database does not have yet, without duplicates."""
+    """Return the delivered energy periods of nodes that are not in the database yet.
+
+    The result contains no duplicates.
+    """
     ids = _existing_ids(connection, [item.period.period_id for item in items])
     keys = _existing_keys(connection, [item.period for item in items])
     missing = []
@@ -179,7 +187,10 @@ def _head(item: DeliveredPeriod, received: float) -> dict[str, Any]:
 
 
 def energy_rows(period: NodePeriod) -> list[dict[str, Any]]:
-    """Return a period's rows in the table `periods`: energy of its jobs, idle and unattributed energy."""
+    """Return the rows that store a period of a node's energy in the table `periods`.
+
+    There is one row for each job, one for idle energy and one for unattributed energy.
+    """
     common = {"cluster": period.cluster, "node": period.node, "start": period.start, "end": period.end}
     rows = [
         _energy_row(common, JOB, job.energy_uj, job.job_id, job.restart_count, job.uid) for job in period.jobs

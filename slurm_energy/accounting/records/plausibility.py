@@ -50,9 +50,9 @@ _RECORD, _PERIOD = "energy record", "energy period"
 
 
 class ClockAheadError(EnergyError):
-    """Error: according to the controller's clock, a record or period ends in the future.
+    """A record or period ends in the future of the controller's clock.
 
-    The record or period can be stored later.
+    The node's clock is ahead. The record or period can be stored later.
     """
 
 
@@ -137,7 +137,10 @@ class PlausibilityCheck:
 
 
 def _check_lead(subject: str, lead_s: float) -> None:
-    """Raise an error if a record or period ends too far (`lead_s` seconds) in the future."""
+    """Raise an error if a record or period ends too far in the future of the controller's clock.
+
+    `lead_s` is the time in seconds by which the end is in the future.
+    """
     if lead_s > MAX_CLOCK_LEAD_S:
         raise UsageError(
             f"{subject}: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"

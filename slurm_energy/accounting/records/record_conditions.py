@@ -1,4 +1,4 @@
-"""SQL conditions that select records."""
+"""SQL conditions and queries that select energy records in the database."""
 
 from __future__ import annotations
 
@@ -58,10 +58,14 @@ def is_visible(visible: Visibility) -> ColumnElement[bool]:
 
 
 def _is_last_run() -> ColumnElement[bool]:
-    """Return the SQL condition that no later run with the same job id supersedes the record's run.
+    """Return the SQL condition that a record belongs to the last run with its job id.
 
-    A run is superseded if a later run has a record of the whole job. A later run of the same job has a higher
-    restart count. A later job with a reused id has other facts, or starts long after this record's end.
+    A later run supersedes the record's run if it has a record of the whole job and meets one of these
+    conditions:
+
+    - It is a run of the same job with a higher restart count.
+    - It is a run of another job that reuses the id. This is recognised by other facts about the
+      job, or by a start long after the end of the record.
     """
     later = _LATER.c
     return ~exists().where(
@@ -102,11 +106,11 @@ def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[
 
 
 def _ids_of_jobs(selectors: Sequence[JobSelector]) -> Select[int]:
-    """Return an SQL query for the row ids of jobs.
+    """Return an SQL query for the row ids of the selected jobs.
 
-    The query is a UNION. If it were a single condition with OR and subqueries, PostgreSQL would read all rows
-    that fulfil the other conditions. The UNION is a derived table, because MariaDB evaluates only derived
-    tables once.
+    The query is a UNION of one query for each way to select jobs. A single condition with OR and subqueries
+    would make PostgreSQL read all rows that fulfil the other conditions. The UNION is a derived table,
+    because MariaDB evaluates only derived tables once.
     """
     derived = union_all(*_queries_of_jobs(selectors)).subquery("of_jobs")
     return select(derived.c.id)

@@ -1,10 +1,11 @@
 """Storage of delivered records in the database, each record exactly once.
 
 An agent delivers records in an HTTP request. The response confirms the id of a record only after the
-transaction that stores it is committed. A repeated record is confirmed without being stored again. A record
-is repeated if the database has a record with the same id, or a record with the same cluster, node, job,
-restart count, step and start under another id (after the agent's spool was recreated). The response also
-names each record that was not stored, and whether it is rejected permanently or must be sent again later.
+transaction that stores the record is committed. A record that was delivered before is confirmed without
+being stored again. It is recognised by its id. If the agent's spool was recreated, the record may have
+another id. It is then recognised by its cluster, node, job, restart count, step and start. The response also
+names each record that was not stored. It states whether the record is rejected permanently or must be sent
+again later.
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ class RefusalOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A delivered record that is not stored completely.
+    """A delivered record that senergyctld did not store, or not completely.
 
     Attributes:
-        index: position in the request.
+        index: position of the record in the request.
         record_id: record id; None means that the id could not be parsed.
         error: reason of the refusal, one line of text.
         outcome: what happens to the record.
@@ -198,7 +199,10 @@ def store(
 def _without_long_attachments(
     connection: Connection, items: Sequence[DeliveredRecord]
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-    """Remove attachments that are too large for the database server. Return the records and the refusals."""
+    """Remove attachments (power traces, observations) that are too large for the database server.
+
+    The function returns the records without these attachments, and one refusal per removed attachment.
+    """
     has_any = any(item.trace or item.observation for item in items)
     max_bytes = backend_of(connection).max_text_bytes(connection) if has_any else None
     if max_bytes is None:
@@ -219,7 +223,10 @@ def _without_long_attachments(
 
 
 def _escaped_bytes(text: str | None) -> int:
-    """Return the size of a text as the driver sends it, with escaped quotes and backslashes."""
+    """Return the size of a text in bytes when the database driver sends it.
+
+    The driver adds a backslash before each quote and each backslash.
+    """
     return len(text.encode()) + sum(map(text.count, "'\"\\")) if text else 0
 
 
@@ -251,14 +258,14 @@ def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], recei
 def _insert_attachments(
     connection: Connection, table: Table, bodies: Mapping[str, tuple[float | None, str | None]]
 ) -> None:
-    """Insert the attachments of the records that are stored under their delivered ids.
+    """Insert the traces or the observations of records that are already stored.
 
-    Attachments are traces or observations.
+    A body whose record id is not stored is skipped.
 
     Args:
         connection: connection of the writing thread.
         table: table of traces or of observations.
-        bodies: end in Unix seconds and JSON text of each attachment, by record id.
+        bodies: end in Unix seconds and JSON text of each trace or observation, by record id.
     """
     records, ids = tables.records.c, list(bodies)
     for first in range(0, len(ids), _CHUNK):
@@ -317,9 +324,10 @@ def _read_record(raw: Any) -> tuple[EnergyRecord, str]:
 
 
 def _read_trace(raw: Any, record: EnergyRecord) -> tuple[str | None, float | None, int]:
-    """Return a trace's JSON text, its end in Unix seconds and the number of its values.
+    """Check a delivered power trace.
 
-    `raw` is the trace as delivered. If it is None, the result is (None, None, 0).
+    Return the trace as JSON text, the end of the trace in Unix seconds, and the number of values. `raw` is
+    the trace as delivered. If it is None, the result is (None, None, 0).
     """
     if raw is None:
         return None, None, 0

@@ -1,7 +1,7 @@
-"""Reading of many rows in pages, so that no more than one page is in memory.
+"""Reading of many database rows in pages, so that no more than one page is in memory.
 
-A cursor would need an open transaction on PostgreSQL, and would keep one open on SQLite and MariaDB. Pages
-need no transaction.
+A database cursor would need an open transaction on PostgreSQL, and would keep a transaction open on SQLite
+and MariaDB. Pages need no transaction.
 """
 
 from __future__ import annotations

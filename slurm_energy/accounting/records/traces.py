@@ -29,7 +29,7 @@ _SPARE_VALUES: Final = 100
 
 
 class TraceError(UsageError):
-    """Error: a power trace is not in the specified format.
+    """A stored power trace is not in the specified format.
 
     Attributes:
         values: number of values that were decompressed before the error was detected.

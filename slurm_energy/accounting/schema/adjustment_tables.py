@@ -1,4 +1,7 @@
-"""Tables of adjustments: permissions of users, trials, and the runs that took part in trials."""
+"""Database tables of adjustments of programs.
+
+The tables store the permissions of users, the trials, and the runs that took part in trials.
+"""
 
 from __future__ import annotations
 

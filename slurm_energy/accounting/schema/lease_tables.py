@@ -1,4 +1,7 @@
-"""Tables of the lease of the active controller, see `controller_lease`; part of the schema of `tables`."""
+"""Database tables of the lease of the active controller, see `controller_lease`.
+
+They are a part of the schema in `tables`.
+"""
 
 from __future__ import annotations
 

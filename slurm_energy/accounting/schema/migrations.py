@@ -49,7 +49,7 @@ _ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
 
 
 def _step_7(connection: Connection) -> None:
-    """Add the tables of periods, which hold the energy of nodes in time spans."""
+    """Add the database tables of periods: the energy of a node from one time to another."""
     create_tables(connection, tables.node_periods, tables.periods)
 
 
@@ -70,17 +70,23 @@ def _step_9(connection: Connection) -> None:
 
 
 def _step_10(connection: Connection) -> None:
-    """Add the tables of the lease of the active controller."""
+    """Migration step 10 of the database: add the tables of the lease of the active controller."""
     create_tables(connection, *lease_tables.ALL)
 
 
 def _step_11(connection: Connection) -> None:
-    """Add the table of the observations of jobs, which are sampled signals and reported steps."""
+    """Migrate the database to schema 11: add the table of observations of jobs.
+
+    Observations are sampled signals and reported steps.
+    """
     create_tables(connection, *observation_tables.ALL)
 
 
 def _step_12(connection: Connection) -> None:
-    """Add the tables of adjustments: permissions, trials, and the runs that took part in trials."""
+    """Migrate the database to schema 12: add the tables of adjustments.
+
+    The new tables hold permissions, trials, and the runs that took part in trials.
+    """
     create_tables(connection, *adjustment_tables.ALL)
 
 
@@ -101,9 +107,10 @@ def _step_14(connection: Connection) -> None:
 
 
 def _count_hours(connection: Connection) -> None:
-    """Create and fill the table with the energy of each hour of a day.
+    """Create and fill the database table that holds the energy of each hour of a day.
 
-    The table is needed because the factors for emissions and cost vary with time.
+    The table has one row per day and group (such as user and account), with 24 energies. It is needed
+    because the emission factor and the price of electricity vary with time.
     """
     table, sums = usage_tables.usage_day_hours, usage_tables.usage_sums.c
     create_tables(connection, table)
@@ -135,7 +142,10 @@ SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 
 
 def columns_added_after(version: int) -> set[tuple[str, str]]:
-    """Return the (table, column) pairs that steps after a schema version add to existing tables."""
+    """Return the columns that migrations after a schema version add to existing tables.
+
+    Each item is a pair of table name and column name.
+    """
     later = (columns for step, columns in _ADDED_COLUMNS.items() if step > version)
     return {(column.table.name, column.name) for columns in later for column in columns}
 
@@ -235,7 +245,7 @@ def create_tables(connection: Connection, *new: Table) -> None:
 
 
 def add_columns(connection: Connection, *new: Column[object]) -> None:
-    """Add the columns that do not exist yet to the existing tables.
+    """Add missing columns to the existing tables of the database.
 
     A column that is NOT NULL needs a `server_default`.
     """
@@ -273,7 +283,10 @@ def _migrate(connection: Connection, name: str) -> None:
 
 
 def upgrade(connection: Connection, version: int, new_version: int) -> None:
-    """Run the steps from a schema version to a higher version, each in a separate transaction."""
+    """Migrate a database from one schema version to a higher version.
+
+    Each step between two versions is a separate transaction.
+    """
     for number in range(version, new_version):
         with transaction(connection):
             if number < len(SQLITE_STEPS):

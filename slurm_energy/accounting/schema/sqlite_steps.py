@@ -1,7 +1,7 @@
-"""Steps to the schema versions 1 to 6, which only SQLite databases have had.
+"""Migrations of the database between schema versions 1 and 6.
 
-Step i converts schema version i to i + 1. The steps have been released and are never edited. Later steps are
-in `migrations.py`.
+Only SQLite databases have had these versions. Step i converts schema version i to i + 1. The steps have been
+released and are never edited. Later steps are in `migrations.py`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,10 @@ REAL: Final[TypeEngine[float]] = Double().with_variant(mysql.DOUBLE(asdecimal=Fa
 
 
 def row_id() -> Column[int]:
-    """Return the column `id` of a table. The database assigns its values in ascending order."""
+    """Define the column `id` of a table, which contains the row ids.
+
+    The database assigns the ids in ascending order.
+    """
     return Column("id", INTEGER, primary_key=True, autoincrement=True)
 
 

@@ -1,7 +1,8 @@
-"""The energy and GPUs that users and Slurm accounts have consumed, one entry per record.
+"""Energy and GPUs that users and Slurm accounts have consumed, read from the energy records.
 
-Entries are read in the order in which the records arrived. The priority engine computes usage from these
-entries. Decay and fair-share comparison are in `priority/`.
+One entry describes the consumption of one run of a job on one node. Entries are read in the order in which
+the records arrived. The priority engine computes usage from these entries. The decay of usage and the
+fair-share comparison are in `priority/`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def read_consumption(connection: Connection, after: int, since: float) -> list[C
 
 
 def reread_consumption(connection: Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
-    """Return the current entries of records with the given row ids. Deleted records are omitted.
+    """Read the consumption entries of the given records again. Deleted records are omitted.
 
     Args:
         connection: connection to the database.

@@ -58,9 +58,9 @@ class GroupKey(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest that identifies the group in the database.
+        """Digest of the attributes of this group, by which the group is found in the database.
 
-        The columns themselves cannot be compared, because NULL never equals NULL.
+        The columns of the attributes cannot be compared instead, because NULL never equals NULL.
         """
         return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()
 
@@ -113,7 +113,11 @@ def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: 
 
 
 def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
-    """Return the runs of one job, derived from the job's records and facts, in a fixed order."""
+    """Return the runs of one job with the groups (such as account and partition) that reports sum by.
+
+    A requeued job has several runs. The runs are derived from the stored records of the job and from Slurm's
+    data about it. Their order is fixed.
+    """
     return runs_of_jobs(connection, [(cluster, job_id)])[cluster, job_id]
 
 
@@ -247,10 +251,11 @@ def _name(*names: str | None) -> str:
 
 
 class GroupIds:
-    """Row ids of groups. A group is created when it is first used.
+    """Ids of the database rows of usage groups. A group is created when it is first used.
 
-    The ids are cached. The cache stays valid, because groups are never deleted or changed. If a transaction
-    is rolled back, a new group may be missing in the database; the cache must then be cleared.
+    A usage group is a combination of attributes, such as account and user, by which reports can group. The
+    ids are cached. The cache stays valid, because groups are never deleted or changed. If a transaction is
+    rolled back, a new group may be missing in the database; the cache must then be cleared.
     """
 
     def __init__(self) -> None:

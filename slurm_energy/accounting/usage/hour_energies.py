@@ -1,4 +1,7 @@
-"""Energy of each group in each whole UTC hour of a time span."""
+"""Energy of each group of usage in each whole UTC hour of a time span.
+
+A group is a combination of user, account and other attributes.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ class HourEnergies(NamedTuple):
 
 
 def hour_energies(connection: Connection, start: int, end: int) -> Iterator[HourEnergies]:
-    """Yield the energies in the whole hours between two times (Unix seconds), in the order of the hours.
+    """Yield the stored energies in the whole hours between two Unix times, in order of time.
 
-    The rows of one item must be read before the next item is requested. Until the iterator has ended, the
-    caller must not use the connection.
+    The rows of an item must be read before the next item is requested. The caller must not use the
+    connection until the iterator has ended.
     """
     first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
     for begin, until in _parts(first, last):
@@ -47,8 +50,9 @@ def hour_energies(connection: Connection, start: int, end: int) -> Iterator[Hour
 
 
 def _parts(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span of whole hours: a part of a UTC day, whole UTC days, and a part of a UTC day.
+    """Divide a span of whole hours at midnight (UTC), and yield the parts.
 
+    The parts are the rest of the first day, all whole days together, and the beginning of the last day.
     Empty parts are left out.
     """
     if first >= last:
@@ -63,9 +67,11 @@ def _parts(first: int, last: int) -> Iterator[tuple[int, int]]:
 def _rows(
     connection: Connection, first_day: int, until: int, columns: Sequence[ColumnElement[int]]
 ) -> Iterator[tuple[int, Iterable[Sequence[int]]]]:
-    """Yield each UTC day from `first_day` on that begins before `until`, with its rows.
+    """Yield the energies of each UTC day that begins in a time span.
 
-    A row has the id of a group, and its energies.
+    The span begins with the day `first_day` and ends before `until`. Each day is yielded with its rows. A
+    row consists of the id of a group (a combination of user, account and other attributes) and the energies
+    of this group.
     """
     inside = (_HOURS.start >= first_day, _HOURS.start < until)
     group = _HOURS.usage_group

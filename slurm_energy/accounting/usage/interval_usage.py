@@ -21,7 +21,9 @@ tuples of integers.
 
 @dataclass(slots=True)
 class IntervalUsage:
-    """Sums in one interval of the window.
+    """Sums of energy and time in one interval of a report's time window.
+
+    The sums belong to groups of jobs. A rate is the emissions or the cost per unit of energy.
 
     Attributes:
         start, end: Unix seconds.
@@ -29,8 +31,8 @@ class IntervalUsage:
         jobs: number of jobs by group; empty if the query does not count jobs.
         weighted: for each rate of the query, the sum of energy times rate by group.
         unknown: for each rate, the groups that used energy while the rate was unknown.
-        prorated: whether a period reaches beyond an edge of the interval, so that only a part of its energy
-            counts.
+        prorated: whether a measured period reaches beyond an edge of the interval. Only the part of its
+            energy that belongs to the interval is included.
     """
 
     start: int
@@ -46,17 +48,20 @@ class IntervalUsage:
         self.add_rows([(group, *values)])
 
     def add_rows(self, rows: Iterable[Sequence[int]]) -> None:
-        """Add rows, each with the row id of a group and values, to the sums."""
+        """Add the values of each row to the sums of the row's group.
+
+        Each row is a sequence: first the row id of a group, then the values to add.
+        """
         sums = self.sums
         for group, *values in rows:
             known = sums.get(group)
             sums[group] = tuple(values if known is None else map(operator.add, known, values))
 
     def subtract_rows(self, rows: Iterable[Sequence[int]]) -> None:
-        """Subtract the values of rows from the sums.
+        """Subtract values that were added before from the sums of the groups.
 
-        The values must be part of the values of rows that were added before. Groups whose sums become
-        zero are removed.
+        Each row has a group and its values. The values must be part of values that were added before. A
+        group whose sums become zero is removed.
         """
         changed = set()
         for group, *values in rows:
@@ -72,12 +77,13 @@ class IntervalUsage:
         return sum(sums[TOTAL] for sums in self.sums.values())
 
     def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
-        """Add the emissions and the cost of the given energies to the weighted sums.
+        """Add emissions and cost of the groups' energy to their sums.
 
         Args:
-            groups: row ids of the groups.
+            groups: row ids of the groups of jobs.
             energies_uj: microjoules of each group.
-            rates: emissions and cost per microjoule.
+            rates: emissions and cost per microjoule. For a rate of None, the sums of the groups are marked
+                as unknown.
         """
         self._prepare(len(rates))
         for sums, unknown, rate in zip(self.weighted, self.unknown, rates, strict=True):
@@ -88,7 +94,7 @@ class IntervalUsage:
                     sums[group] = sums.get(group, 0.0) + energy_uj * rate
 
     def weigh_hours(self, rows: Iterable[Sequence[int]], first: int, rates: Sequence[Rates]) -> int:
-        """Add the emissions and the cost of energies in successive hours to the weighted sums.
+        """Add emissions and cost of energy that was used in successive hours to the sums of groups.
 
         Args:
             rows: per group, its row id and its microjoules in each hour. Further values are ignored.
@@ -123,7 +129,10 @@ class IntervalUsage:
 
 
 class _FactorRates:
-    """Emissions or cost per microjoule in successive hours. An unknown rate counts as 0."""
+    """Emissions or cost per microjoule for each of several successive hours.
+
+    An unknown value is stored as 0, and its hour is listed in `unknown_hours`.
+    """
 
     def __init__(self, rates: Rates) -> None:
         self.unknown_hours = [hour for hour, rate in enumerate(rates) if rate is None]

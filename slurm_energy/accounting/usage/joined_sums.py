@@ -128,7 +128,7 @@ def _period(row: tuple[int, int, str, str]) -> PeriodEnergies:
 
 
 def _reread(connection: Connection, row: tuple[int, int, str, str]) -> PeriodEnergies:
-    """Read the energies of a period again, one row per group."""
+    """Read the energy of each group of jobs in a period again from the database."""
     of_period = (_SUMS.start == row[0], _SUMS.end == row[1], _SUMS.total_uj > 0)
     rows = connection.execute(select(_SUMS.usage_group, _SUMS.total_uj).where(*of_period)).all()
     return PeriodEnergies(*row[:2], [one[0] for one in rows], [one[1] for one in rows])

@@ -15,11 +15,13 @@ from slurm_energy.accounting.usage.sum_changes import HOUR_S, SumChanges
 
 
 class RunTime(NamedTuple):
-    """The counted time of a run: the content of one row of `usage_runs`.
+    """Time and resources of a job's run that have been added to the sums of `senergy report`.
+
+    It is the content of one row of the table `usage_runs`.
 
     Attributes:
-        usage_group: row id of the group.
-        start, end: Unix seconds.
+        usage_group: row id of the group to whose sums the run belongs.
+        start, end: start and end in Unix seconds.
         cpus, gpus: numbers of allocated CPUs and GPUs.
         suspended_s: seconds for which the run was suspended.
     """

@@ -1,4 +1,7 @@
-"""Changes of the sums of energy, CPU time and GPU time, and functions that store the changes."""
+"""Changes to the stored sums of energy, CPU time and GPU time in the database.
+
+The module collects the changes of one transaction and stores them.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,16 @@ SumKey = tuple[int, ...]
 
 
 class SumChanges:
-    """Changes that one transaction makes to the sums of energy, CPU time and GPU time."""
+    """Collector of the changes that one transaction makes to the sums in the usage tables.
+
+    The sums are energy, CPU time and GPU time.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[SumKey, Sums] = {}
 
     def add(self, key: SumKey, sums: Mapping[str, int]) -> None:
-        """Add values to the changes of the sum with the given key."""
+        """Add values to the stored change of one sum. The key names the sum."""
         total = self._by_key.setdefault(key, {})
         for name, value in sums.items():
             total[name] = total.get(name, 0) + value
@@ -100,6 +106,6 @@ def _present_sums(connection: Connection, table: Table, wanted: Iterable[SumKey]
 
 
 def _columns(table: Table) -> tuple[list[str], list[str]]:
-    """Return two lists of column names of a table of sums: its key columns and its other columns."""
+    """Return the column names of a table of sums: first its key columns, then its other columns."""
     keys = [column.name for column in table.primary_key]
     return keys, [column.name for column in table.c if column.name not in keys]

@@ -73,11 +73,11 @@ class NodeCoverage:
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """Result of a usage query: the sums of a window.
+    """Result of a usage query: energies and times, summed over a time window.
 
     Attributes:
-        intervals: sums by interval.
-        groups: the groups to which the sums refer, by row id.
+        intervals: sums of each interval of the window.
+        groups: the groups by which the values are summed, by id of their database row.
         nodes: nodes that delivered energy at any time.
     """
 
@@ -87,7 +87,7 @@ class WindowUsage:
 
 
 def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
-    """Return the sums of a window."""
+    """Return the energies and times of a time window, summed by group for each of its intervals."""
     longest_s = longest_period_s(connection)
     intervals: list[IntervalUsage] = []
     inside_uj: list[int] = []
@@ -114,10 +114,10 @@ def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
 def visible_groups(
     groups: Mapping[int, GroupKey], visible: Visibility | None, name: str | None, *, with_meter: bool
 ) -> dict[int, GroupKey]:
-    """Return the groups that a caller may see.
+    """Return those groups of the usage report that a caller may see.
 
     Args:
-        groups: groups by row id.
+        groups: groups by id of their database row.
         visible: users and accounts whose jobs the caller may see; None means all.
         name: login name of the caller; None means unknown.
         with_meter: whether the caller may see idle and unattributed energy.
@@ -139,7 +139,10 @@ def _weigh_whole_periods(
     inside_uj: Sequence[int],
     rates: Callable[[int, int], Rates],
 ) -> None:
-    """Add to each interval the emissions and the cost of the periods inside the interval.
+    """Add emissions and cost to each interval of a usage report.
+
+    A period is the stored energy of one node in a time range, usually an hour. Only periods that lie
+    completely inside an interval are counted.
 
     Args:
         connection: connection to the database.
@@ -167,9 +170,10 @@ def _weigh_whole_periods(
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
-    """Yield the stored sums of every period that crosses the start or the end of an interval.
+    """Yield the stored sums of every period of energy that crosses an edge of an interval.
 
-    Each result is (start, end, group, sums).
+    An edge is the start or the end of the interval. Each result is (start of the period, end of the period,
+    group, sums).
     """
     # CPU and GPU time is read from the runs instead, which have exact times.
     sums = [literal(0) if name in _TIME_COLUMNS else _SUMS[name] for name in SUM_COLUMNS]
@@ -183,7 +187,10 @@ def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int)
 
 
 def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a time span that are left when its whole hours are removed."""
+    """Return the rest of a time span when its whole hours are removed: at most two partial hours.
+
+    If the span contains no hour boundary, the result is the whole span.
+    """
     first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
     if first > last:
         return [(start, end)]
@@ -200,7 +207,11 @@ def _add_times(connection: Connection, interval: IntervalUsage, start: int, end:
 def _rows_of_nodes(
     connection: Connection, query: UsageQuery, start: int, end: int, longest_s: int
 ) -> Iterator[Sequence[Any]]:
-    """Yield (start, end, group, sums) of each period of the query's nodes."""
+    """Yield the sums of energy of the query's nodes.
+
+    The periods of all nodes with the same start, end and group of jobs are added. Each result has this
+    start, this end, this group, and the sums.
+    """
     rows = tables.periods.c
     sums: list[ColumnElement[Any]] = [func.sum(rows[name]) for name in _ENERGY_COLUMNS]
     sums += [func.count(rows[f"{name}_uj"]) for name in _COMPONENTS]
@@ -221,7 +232,11 @@ def _rows_of_nodes(
 def _add_rows(
     interval: IntervalUsage, rows: Iterable[Sequence[Any]], rates: Callable[[int, int], Rates] | None
 ) -> None:
-    """Add rows of sums to an interval. A row counts in proportion to its time inside the interval."""
+    """Add stored energies and times to an interval of a usage report.
+
+    Each row covers a period. If the period lies partly outside the interval, the row counts in proportion to
+    the time inside.
+    """
     for start, end, group, *values in rows:
         inside = (max(start, interval.start), min(end, interval.end))
         parts = [_part(int(value), start, end, *inside) for value in values]

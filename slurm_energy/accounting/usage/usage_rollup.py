@@ -1,15 +1,14 @@
-"""Sums of energy, CPU time and GPU time by period and group.
+"""Sums of energy, CPU time and GPU time by period and group, for `senergy report`.
 
-`senergy report` is computed from these sums.
+A group consists of the job runs with the same account, user, partition and similar attributes (`groups`).
+The sums are integers. They always equal the sums over the rows that have been counted, in whatever order
+periods, records and job facts (Slurm's data about jobs) arrived. The work consists of three parts:
 
-A group consists of the job runs with the same account, user, partition and similar attributes (`groups`). The
-sums are integers. They always equal the sums over the rows that have been counted, in whatever order periods,
-records and job facts arrived. The work consists of three parts:
-
-- A row of `periods` with a `usage_group` is counted in the sums of that group. The rows of a node period are
-  counted together, in the order of `node_periods.id`.
-- A row of `usage_runs` is counted as CPU and GPU time in the hours of its run.
-- Jobs whose records or facts changed are noted in `usage_changed_jobs`. Their rows move to other groups.
+- A row of the table `periods` that has a `usage_group` is counted in the sums of that group.
+  The rows of one node period are counted together, in the order of `node_periods.id`.
+- A row of the table `usage_runs` is counted as CPU and GPU time in the hours of its run.
+- Jobs whose records or facts changed are noted in the table `usage_changed_jobs`. Their rows
+  then move to other groups.
 
 `UsageRollup.advance` does a limited amount of this work in one transaction.
 """
@@ -190,7 +189,12 @@ class UsageRollup:
         runs: Sequence[GroupedRun],
         deltas: SumChanges,
     ) -> int:
-        """Move a job's counted energy to its present groups. Return the number of moved energies."""
+        """Move the energy of a job between the sums of the usage report. Return the number of moves.
+
+        Each sum belongs to a group of jobs with the same account, user and similar attributes. New facts
+        about the job may change its group. Energy that was counted in the old group is moved to the new
+        group.
+        """
         moved, unknown = 0, False
         for row in _counted(connection, cluster, job_id):
             run = choose_run(runs, row.restart_count, row.start, row.end)
@@ -216,7 +220,10 @@ class UsageRollup:
         return moved
 
     def _move_times(self, connection: Connection, runs: Sequence[GroupedRun], deltas: SumChanges) -> None:
-        """Move the counted CPU and GPU time of a job's runs to the present groups and hours."""
+        """Correct the counted CPU and GPU time of a job's runs after its facts have changed.
+
+        The time moves to the present groups (account, user and so on) and hours of the runs.
+        """
         table = usage_tables.usage_runs
         for job, run in {run.job: run for run in reversed(runs) if run.job is not None}.items():
             before = connection.execute(COUNTED_RUN, {"of_job": job}).one_or_none()
@@ -232,9 +239,10 @@ class UsageRollup:
                 connection.execute(table.insert().values(job=job, **after._asdict()))
 
     def _time_of(self, connection: Connection, job: int, run: GroupedRun) -> RunTime | None:
-        """Return the counted time of a run; None if the run has not begun or its times are wrong.
+        """Return the time of a job's run that counts in the sums of usage.
 
-        A running or suspended job counts up to the time at which its facts were last read.
+        A running or suspended job counts up to the time at which its facts were last read from Slurm. None
+        is returned if the run has not begun or its times are wrong.
         """
         start, end, updated, state, elapsed_s = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
         if start is None or (end is None and not state.startswith(_UNENDED_STATES)):
@@ -263,18 +271,24 @@ def _is_unmeasured(row: Row[Any]) -> bool:
 
 
 def note_changed_jobs(connection: Connection, jobs: Iterable[tuple[str, int]]) -> None:
-    """Record jobs (cluster and job id) whose records or facts change in the current transaction."""
+    """Note the jobs whose records or facts the current transaction changes, for the sums of usage.
+
+    Each job is a pair of cluster and job id.
+    """
     rows = [{"cluster": cluster, "job_id": job_id} for cluster, job_id in sorted(set(jobs))]
     insert_missing(connection, usage_tables.usage_changed_jobs, rows)
 
 
 def longest_period_s(connection: Connection) -> int:
-    """Return the length of the longest counted period in seconds, at least one hour."""
+    """Return the length in seconds of the longest period of a node's energy that was summed up.
+
+    The result is at least one hour.
+    """
     return max(HOUR_S, _state(connection, _LONGEST))
 
 
 def uncounted_periods(connection: Connection) -> int:
-    """Return the number of node periods that are not counted yet."""
+    """Return the number of node periods that the sums for usage reports do not contain yet."""
     nodes = tables.node_periods.c
     statement = select(func.count()).where(nodes.id > _state(connection, LAST_PERIOD))
     return int(connection.execute(statement).scalar_one())
@@ -285,9 +299,9 @@ def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
 
 
 def _energies(row: RowMapping) -> Sums:
-    """Return the energies in a row of `periods`.
+    """Return the known energies in a row of the table `periods`, for the sums of usage.
 
-    For each component with known energy, the result also has the number of counted rows, which is 1.
+    For each component with known energy, the result also has the number 1 as the number of rows counted.
     """
     sums: Sums = {"total_uj": row["total_uj"]}
     for name in ENERGIES:
@@ -298,7 +312,7 @@ def _energies(row: RowMapping) -> Sums:
 
 
 def _counted(connection: Connection, cluster: str, job_id: int) -> Sequence[Row[Any]]:
-    """Return those energies of a job that are already counted, by run, period and group."""
+    """Return the energies of a job that the usage sums already contain, by run, period and group."""
     return connection.execute(COUNTED, {"of_cluster": cluster, "of_job": job_id}).all()
 
 
@@ -312,16 +326,19 @@ def _equal(row: Row[Any], names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def _unknown_job(row: Row[Any], now: float) -> dict[str, Any]:
-    """Return the table row that notes a job without facts.
+    """Return the table row for a job whose facts are not yet known.
 
-    Because of this row, Slurm is queried while the job runs.
+    The row makes senergyctld query Slurm about the job while the job runs.
     """
     names = ("cluster", "job_id", "restart_count", "start", "end")
     return {name: row._mapping[name] for name in names} | {"since": now}
 
 
 def _note_nodes(connection: Connection, periods: Iterable[Any]) -> None:
-    """Record, for each node, the first and last time for which the node delivered energy."""
+    """Store, for each node, from when to when energy of the node is known.
+
+    The stored times are the earliest start and the latest end of the node's periods.
+    """
     new: dict[tuple[str, str], tuple[int, int]] = {}
     for period in periods:
         start, end = new.get((period.cluster, period.node), (period.start, period.end))

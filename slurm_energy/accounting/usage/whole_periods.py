@@ -1,7 +1,8 @@
-"""Sums of the periods inside an interval: whole UTC days from daily sums, the rest by period.
+"""Sums over the periods inside an interval: whole UTC days from daily sums, the rest by period.
 
-If an edge is near a UTC midnight outside the interval, the whole day is added, and its periods outside the
-interval are subtracted. A day of another time zone therefore needs few periods besides the daily sums.
+A period is a time interval with the energy of one node. If an edge of the interval is near a UTC midnight
+outside the interval, the whole UTC day is added. Then its periods outside the interval are subtracted.
+Therefore a day of another time zone needs only few periods besides the daily sums.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _IS_DAY: Final = and_(_DAYS.end - _DAYS.start == DAY_S, _DAYS.start % DAY_S == 0
 
 
 def add_whole_periods(connection: Connection, interval: IntervalUsage, longest_s: int) -> None:
-    """Add the sums of the periods that begin and end inside an interval.
+    """Add the stored energy of all periods that lie completely inside an interval to it.
 
     Args:
         connection: connection to the database.
@@ -65,7 +66,11 @@ def _add_days(connection: Connection, interval: IntervalUsage, first: int, last:
 def _subtract_outside(
     connection: Connection, interval: IntervalUsage, first: int, last: int, longest_s: int
 ) -> None:
-    """Subtract periods that the sums of the first and the last day contain but the interval does not."""
+    """Correct sums of whole days to the sums of an interval that begins or ends within a day.
+
+    The sums of the first and the last day contain periods outside the interval. The function subtracts these
+    periods.
+    """
     start, end = interval.start, interval.end
     outside: list[tuple[ColumnElement[bool], ...]] = []
     if first < start:
@@ -78,7 +83,10 @@ def _subtract_outside(
 
 
 def _sums(connection: Connection, table: Table, *conditions: ColumnElement[bool]) -> Iterator[Sequence[int]]:
-    """Yield the group and the sums of the rows that fulfil the conditions. A group may have several rows."""
+    """Yield usage group and sums of the rows of a table that fulfil the conditions.
+
+    The function may yield several partial sums for the same group; the caller adds them.
+    """
     group, columns = table.c.usage_group, [table.c[name] for name in SUM_COLUMNS]
     if connection.dialect.name == "sqlite":
         # Its driver is written in C, and sums of microjoules would exceed its 64 bits at 2.6 GWh.

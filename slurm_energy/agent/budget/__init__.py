@@ -1,4 +1,6 @@
-"""Power budgets on one node: polls of the controller, ceilings of devices, leases and safe limits.
+"""Enforcement of power budgets on one node.
 
-Everything except `poll_client` works without a network.
+The node polls the controller for its budget decision. The decision sets ceilings, which are upper bounds of
+the devices' power limits. The decision is valid for a limited time (lease). When the lease has ended, the
+node sets safe limits by itself. Everything except `poll_client` works without a network.
 """

@@ -46,12 +46,15 @@ class DeviceCeilings:
         self.limited = {device.name: device for device in found}
 
     def watts(self, name: str) -> float | None:
-        """Return the ceiling of a device in watts; None if the device has no ceiling."""
+        """Return the ceiling of a device in watts; None if the device has no ceiling.
+
+        The ceiling is the upper bound that power budgets set on the device's power limit.
+        """
         device = self.limited.get(name)
         return None if device is None else ceiling_watts(device, self._settings.journal)
 
     def lower(self, watts: Mapping[str, float]) -> bool:
-        """Lower ceilings of devices and return whether the journal could be written.
+        """Lower the ceilings (upper bounds of power) of devices; return whether the journal was written.
 
         A device whose present ceiling is already lower keeps this ceiling.
         """
@@ -64,7 +67,9 @@ class DeviceCeilings:
         )
 
     def set(self, watts: Mapping[str, float | None]) -> bool:
-        """Set the ceilings of devices and return whether the journal could be written.
+        """Set or lift the ceilings of devices. A ceiling is a power limit that a power budget sets.
+
+        Return whether the journal could be written.
 
         Args:
             watts: ceiling by name of the device; None lifts the ceiling of that device.
@@ -89,12 +94,12 @@ class DeviceCeilings:
 def lower_to_safe_limits(
     devices: NodeDevices, settings: SettingsManager, folder: Path, config: Config
 ) -> Mapping[str, float]:
-    """Lower the ceilings of a node to the safe limits of the last decision.
+    """Lower the power limits of a node to the safe limits, after the agent has stopped.
 
-    Call this function after the agent has stopped.
-
-    Without the call, the hardware would keep the ceilings of the last decision, even when the limit of the
-    budget falls. The stored lease and the decision number remain, so that the next agent continues from them.
+    The safe limits belong to the controller's last decision. A node keeps them when it has no contact to the
+    controller. Without this call, the hardware would keep the higher limits (ceilings) of the last decision,
+    even when the limit of the budget falls. The stored lease and the decision number remain, so that the
+    next agent continues from them.
 
     Args:
         devices: devices of the node.

@@ -74,7 +74,12 @@ class JobReports:
         return self._slowdown_limits[session.key]
 
     def _requested_watts(self, owner: str, devices: Iterable[LimitedDevice]) -> dict[str, float]:
-        """Return the power limits that a job or its tuner claims, in watts by device name."""
+        """Return the power limits that a job or its tuner has requested, in watts by device name.
+
+        Args:
+            owner: name of the job or tuner in the journal of settings.
+            devices: devices whose power can be limited.
+        """
         requested: dict[str, float] = {}
         for device in devices:
             for key in device.limit_keys:

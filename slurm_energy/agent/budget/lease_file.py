@@ -42,10 +42,10 @@ class Lease:
 
 
 class LeaseFile:
-    """The file that stores the lease.
+    """The file in which a node stores the lease of its last budget decision.
 
-    The stored lease may be older than the lease in force. The stored lease then ends earlier than the lease
-    in force, never later.
+    The lease is the time for which the limits of the decision are valid. The file may contain an older lease
+    than the lease in force. An older lease ends earlier, never later.
 
     Args:
         path: the file.
@@ -74,9 +74,11 @@ class LeaseFile:
         return self._stored
 
     def store(self, lease: Lease) -> None:
-        """Write a lease, unless the stored lease has the same limits and ends only slightly earlier.
+        """Write a lease to the file, unless the file already contains nearly the same lease.
 
-        The file survives the end of the agent. After a power failure its content may be a minute old.
+        The lease is not written if its limits are the stored limits and it ends only slightly later than the
+        stored lease. The file survives the end of the agent. After a power failure, the content of the file
+        may be a minute old.
 
         Raises:
             OSError: the file cannot be written.
@@ -101,7 +103,7 @@ class LeaseFile:
         self._stored, self._synced = lease, lease if is_due else synced
 
     def remove(self) -> None:
-        """Remove the file.
+        """Remove the file that stores the node's lease under a power budget.
 
         Raises:
             OSError: the file cannot be removed.

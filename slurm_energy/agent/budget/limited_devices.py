@@ -19,6 +19,8 @@ _ENABLED = "powercap.enabled["
 class LimitedDevice:
     """A processor package or GPU.
 
+    A knob is the file or call through which one setting of the device is read and written.
+
     Attributes:
         name: `package-N`, `socketN` or `gpuN`, as in the keys of the device's knobs.
         kind: product name.
@@ -26,7 +28,8 @@ class LimitedDevice:
         min_watts, max_watts: range of the power limit; the maximum is the limit without jobs and ceilings.
             None if the device has no power limit that can be set.
         interface: interface through which the power limit is set, for example `powercap`.
-        domains: domains of the power limit's knobs; empty if the device has no power limit that can be set.
+        domains: the devices that are affected when the power limit is written; empty if the device has no
+            power limit that can be set.
     """
 
     name: str
@@ -39,7 +42,7 @@ class LimitedDevice:
 
     @property
     def limit_keys(self) -> tuple[str, ...]:
-        """Keys of the knobs of the power limit."""
+        """Keys of the power-limit settings of the device, one for each of its power domains."""
         return tuple(f"{self.interface}{_LIMIT}{domain}]" for domain in self.domains)
 
     def settings(self, watts: float, window_s: float) -> tuple[Setting, ...]:
@@ -62,7 +65,7 @@ class LimitedDevice:
         )
 
     def watts_of(self, text: str) -> float:
-        """Convert a value of the power limit's knob to watts."""
+        """Convert the stored text of a power limit of this device to watts."""
         return int(text) / (1e3 if self.interface == "nvml" else 1e6)
 
     def limit_watts(self, values: Mapping[str, str]) -> float | None:
@@ -71,7 +74,7 @@ class LimitedDevice:
         Return None if the limit is unknown or switched off.
 
         Args:
-            values: values by key of the knobs that were read back.
+            values: values that were read back from the device, by the key of the knob (setting).
         """
         limits = [self.watts_of(text) for key in self.limit_keys if (text := values.get(key)) and int(text)]
         off = any(values.get(f"{_ENABLED}{domain}]") == "0" for domain in self.domains)
@@ -79,9 +82,10 @@ class LimitedDevice:
 
 
 def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[LimitedDevice, ...]:
-    """Return the packages and GPUs of a node.
+    """Return the packages and GPUs of a node with the ranges of their power limits.
 
-    The power limits of the devices are those that apply without jobs and ceilings.
+    The upper end of a range is the limit that applies when no job and no ceiling changes it. A ceiling is
+    the upper bound that a power budget sets.
 
     Args:
         devices: devices of the node.
@@ -113,7 +117,10 @@ def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[Lim
 
 
 def ceiling_watts(device: LimitedDevice, journal: SettingsJournal) -> float | None:
-    """Return a device's ceiling according to the journal, in watts; None if the device has no ceiling."""
+    """Return the ceiling of a device in watts: the upper bound that a power budget has set.
+
+    The ceiling is read from the journal of settings. None means that the device has no ceiling.
+    """
     ceilings = [
         device.watts_of(entry.ceiling)
         for key in device.limit_keys

@@ -46,7 +46,7 @@ _SUBJECT: Final = "power budget"
 
 
 class NodeBudget:
-    """Ceilings of the devices of one node.
+    """Power limits that budgets set for the devices of one node (ceilings).
 
     Args:
         devices: devices of the node.
@@ -60,7 +60,7 @@ class NodeBudget:
     Attributes:
         poll_s: seconds until the next poll of the controller. Any thread may read this attribute.
         wants_poll: whether jobs started or ended since the last poll. Any thread may read this attribute.
-        is_safe: whether the ceilings are at the safe limits, because the lease has ended.
+        is_safe: whether the safe limits are in force. The node sets them by itself when its lease has ended.
     """
 
     def __init__(
@@ -112,17 +112,19 @@ class NodeBudget:
 
     @property
     def max_interval_s(self) -> float:
-        """Maximum seconds until the next call of `check_lease`."""
+        """Seconds after which `check_lease` must be called again at the latest."""
         if self._lease is None or self.is_safe:
             return math.inf
         return max(_MIN_CHECK_S, self._lease.until_s - self._clock.boottime())
 
     def start(self) -> None:
-        """Continue the lease of an earlier agent run, or set the safe limits of that lease.
+        """Restore the power limits of this node when the agent starts.
 
-        A reboot resets the power limits of the hardware, and time has passed without the controller. After a
-        reboot the safe limits are therefore in force before jobs start. If the configuration has no budgets,
-        all ceilings are lifted.
+        A lease is the last decision of the controller with the time until which its limits are valid. After
+        a restart of the agent, the lease continues. After a reboot, the safe limits of the lease are set
+        instead, before jobs start. The reason is that a reboot resets the power limits of the hardware, and
+        that time has passed without the controller. If the configuration has no budgets, all ceilings are
+        removed.
         """
         self._ceilings.find()
         self._sampled_s = self._clock.boottime()
@@ -140,14 +142,15 @@ class NodeBudget:
         self.check_lease()
 
     def lift_if_off(self) -> None:
-        """Lift all ceilings if the configuration has no power budgets."""
+        """Remove all power limits that a budget has set, if the configuration has no power budgets."""
         if not self.is_active and (self._lease is not None or self._has_ceilings):
             self.lift()
 
     def lift(self) -> None:
-        """Lift all ceilings.
+        """Remove the ceilings of all devices, because no power budget applies any more.
 
-        If no job claims the power limit of a device, the original power limit is restored.
+        A ceiling is the upper bound that a budget sets for a power limit. If no job requests a power limit
+        for a device, the device gets its original power limit back.
         """
         if self._has_ceilings:
             self._settings.lift_ceilings()
@@ -195,12 +198,15 @@ class NodeBudget:
         )
 
     def apply(self, decision: NodeDecision, sent_s: float | None = None) -> None:
-        """Set the ceilings of a decision and renew the lease.
+        """Put a decision of the controller about this node's power into force.
+
+        The decision sets upper bounds (ceilings) of the devices' power limits. It also renews the lease,
+        during which the node may use these bounds.
 
         Args:
             decision: the controller's decision, with the ceilings of the devices, safe limits and lease.
-            sent_s: time in seconds since boot at which the poll was sent. The lease starts at this time. None
-                stands for the current time.
+            sent_s: time in seconds since boot at which the request for the decision (poll) was sent. The
+                lease starts at this time. None stands for the current time.
         """
         self.poll_s = decision.poll_s
         if decision.number == 0:
@@ -248,16 +254,21 @@ class NodeBudget:
         self.check_lease()
 
     def check_lease(self) -> None:
-        """Lower the ceilings to the safe limits if the lease has ended."""
+        """Lower the ceilings to the safe limits if the lease has ended.
+
+        A ceiling is the upper bound of a device's power limit. The lease is the time for which the node may
+        use the limits of the controller's last decision.
+        """
         lease = self._lease
         if lease is not None and not self.is_safe and self._clock.boottime() > lease.until_s:
             self._enter_safe_state(f"no decision of the controller for {lease.decision.lease_s:g} s")
 
     def job_starts(self, session: Session) -> None:
-        """Raise ceilings to the start limits on those devices that only the starting job uses.
+        """Raise the ceilings (upper bounds of power limits) of the devices of a job that starts.
 
-        The last decision permits the start limits until the controller knows the job. If the job shares the
-        node, the ceiling of a package is not raised before the job's CPUs are known.
+        Only devices that no other job uses are raised, to their start limits. The last decision permits the
+        start limits until the controller knows the job. If the job shares the node, the ceiling of a package
+        is not raised before the job's CPUs are known.
 
         Args:
             session: session of the job, which is among the running jobs already.
@@ -331,7 +342,10 @@ class NodeBudget:
         )
 
     def _is_confirmed(self, watts: Mapping[str, float | None]) -> bool:
-        """Return whether the hardware holds the given ceilings of devices."""
+        """Return whether the hardware really holds the given ceilings of devices.
+
+        A ceiling is an upper bound that a power budget sets on the power limit of a device.
+        """
         journal = self._settings.journal
         for name, limit in watts.items():
             device = self._ceilings.limited[name]
@@ -343,7 +357,10 @@ class NodeBudget:
         return True
 
     def _is_capped(self, name: str) -> bool | None:
-        """Return whether a device's ceiling is below the power limit of its jobs; None without a ceiling."""
+        """Return whether a power budget holds a device below the power limit that its jobs request.
+
+        Return None if the budget sets no upper bound (ceiling) for the device.
+        """
         watts = self._ceilings.watts(name)
         if watts is None:
             return None

@@ -1,4 +1,7 @@
-"""Client that polls the controller for the power limits of this node. No hook and no job waits for a poll."""
+"""Client with which the agent asks the controller for the power limits of this node.
+
+It asks regularly (polls). No hook and no job waits for a poll.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ class BudgetPollClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Poll until the task is cancelled."""
+        """Poll the controller for budget decisions until the task is cancelled.
+
+        While no budget is active, the method only waits.
+        """
         while True:
             if not self._jobs.budget.is_active:
                 await asyncio.sleep(_OFF_PAUSE_S)
@@ -65,7 +71,10 @@ class BudgetPollClient:
                 continue
 
     async def _poll(self) -> float:
-        """Poll once and return the seconds until the next poll."""
+        """Send the node's power report to senergyctld and apply the decision in the response.
+
+        Return the seconds until the next report.
+        """
         poll: NodePoll = await self._work(self._jobs.poll_budget)
         sent_s = self._clock_s()
         try:

@@ -1,4 +1,7 @@
-"""Answers to Slurm's plugin acct_gather_energy/senergy, which requests energy for slurmd and slurmstepd."""
+"""Answers of senergyd to Slurm's plugin acct_gather_energy/senergy.
+
+The plugin requests the energy of nodes for slurmd, and of steps for slurmstepd.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +64,11 @@ class AcctGatherQueries:
         return self._clock.boottime()
 
     def answer(self, pid: int, arrived: float) -> dict[str, Any]:
-        """Return the cumulative energy that the caller asks for.
+        """Return the cumulative energy for a request of Slurm's plugin acct_gather_energy.
 
-        A slurmstepd gets the energy of its step, slurmd gets the energy of the node.
-
-        With PrologFlags=Contain, Slurm takes the energy of a job from the job's extern step alone.
-
-        If the job or its energy is unknown, the key `known` of the answer is False.
+        A slurmstepd gets the energy of its step. slurmd gets the energy of the node. With
+        PrologFlags=Contain, Slurm takes the energy of a job only from the job's extern step. If the job or
+        its energy is unknown, the key `known` of the answer is False.
 
         Args:
             pid: process id of the requesting slurmstepd or slurmd.
@@ -86,10 +87,12 @@ class AcctGatherQueries:
         return self._step(session, process, pid)
 
     def _refresh(self, arrived: float, *, ends: bool) -> None:
-        """Take a sample, unless a sample was taken since the request arrived or shortly before.
+        """Take a sample of the energy for a query of Slurm, unless a recent sample exists.
 
-        `ends` is True at the end of the last task of a step. Slurm does not poll again after this moment.
-        The agent therefore charges all energy that can be charged.
+        A sample is recent if it was taken after the request arrived or shortly before.
+
+        `ends` is True at the end of the last task of a step. Slurm does not ask again after this moment. The
+        agent therefore charges all energy that can already be charged.
         """
         if not ends:
             if arrived - self._meter.sampled_at >= _QUERY_AGE_S:
@@ -128,7 +131,10 @@ class AcctGatherQueries:
 def _counted(
     session: Session, energy_uj: Mapping[str, int], epoch: str, watts: float | None
 ) -> dict[str, Any]:
-    """Return the answer with the total energy of the components that are recorded for the job."""
+    """Return the answer to a request of Slurm for a job's energy.
+
+    The answer contains the sum over the components whose energy is recorded for the job.
+    """
     known = [energy_uj[name] for name in session.components if name in energy_uj]
     return _answer(epoch, sum(known), watts) if known else dict(_UNKNOWN)
 

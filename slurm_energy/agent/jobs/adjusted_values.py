@@ -1,4 +1,8 @@
-"""Adjusted values of running jobs, which the programs of the jobs request and senergyctld supplies."""
+"""Values that senergyctld advises for running programs, for example the number of workers.
+
+A program asks the agent for a value. The agent requests the value from senergyctld, and keeps it until the
+job ends.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ JobKey = tuple[int, int]
 
 @dataclass(slots=True)
 class _JobValues:
-    """Values of one job.
+    """Advised values of one job, and the state of the requests for them.
 
     Attributes:
         requested: kinds of values, for example `workers`, that the program has requested.
@@ -36,11 +40,13 @@ class _JobValues:
 
 
 class AdjustedValues:
-    """Adjusted values of the running jobs of a node. The values of ended jobs are deleted.
+    """Values that senergyctld advises for the programs of running jobs on a node.
+
+    The values of ended jobs are deleted.
 
     Args:
         sessions: sessions of the running jobs.
-        clock: returns monotonic seconds.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(self, sessions: SessionTable, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +87,7 @@ class AdjustedValues:
         return any(self._is_due(job) for job in self._jobs.values())
 
     def requests(self) -> list[ValuesRequest]:
-        """Return the requests that are due."""
+        """Return the requests for adjusted values that the agent must send to senergyctld now."""
         self._forget_ended_jobs()
         requests = []
         for key, job in self._jobs.items():
@@ -96,7 +102,7 @@ class AdjustedValues:
         return requests
 
     def answer(self, request: ValuesRequest, response: Mapping[str, Any] | None) -> None:
-        """Store the response of senergyctld to a request.
+        """Store the adjusted values that senergyctld has sent in response to a request.
 
         Args:
             request: the request.

@@ -1,4 +1,7 @@
-"""Finalization of ended jobs: restore their settings, write their energy records, remove their sessions."""
+"""The agent's work at the end of jobs.
+
+The settings that a job changed are restored, its energy records are written, and its session is removed.
+"""
 
 from __future__ import annotations
 

@@ -110,9 +110,10 @@ class JobManager:
         return min(wanted_s, *(part.max_interval_s for part in (self._meter, self.tuners, self.budget)))
 
     def start(self) -> None:
-        """Recover the state of an earlier agent run.
+        """Recover the state that an earlier run of the agent has stored.
 
-        Ended jobs are finalized, running jobs are resumed, and all other settings are restored.
+        Running jobs are resumed. Ended jobs get their energy records and are removed. Settings of jobs that
+        no longer run are restored to their original values.
         """
         running, ended, recorded = recovery.recover(self._state, self.spool, self._meter, self._clock.boot_id)
         self._finalizer.sessions += ended
@@ -225,7 +226,7 @@ class JobManager:
         *,
         received_s: float = math.inf,
     ) -> dict[str, Any]:
-        """Start or end a Slurm step of a running job, and return the response.
+        """Take note that a Slurm step of a running job has started or ended; return the response.
 
         In the response, `known` is False if the job or the step is unknown.
 
@@ -263,13 +264,13 @@ class JobManager:
 
     @property
     def has_pending_settings(self) -> bool:
-        """Whether there are settings for `apply_pending_settings` to apply."""
+        """Whether settings of jobs wait to be applied by `apply_pending_settings`."""
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply settings of jobs whose CPUs a Slurm step has reported.
+        """Apply the settings of the jobs that waited until Slurm reported the CPUs of a job step.
 
-        Call this method after the response to the step was sent.
+        Call this method after the agent has sent the response to the message about the step.
         """
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
@@ -300,10 +301,11 @@ class JobManager:
         return self.queries.energy(job_id, reader, fresh=fresh)
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
-        """Return the public state of this agent, with the energy and power of the jobs of `reader`.
+        """Return the state of this agent that a user may read, with energy and power of the user's jobs.
 
         Args:
-            reader: uid of the requesting user; None for a user who may read everything.
+            reader: uid of the requesting user, whose jobs are included. None means a user who may read the
+                jobs of all users.
         """
         return {
             **self.queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
@@ -348,9 +350,9 @@ class JobManager:
         return self._checkpoints.unsynced()
 
     def flushed(self, flush: UnsyncedFiles, *, succeeded: bool = True) -> None:
-        """Record whether the files in `flush` were synced to disk.
+        """Take note of whether the files in `flush` were written to the disk.
 
-        If the sync failed, the files are written again.
+        If this has failed, the files are written again.
         """
         (self._checkpoints.synced if succeeded else self._checkpoints.not_synced)(flush)
 
@@ -393,7 +395,10 @@ class JobManager:
         log.info("job %s continues", session.owner)
 
     def _finish_stale(self, context: JobContext, whole: bool) -> None:
-        """End jobs whose epilog did not run and that cannot run beside the new job."""
+        """End the recording of stale jobs when a new job begins.
+
+        A job is stale if its epilog did not run and it cannot run beside the new job.
+        """
         for session in list(self._sessions.values()):
             if whole or session.whole_node or session.job_id == context.job_id:
                 log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)

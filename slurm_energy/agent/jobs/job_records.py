@@ -56,7 +56,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 
 
 def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyRecord]:
-    """Yield records of the running jobs and their running steps, each ending at `now`.
+    """Yield records of the running jobs and of their running steps, as if they ended at `now`.
 
     All jobs come first, then all steps. The sessions stay unchanged.
 
@@ -78,8 +78,9 @@ def running_record(session: Session, now: float) -> EnergyRecord:
     The session stays unchanged.
 
     The record has the key `watts`: the mean power of the job by component in the last complete window of its
-    power monitor. If the signals of the job are sampled, the key `signals` lists signal, part of the node and
-    latest value. If the diagnosis has findings, the record has the key `findings`.
+    power monitor. If the signals of the job are sampled, the record has the key `signals`. Each entry of
+    `signals` states a signal, the part of the node that it describes, and its latest value. If the diagnosis
+    has findings, the record has the key `findings`.
 
     Args:
         session: session (state on this node) of the job.
@@ -180,7 +181,7 @@ def _throttled_s(meter: JobMeter, elapsed_s: float) -> float | None:
 
 
 def _common_fields(session: Session) -> dict[str, Any]:
-    """Return the fields that a job's record and the records of its Slurm steps have in common."""
+    """Return the fields of an energy record that are equal for a job and for its Slurm steps."""
     return {
         "cluster": session.cluster,
         "node": session.node,

@@ -1,9 +1,7 @@
-"""Line of text about a job's energy.
+"""Composer of the line of text about a job's energy at the end of the job's output.
 
-The batch step writes the line at the end of the job's output.
-
-senergyd returns the line in its response to the end of the batch step. energy.so, which runs in slurmstepd,
-writes it to the job's standard error.
+senergyd returns the line in its response to the end of the batch step. The plugin energy.so, which runs in
+slurmstepd, writes the line to the standard error of the job's batch step.
 """
 
 from __future__ import annotations
@@ -43,9 +41,10 @@ class OutputLine:
         self.factors = PresentFactors()
 
     def response(self, event: str, session: Session, step: str, sampled_s: float) -> dict[str, Any]:
-        """Return the response to the start or end of a known Slurm step.
+        """Return the agent's response to the start or the end of a Slurm step of a known job.
 
-        The response to the end of the batch step contains the key `line`.
+        The response to the end of the batch step contains a line of text about the job's energy. The key of
+        this text is `line`.
 
         Args:
             event: `start` or `end`.

@@ -1,4 +1,7 @@
-"""Creation of a job's session and settings plan from the environment of the job's prolog."""
+"""Start of a job in the agent: creation of its session and of its plan of hardware settings.
+
+The data come from the environment of Slurm's prolog of the job.
+"""
 
 from __future__ import annotations
 
@@ -133,9 +136,10 @@ def _product(name: str) -> str:
 def mark_unmeasured(
     session: Session, flags: Mapping[str, str], config: Config, boot_id: str, end_unix: float
 ) -> None:
-    """Mark a job that was never measured as ended. The record of the job then has no energy.
+    """Mark a job that was never measured as ended; its record then contains no energy.
 
-    The record id is computed from job, node and boot, so a repeated call for the same job gives the same id.
+    The record id is computed from job, node and boot. A repeated call for the same job therefore gives the
+    same id.
 
     Args:
         session: session (state on this node) of the job.
@@ -302,7 +306,11 @@ def plan(
 
 
 def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
-    """Return the hardware with the limits from before any job, and these limits by knob."""
+    """Return the node's hardware with the power limits that were in force before any job.
+
+    The second value contains the present limits by knob (writable setting), for the knobs that no job has
+    changed.
+    """
     keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
     values = devices.read(key for key in keys if key not in originals)
@@ -310,10 +318,10 @@ def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[
 
 
 def with_original_limits(devices: NodeDevices, journal: SettingsJournal) -> NodeDevices:
-    """Return the devices with the power limits in force before the agent changed them.
+    """Return the devices with the power limits that were in force before the agent changed them.
 
-    A restarted agent discovers the devices with the power limits that jobs and ceilings have set. Without
-    this function these limits would count as the original limits of the devices.
+    A restarted agent discovers the devices with the power limits that jobs and power budgets have set.
+    Without this function these limits would count as the original limits of the devices.
     """
     originals = {key: entry.original for key, entry in journal.entries.items() if ".power_limit[" in key}
     hardware = devices.hardware
@@ -344,9 +352,10 @@ def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
 
 
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
-    """Return the note for a job's record that explains how energy is divided on a shared node.
+    """Return the note in a job's record about the division of the idle node's energy.
 
-    `cpus` is the number of the job's CPUs (None if unknown), `cpu_count` the number of the node's CPUs.
+    The note is for a job on a shared node. `cpus` is the number of the job's CPUs (None if unknown).
+    `cpu_count` is the number of the node's CPUs.
     """
     rule = "the job shares the node: it is charged energy of the idle node by allocated CPUs"
     return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are unknown"

@@ -46,13 +46,13 @@ class ProgressReport(NamedTuple):
 
 @dataclass(slots=True)
 class _JobProgress:
-    """Reports of the processes of one job.
+    """Reports about the progress of one job, which its processes send.
 
     Attributes:
         first, latest: first and latest report by process.
         pending: reports that the tuner has not collected yet.
         end_s: time at which a process is expected to end its work, by process, in seconds since boot. Only
-            processes that have reported the total number of their units have an entry.
+            processes that have reported the total number of their units of work have an entry.
     """
 
     first: dict[str, ProgressReport] = field(default_factory=dict)

@@ -66,6 +66,9 @@ def _load_accounts(
 
 
 def _sequence(checkpoint: Any) -> int:
-    """Return the sequence number of a checkpoint; -1 if the checkpoint is malformed."""
+    """Return the number that orders the checkpoints of the agent.
+
+    The result is -1 if the checkpoint is malformed.
+    """
     number = checkpoint.get("sequence") if isinstance(checkpoint, dict) else None
     return number if isinstance(number, int) else -1

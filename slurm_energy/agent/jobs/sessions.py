@@ -144,7 +144,7 @@ class Session:
 
     @property
     def occupant(self) -> Occupant:
-        """The job's allocated resources, as an occupant in the energy ledger."""
+        """Resources that are allocated to the job, in the form that the energy ledger needs."""
         gpus = dict.fromkeys(self.gpus, _WHOLE)
         return Occupant(self.owner, self.cpus, gpus, self.whole_node)
 
@@ -166,15 +166,14 @@ class Session:
     def unix_at(self, boottime: float) -> float:
         """Convert a time in seconds since boot to Unix time in seconds.
 
-        A time before the job's start is converted as the job's start.
-
         The result is the Unix time of the job's start plus the seconds that the boot clock has advanced
-        since. Jumps of the wall clock therefore have no effect.
+        since the start. Jumps of the wall clock therefore have no effect. For a time before the job's start,
+        the result is the job's start.
         """
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
     def start_metering(self, boottime: float, interval_s: float) -> None:
-        """Start the job's energy meter and its power trace.
+        """Start the measurement of the job's energy and the recording of its power trace.
 
         Args:
             boottime: time in seconds since boot from which energy is counted.
@@ -242,7 +241,7 @@ class Session:
         return True
 
     def is_last_step(self, name: str) -> bool:
-        """Return whether a step lasts until the job ends and is the only step that still runs."""
+        """Return whether a Slurm step is the only running step of a job and ends only with the job."""
         return list(self.steps) == [name] and self.steps[name].is_container
 
     def note(self, text: str) -> None:
@@ -254,10 +253,11 @@ class Session:
             self.notes.append(text if len(self.notes) < MAX_NOTES else "further remarks are left out")
 
     def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
-        """Add outcomes of settings to the session's outcomes.
+        """Add outcomes of settings to the outcomes that the session stores.
 
-        A new outcome replaces an earlier outcome of the same knob. No original value is lost, because both
-        outcomes contain the value of the knob before the first change.
+        A new outcome replaces the earlier outcome of the same knob (the file or call that changes one
+        setting). No original value is lost, because both outcomes contain the value of the knob before the
+        first change.
         """
         merged = {outcome.key: outcome for outcome in self.outcomes}
         merged |= {outcome.key: outcome for outcome in outcomes}
@@ -310,12 +310,16 @@ class SessionTable(dict[tuple[int, int], Session]):
     announced = 0
 
     def announce(self, session: Session) -> None:
-        """Add a job whose begin was reported."""
+        """Add a job whose start was reported to the agent."""
         self[session.key] = session
         self.announced += 1
 
     def latest_run(self, job_id: int) -> Session | None:
-        """Return the session with the highest restart count of a job; None if the job does not run here."""
+        """Return the session of the latest run of a job on this node.
+
+        The latest run is the one with the highest restart count. The result is None if the job does not run
+        on this node.
+        """
         runs = [session for session in self.values() if session.job_id == job_id]
         return max(runs, key=lambda session: session.restart_count, default=None)
 
@@ -340,9 +344,10 @@ class SessionTable(dict[tuple[int, int], Session]):
 
 
 def _with_step_energy(data: dict[str, Any]) -> dict[str, Any]:
-    """Convert session data of an older release, which did not divide energy among steps.
+    """Convert stored data about a job from an older release of the agent.
 
-    Each step gets the energy that the job used while the step ran.
+    The older release did not divide energy among steps. Each step now gets the energy that the job used
+    while the step ran.
     """
     meter = build_from(JobMeter, data["meter"])
     steps = {

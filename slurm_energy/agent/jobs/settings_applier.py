@@ -1,4 +1,8 @@
-"""Application of a job's settings: at the job's start, and when its CPUs become known or its caps change."""
+"""Application of the settings of jobs to the hardware of the node.
+
+The settings of a job are applied when the job starts. They are applied again when its CPUs become known or
+its caps change.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +77,9 @@ class SettingsApplier:
         return outcomes
 
     def replan(self, session: Session) -> None:
-        """Plan and apply a running job's request again.
+        """Compute and apply the settings of a running job once more.
 
-        Call this method when the job's CPUs become known.
+        Call this method when the CPUs of the job become known.
         """
         before = session.policy, session.plan, list(session.notes)
         outcomes = self.apply(session, planner.request_again(session, self._config()))
@@ -89,7 +93,8 @@ class SettingsApplier:
 
         Args:
             session: session (state on this node) of the job.
-            caps: `cap_watts` and `gpu_cap_watts`. None removes a cap; an absent cap stays unchanged.
+            caps: values of `cap_watts` and `gpu_cap_watts`. None removes a cap. A cap that is absent from
+                the mapping stays unchanged.
 
         Returns:
             How many settings were `applied` and how many `failed`.

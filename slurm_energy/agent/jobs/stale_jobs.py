@@ -1,6 +1,7 @@
 """Detection of jobs that ended without an epilog.
 
-A job of this kind is recognised by the end of its batch or extern step.
+Without an epilog, Slurm does not announce the end of the job to the agent. Such a job is recognised by the
+end of its batch step or extern step.
 """
 
 from __future__ import annotations

@@ -104,9 +104,10 @@ class EnergySplit:
 
 @dataclass(slots=True)
 class _Piece:
-    """Microjoules of one component, or of its static or dynamic part, divided among jobs.
+    """Energy of one component in microjoules, divided among jobs.
 
-    The list `jobs` has one entry per job, in the order in which `split_energy` sorts the jobs.
+    It may also be only the static or the dynamic part of the component's energy. The list `jobs` has one
+    entry per job, in the order in which `split_energy` sorts the jobs.
     """
 
     jobs: list[int]
@@ -160,7 +161,7 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
 
     Args:
         interval: the measured energy and CPU time of the node.
-        claims: the resources of each job that was on the node in that interval.
+        claims: the resources of each job that was on the node in the interval.
     """
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
@@ -202,11 +203,11 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
 
 
 def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, int]:
-    """Return the energy that the node used outside its measured components, and the excess to carry over.
+    """Return the energy that a node used outside its components with counters.
 
     The node meter and the counters of the components are not read at the same instant. Over a short interval
-    the counters can therefore report more energy than the node meter. The excess is called a debt. The debt
-    is carried over and subtracted from the energy of later intervals.
+    the counters can therefore report more energy than the node meter. This excess is called a debt. It is
+    carried over and subtracted from the energy of later intervals.
 
     Args:
         node_uj: microjoules of the whole node in the interval.
@@ -221,18 +222,20 @@ def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, in
 
 
 def _static(energy_uj: int, held: _Weights) -> _Piece:
-    """Divide static energy (microjoules) in proportion to allocated resources.
+    """Divide static energy (in microjoules) in proportion to allocated resources.
 
-    Resources that are allocated to no job count as one more share. The energy of that share is idle energy.
+    Each job gets energy in proportion to its allocated resources. Resources that are not allocated to any
+    job get their part too, which counts as idle energy.
     """
     *jobs, idle = apportion(energy_uj, [*held.jobs, held.rest])
     return _Piece(jobs, idle=idle)
 
 
 def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
-    """Divide dynamic energy (microjoules) in proportion to resource use.
+    """Divide dynamic energy (in microjoules) among the jobs in proportion to their resource use.
 
-    Processes that belong to no job count as one more share. The energy of that share is unattributed.
+    Processes that belong to no job take part in the division as if they were one more job. The energy of
+    these processes is unattributed.
     """
     if sum(used.jobs) + used.rest == 0:
         return _Piece([0] * len(used.jobs), unattributed=energy_uj)
@@ -269,14 +272,15 @@ def _cpu_dynamic(
 def _monitored_weights(
     quantity: str, interval: NodeMeasurement, jobs: Sequence[JobResourceTime], used: _Weights
 ) -> _Weights | None:
-    """Return the use of a monitored quantity by each job and by all other processes.
+    """Return how much each job, and all other processes, used a quantity that the processor counts.
 
-    The result is None if the total is unknown, or if no use can be determined.
+    An example of a quantity is memory traffic. The result is None if the total is unknown, or if no use can
+    be determined.
 
     If the use of some jobs is unknown, their use is estimated. The known use of jobs is subtracted from the
     total. The rest is divided, in proportion to CPU time, among the jobs with unknown use and the processes
-    outside jobs. If the total does not include the use of a job, this job is assumed to use as much per
-    second of CPU time as the counted processes do on average.
+    outside jobs. If the total does not include a job, this job is assumed to use as much per second of CPU
+    time as the counted processes do on average.
     """
     total = interval.monitored.get(quantity)
     if total is None:
@@ -333,7 +337,10 @@ def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> li
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the share of a GPU allocated to each job, and the share allocated to no job."""
+    """Return the weight of each job on a GPU, and the weight of the part allocated to no job.
+
+    The weights are in proportion to the shares of the GPU that are allocated to the jobs.
+    """
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):
         return _Weights([0] * len(shares), 1)
@@ -348,15 +355,15 @@ def gpu_index(component: str) -> int:
 
 
 def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece:
-    """Divide the energy of `other` (fans, power supply losses) among the jobs.
+    """Divide the energy of the component `other` (fans, power supply losses) among the jobs.
 
-    Static energy is divided in proportion to allocated resources, and dynamic energy in proportion to the
-    dynamic energy of the other components.
+    Static energy is divided in proportion to the allocated resources. Dynamic energy is divided in
+    proportion to the jobs' dynamic energy of the other components.
 
     Args:
         interval: the measured energy of the node.
-        held: share of the node that is allocated to each job, see `_node_held`.
-        dynamic: dynamic energy of the other components.
+        held: fraction of the node that is allocated to each job, see `_node_held`.
+        dynamic: dynamic energy of the other components, divided among the jobs.
     """
     energy_uj = interval.energy_uj[OTHER]
     static_uj = min(energy_uj, interval.static_uj.get(OTHER, 0))
@@ -365,14 +372,14 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 
 
 def _node_held(cpus: _Weights, gpus: Sequence[_Weights], gpu_count: int) -> _Weights:
-    """Return each job's share of the node, as weights.
+    """Return the fraction of the node that each job holds, as integer weights.
 
-    A job's share of the node is its share of the CPUs. On a node with GPUs, the job's share of the node is
-    the mean of its CPU share and its GPU share.
+    It is the job's fraction of the CPUs. On a node with GPUs, it is the mean of the job's fraction of the
+    CPUs and its fraction of the GPUs.
 
     Args:
         cpus: allocated CPU time.
-        gpus: allocated shares of each GPU that is allocated to at least one job.
+        gpus: allocated fractions of each GPU that is allocated to at least one job.
         gpu_count: number of all GPUs of the node.
     """
     if not gpu_count:

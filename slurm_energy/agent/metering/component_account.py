@@ -1,4 +1,8 @@
-"""The energy account of one component: its charged energy, and the readings that are not charged yet."""
+"""The energy account of one component of a node, such as the CPUs.
+
+It holds the energy that has been assigned (charged) to jobs, idle or unattributed, and the readings whose
+energy is not assigned yet.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,17 @@ MAX_WAIT_S = 60.0
 
 @dataclass(slots=True)
 class ComponentAccount:
-    """The energy account of one hardware component.
+    """The energy account of one hardware component of a node.
+
+    To charge energy means to assign it to a job, to idle energy or to unattributed energy.
 
     Attributes:
         keys: keys of the component's counters.
         uncharged_uj: microjoules that the counters reported and that are not charged yet.
         late_since: time of the last reading, in seconds since boot, of each counter that has no current
             reading.
-        excluded_until: time, in seconds since boot, up to which energy was charged without a counter, by
-            counter. A counter is excluded if it stays unreadable while other counters are read.
+        excluded_until: for each excluded counter, the time in seconds since boot up to which energy was
+            charged without it. A counter is excluded if it stays unreadable while other counters are read.
         uncertain_spans: start and end, in seconds since boot, of each span of the uncharged time in which
             energy may be missing.
         open_interval: uncharged time before the current sample interval; None if all energy before the
@@ -53,11 +59,12 @@ class ComponentAccount:
     uncertain_s: float = 0.0
 
     def add_readings(self, interval: SampleInterval) -> bool:
-        """Add the counter deltas of a sample interval.
+        """Add the energy that the counters have counted in a sample interval.
 
-        If a counter can no longer report the energy of some time, for example after a reset, that time is
-        marked as uncertain. If no counter can report any energy of the uncharged time before this interval
-        (`open_interval`), that time is discarded, and no energy is charged for that time.
+        If a counter can no longer report the energy of some time, for example after a reset, this time is
+        marked as uncertain. The time before this interval whose energy is not yet charged is
+        `open_interval`. If no counter can report any energy of this time, it is discarded, and no energy is
+        charged for it.
 
         Returns:
             Whether all counters have a current reading, so that the energy can be charged.
@@ -82,11 +89,13 @@ class ComponentAccount:
         return not self.late_since
 
     def mark_uncertain(self, start: float, end: float) -> None:
-        """Record a time span in which energy may be missing.
+        """Record a time span in which energy of the component may be missing.
 
-        `start` and `end` are in seconds since boot.
+        If the span begins where the last recorded span ends, the last span is extended instead.
 
-        A span that begins where the last recorded span ends extends that span.
+        Args:
+            start: start of the span in seconds since boot.
+            end: end of the span in seconds since boot.
         """
         last = self.uncertain_spans[-1] if self.uncertain_spans else None
         if last is not None and last[0] <= start <= last[1] + SLACK_S:
@@ -94,7 +103,10 @@ class ComponentAccount:
         self.uncertain_spans.append((start, end))
 
     def _exclude_unreadable(self, interval: SampleInterval) -> None:
-        """Exclude counters that stayed unreadable for MAX_WAIT_S while other counters were read."""
+        """Exclude energy counters of the component that could not be read for MAX_WAIT_S.
+
+        Counters are excluded only if other counters of the component can be read.
+        """
         if len(self.late_since) == len(self.keys):
             return
         for key, since in list(self.late_since.items()):
@@ -103,11 +115,11 @@ class ComponentAccount:
                 self.excluded_until[key] = interval.end
 
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
-        """Return the energy of a counter delta that belongs to time charged without this counter.
+        """Mark a part of a counter's energy as unattributed, and return this part in microjoules.
 
-        While a counter is unreadable, the energy of the node is charged to jobs without this counter.
-        The first delta after the counter returns also covers this time. The part of the delta that
-        belongs to this time is added to the unattributed energy. The result is in microjoules.
+        While a counter cannot be read, the jobs are charged for energy without this counter. The first delta
+        after the counter becomes readable also covers that time. The part of the delta that falls into that
+        time cannot be assigned to a job. It is therefore added to the unattributed energy.
 
         Args:
             key: key of the counter.
@@ -127,18 +139,21 @@ class ComponentAccount:
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """Return the uncharged time: `open_interval` joined with the following `interval`.
+        """Return the time that was not charged to jobs yet, including the following `interval`.
 
-        The attribute `open_interval` is set to None.
+        The uncharged time is in the attribute `open_interval`, which is set to None.
         """
         whole, self.open_interval = self._with(interval), None
         return whole
 
     def unattribute_open_time(self, energy_uj: int) -> None:
-        """Close the uncharged time after a reboot, when the counters start again from 0.
+        """Close the time interval that is not yet charged to jobs, after a reboot of the node.
+
+        After a reboot the energy counters start again from 0. The energy of the open interval can therefore
+        not be charged.
 
         Args:
-            energy_uj: microjoules of the uncharged time; this energy becomes unattributed.
+            energy_uj: microjoules of the open interval; this energy becomes unattributed.
         """
         self.measured_uj += energy_uj
         self.unattributed_uj += energy_uj

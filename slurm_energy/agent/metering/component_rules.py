@@ -1,4 +1,8 @@
-"""Pure functions that classify a component in an interval: known use, assumed shares, no active job."""
+"""Rules that classify how a component was used in an interval. Pure functions.
+
+The rules tell whether the use of the component by jobs is known, which jobs' shares are only assumed, and
+whether no job used the component.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from slurm_energy.agent.metering.occupancy import CpuTimeDelta, MonitoredDelta, 
 
 
 def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
-    """Return the jobs whose share of a component is assumed, because other jobs may use the component too.
+    """Return the jobs whose part of a component's energy can only be assumed, not measured.
+
+    This applies to a job if other jobs may have used the same component at the same time.
 
     Args:
         name: name of the component.
@@ -30,15 +36,15 @@ def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
 
 
 def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> bool:
-    """Return whether the use by which a component's energy is divided among jobs is known.
+    """Return whether the use of a component by each job is known.
 
-    Components that are not divided by CPU time need no known use.
+    The energy of the component is divided among the jobs in proportion to this use. Components that are not
+    divided by CPU time need no known use.
 
     Args:
         name: name of the component.
         cpu_time: CPU time of the jobs in the interval that ends now.
-        monitored: use of monitored quantities, as counted by the processor, in the interval that
-            ends now.
+        monitored: use of monitored quantities, as counted by the processor, in the interval that ends now.
     """
     if name not in BY_CPU_TIME:
         return True
@@ -47,7 +53,14 @@ def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> boo
 
 
 def is_quiet(name: str, open_time: OccupancyInterval) -> bool:
-    """Return whether no job used the component `name` in the interval `open_time`."""
+    """Return whether a component did no work for jobs in an interval.
+
+    A GPU is quiet if no job held it. Another component is quiet if the CPUs were almost idle.
+
+    Args:
+        name: name of the component.
+        open_time: use of the node by jobs in the interval.
+    """
     if name.startswith("gpu["):
         return not open_time.holders(gpu_index(name))
     held = any(any(held.values()) for held in open_time.gpu_ns.values())

@@ -121,9 +121,10 @@ def component_energies(
 
 
 def division_notes(meter: JobMeter) -> tuple[str, ...]:
-    """Return notes that state by which quantities the dynamic energy of shared components was divided.
+    """Return notes about how the dynamic energy of shared components was divided among jobs.
 
-    If the quantity for a component changed during the job, the note states the seconds of each quantity.
+    Each note names the quantity by which the energy was divided. If the quantity for a component changed
+    during the job, the note states for how many seconds each quantity was used.
     """
     by_component: dict[str, dict[str, float]] = {}
     for key, seconds in meter.divided_s.items():
@@ -141,7 +142,7 @@ def division_notes(meter: JobMeter) -> tuple[str, ...]:
 
 
 def joules(meter: JobMeter) -> dict[str, float]:
-    """Return the energy of a job so far in joules by component.
+    """Return the energy in joules that a job has used so far, by component.
 
     Components with unknown energy are absent.
     """

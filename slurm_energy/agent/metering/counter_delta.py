@@ -38,20 +38,21 @@ class CounterDelta(NamedTuple):
 def energy_between(
     counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float, still_s: float = 0.0
 ) -> tuple[int, bool]:
-    """Return the energy between two readings of a counter in microjoules, and whether it is certain.
+    """Return the energy between two readings of a counter, and whether the energy is certain.
 
-    A counter for which `range_uj` is None never wraps. If such a counter has decreased by more than jitter,
-    the counter was reset, for example because its driver was reloaded. The later reading is then the energy
-    since the reset. If the energy is more than the hardware can use between the readings, the counter was
-    also reset. In this case the result is 0 and uncertain.
+    The energy is in microjoules. A counter for which `range_uj` is None never wraps. If the value of such a
+    counter has fallen by more than its jitter, the counter was reset, for example because its driver was
+    reloaded. The result is then the later reading (the energy since the reset), and it is uncertain. If the
+    energy is more than the hardware can use between the readings, the counter was also reset. The result is
+    then 0, and it is uncertain.
 
     Args:
-        counter: the counter, for its range and maximum power.
+        counter: the counter; its range and maximum power are used.
         earlier_uj: the earlier reading in microjoules.
         later_uj: the later reading in microjoules.
         length_s: seconds between the readings.
-        still_s: seconds before the earlier reading in which the counter did not change. The later reading may
-            include energy of that time.
+        still_s: seconds before the earlier reading in which the counter did not change. The difference of
+            the readings may include energy of these seconds.
     """
     max_uj = counter.max_watts * 1e6
     range_uj = counter.range_uj

@@ -1,8 +1,8 @@
-"""CPU time of the jobs and of the node between samples.
+"""CPU time that the jobs and the node use between two samples.
 
-Every sample reads the control groups (cgroups) whose files are open, which is fast. The search for a job's
-control group, and the sum over the CPU times of its processes, are slow. Only samples for which no hook
-waits, and the last sample of a job, include these slow operations.
+Every sample reads the control groups (cgroups) whose files are already open, which is fast. Two operations
+are slow: the search for a job's control group, and the sum over the CPU times of the job's processes. They
+are done only in samples for which no hook waits, and in the last sample of a job.
 """
 
 from __future__ import annotations
@@ -203,11 +203,11 @@ class CpuTimeMeter:
         return CpuTimeDelta(busy_ns, used_ns)
 
     def _job_delta_ns(self, job: MeteredJob, time_ns: int, now: float) -> int | None:
-        """Return the CPU time in nanoseconds that a job has used since the last complete reading.
+        """Return the CPU time in ns that a job has used since the last complete reading.
 
-        Return None if the job was on the node at the last complete reading, but its CPU time was not read
-        then. `time_ns` is the job's total CPU time in nanoseconds. `now` is the time of this reading in
-        seconds since boot.
+        A complete reading covers all jobs on the node. None means that the last complete reading did not
+        include this job although the job was already on the node. `time_ns` is the job's total CPU time in
+        nanoseconds. `now` is the time of this reading in seconds since boot.
         """
         last = self._last.get(job.name)
         self._last[job.name] = time_ns, now

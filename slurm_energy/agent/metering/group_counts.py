@@ -1,8 +1,9 @@
-"""Changes of the counts of monitoring groups between two readings.
+"""Use of hardware by each job and by all processes, from counts that the processor makes.
 
-The changes are given for each job and for all processes.
+The processor counts the use of each monitoring group of tasks. The module computes the difference between
+two readings of these counts.
 
-The groups are those of the kernel's file system resctrl. A resctrl control group contains monitoring groups.
+The groups belong to the kernel's file system resctrl. A resctrl control group contains monitoring groups.
 The agent creates monitoring groups for the jobs. A control group of resctrl is not a cgroup.
 """
 
@@ -29,14 +30,17 @@ A slow reading adds its duration, as a fraction of the time since the last readi
 
 @dataclass(slots=True)
 class _QuantityCounts:
-    """The last reading of one quantity.
+    """The last reading of one quantity that the processor counts, for example memory traffic.
+
+    The processor counts the quantity for each monitoring group of the file system resctrl, and for each
+    domain (L3 cache or package).
 
     Attributes:
-        groups: counts by the agent's monitoring group and by domain (L3 cache or package).
+        groups: counts by the agent's monitoring group and by domain.
         uncounted: monitoring group and domain of each count that was unknown.
-        own: counts of tasks outside the agent's monitoring groups, by resctrl control group and domain. These
-            counts equal the counts of the control group minus the counts of the agent's monitoring groups in
-            that control group.
+        own: counts of tasks outside the agent's monitoring groups, by resctrl control group and domain.
+            These counts equal the counts of the control group minus the counts of the agent's monitoring
+            groups in that control group.
         is_own_known: whether all counts of the resctrl control groups were known.
     """
 
@@ -46,12 +50,18 @@ class _QuantityCounts:
     is_own_known: bool = True
 
     def counted(self) -> set[tuple[str, int]]:
-        """Return the pairs of monitoring group and domain that have counts."""
+        """Return the pairs of monitoring group and domain for which counts are known.
+
+        A monitoring group is a group of tasks whose use the processor counts. A domain is an L3 cache or a
+        package.
+        """
         return {(group, domain) for group, counts in self.groups.items() for domain in counts}
 
 
 class CountsBetweenReadings:
-    """Keeper of the last reading of resctrl counts. Returns the use since that reading.
+    """Keeper of the last reading of resctrl counts.
+
+    At each reading, it returns the use since the previous reading.
 
     Args:
         quantities: quantities that the processor counts, for example memory traffic.
@@ -71,9 +81,9 @@ class CountsBetweenReadings:
         self._time = None
 
     def remove_group(self, group: str) -> None:
-        """Discard the counts of a removed monitoring group.
+        """Discard the counts of a removed monitoring group of resctrl.
 
-        The counts of the control group that contained the removed group no longer include that group.
+        A control group contains the monitoring groups. Its counts no longer include the removed group.
         """
         for counts in self._last.values():
             counts.groups.pop(group, None)
@@ -120,7 +130,7 @@ class CountsBetweenReadings:
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore the last reading from the output of `dump`."""
+        """Restore the last reading of the counts from stored data, which `dump` has produced."""
         self._time = data["time"]
         for quantity, counts in data["quantities"].items():
             if quantity in self._last:
@@ -167,9 +177,9 @@ class CountsBetweenReadings:
 
 
 def _counts(quantity: str, readings: GroupReadings) -> _QuantityCounts:
-    """Return the counts of one quantity in a reading.
+    """Return the counts of one quantity from a reading of all resctrl groups.
 
-    The reading covers control groups and the monitoring groups of the agent.
+    The reading contains resctrl control groups and the agent's monitoring groups inside them.
     """
     counts = _QuantityCounts()
     below: dict[str, dict[int, int]] = {}
@@ -203,16 +213,18 @@ def _own_growth(
     lag: float,
     length_s: float,
 ) -> int | None:
-    """Return the use of a quantity by all tasks outside the agent's groups since the last reading.
+    """Return how much of a quantity the tasks outside the agent's groups have used.
 
-    Return None if the two readings are not comparable.
+    The use is counted from the last reading to this reading. Return None if the two readings are not
+    comparable.
 
     Args:
         quantity: name of the quantity, for example memory traffic.
         last: counts, at the last reading, of the tasks outside the agent's groups, by control group and
             domain.
         now: the same counts at this reading.
-        lag: use of the tasks in the agent's groups that the counts of the control groups may not yet include.
+        lag: use of the tasks in the agent's groups that the counts of the control groups may not yet
+            include.
         length_s: seconds between the readings.
     """
     if not now or {c: set(d) for c, d in last.items()} != {c: set(d) for c, d in now.items()}:

@@ -30,9 +30,10 @@ class _Window:
 
 @dataclass(slots=True)
 class IdlePower:
-    """The idle power of each component: a configured value, or the lowest mean power over an idle window.
+    """The idle power of each component of a node.
 
-    An idle window is a time in which no job uses the component.
+    It is a configured value, or the lowest mean power over an idle window. An idle window is a time in which
+    no job uses the component.
 
     Attributes:
         configured_watts: watts from the configuration, which are never replaced. The entry `gpu` applies to

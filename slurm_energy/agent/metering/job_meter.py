@@ -1,4 +1,8 @@
-"""The energy meter of one job: charged energy, uncertain time, peak power and time above power caps."""
+"""Energy meter of one job.
+
+The meter adds up the energy that is charged to the job, and the time in which the energy is uncertain. The
+module also determines the job's peak power and the time above its power caps.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,9 @@ class Charge:
 
     Attributes:
         start, end: times of the interval, in seconds since boot.
-        energy_uj: microjoules of each component that is charged now.
-        since: start of the charged time in seconds since boot, by component; only for components whose
-            charged time starts before `start`.
+        energy_uj: microjoules of each component that are charged now.
+        since: start of the charged time in seconds since boot, by component. The dict contains only
+            components whose charged time starts before `start`.
         waiting: components whose energy of this interval will be charged later.
         component_uncertain_s: seconds by component in which the counter could not be read, or may have
             wrapped or been reset unnoticed.
@@ -82,7 +86,7 @@ class JobMeter:
     divided_s: dict[str, float] = field(default_factory=dict)
 
     def add(self, charge: Charge, components: Iterable[str]) -> None:
-        """Add a charge.
+        """Add a charge (the energy of one interval that is attributed to the job) to the meter.
 
         Energy of components that are not in `components` is ignored.
         """
@@ -121,7 +125,10 @@ class JobMeter:
         return JobMeter(**_copied(self.dump()))
 
     def since(self, earlier: JobMeter) -> JobMeter:
-        """Return a meter with the energy added to this meter since `earlier` was copied from it."""
+        """Return the difference of this meter and an earlier copy of it.
+
+        The result is a meter with only the energy that was added since `earlier` was copied.
+        """
         throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
         component_uncertain_s = _grown(self.component_uncertain_s, earlier.component_uncertain_s)
         return JobMeter(
@@ -136,7 +143,7 @@ class JobMeter:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as a dict that JSON can hold.
+        """Return the state of the meter as a dict that can be stored as JSON.
 
         `build_from(JobMeter, data)` restores the state.
         """
@@ -200,7 +207,7 @@ class PowerMonitor:
         waiting: Iterable[str] = (),
         timing_uncertainty_s: float = 0.0,
     ) -> None:
-        """Add the energy of an interval to the current window.
+        """Add the energy of an interval to the current window over which power is averaged.
 
         The window ends once its length is sufficient and the time of its end is known exactly enough.
 
@@ -224,10 +231,10 @@ class PowerMonitor:
             self.finish()
 
     def finish(self) -> None:
-        """End the current window.
+        """End the current window over which power is averaged.
 
-        At the end of a job this window may be shorter than `window_s`. A shorter window counts for the peak
-        power only if the job has no other window.
+        The last window of a job may be shorter than `window_s`. A shorter window counts for the peak power
+        only if the job has no other window.
         """
         if self.length_s <= 0:
             return

@@ -125,13 +125,17 @@ class Ledger:
         return charges.charges()
 
     def remove_job(self, job: str, now: float) -> dict[str, float]:
-        """Remove a job that ended at `now`, in seconds since boot.
+        """Remove a job that has ended from the node's ledger of energy.
 
-        Energy that was used while the job ran may not be charged yet. The job's share of this energy becomes
-        unattributed energy.
+        Some energy of the time of the job may not be divided among jobs yet. The job's part of this energy
+        becomes unattributed energy.
+
+        Args:
+            job: the job.
+            now: end of the job in seconds since boot.
 
         Returns:
-            Seconds of the job's uncharged time by component.
+            For each component, the seconds of the job whose energy is not charged to the job.
         """
         lost: dict[str, float] = {}
         for name, account in self._accounts.items():
@@ -281,10 +285,12 @@ class Ledger:
         charges: _ChargeBuilder,
         at_boundary: bool,
     ) -> None:
-        """Charge `other`: the node meter's energy beyond the energy of all components with own counters.
+        """Charge the energy of the component `other` to jobs.
 
-        This energy is charged once the readings of the node meter and of all components cover the same time,
-        and after MAX_WAIT_S at the latest. Until then the interval is added to the uncharged time of `other`.
+        This energy is the reading of the node's meter minus the energy of all components with counters of
+        their own. It is charged once the readings of the meter and of these components cover the same time,
+        and after MAX_WAIT_S at the latest. Until then the interval is added to the uncharged time of
+        `other`.
         """
         account = self._accounts.get(OTHER)
         if account is None:
@@ -325,7 +331,10 @@ class Ledger:
 
 
 class _ChargeBuilder:
-    """Collects the charges of all occupants for one sample interval, component by component."""
+    """Collector of the energy charges of all jobs on the node for one sample interval.
+
+    Charges are added component by component.
+    """
 
     def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant]) -> None:
         self._interval = interval
@@ -342,9 +351,13 @@ class _ChargeBuilder:
     def add_split(
         self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
     ) -> None:
-        """Add the energy shares of the jobs for component `name` in the interval `open_time`.
+        """Add the energies of the jobs for one component to the charges.
 
-        `result` contains the shares.
+        Args:
+            name: name of the component.
+            open_time: interval whose energy is charged.
+            account: account of the component.
+            result: division of the energy among the jobs.
         """
         self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
@@ -391,7 +404,7 @@ class _ChargeBuilder:
         return by_cpu and job in self._unsized and open_time.cpu_ns.get(job) is None
 
     def charges(self) -> dict[str, Charge]:
-        """Return the charge of each occupant by job name."""
+        """Return the energy charged to each job on the node, with details, by job name."""
         return {
             job: Charge(
                 self._interval.start,

@@ -78,7 +78,10 @@ class LivePower:
 
     @property
     def window_s(self) -> float | None:
-        """Maximum seconds over which the power of a counter is averaged; None before the first window."""
+        """Longest time in seconds over which the power from a counter is averaged at present.
+
+        None before the first measurement window.
+        """
         return max((w.length_s for w in self._windows.values() if w.length_s > 0), default=None)
 
     def add(self, interval: SampleInterval) -> None:
@@ -87,11 +90,11 @@ class LivePower:
             window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
 
     def watts(self, now: float) -> Mapping[str, float | None]:
-        """Return the current watts by component; None stands for unknown power.
+        """Return the current power in watts by component; None stands for unknown power.
 
         Args:
-            now: time in seconds since boot. The power of a counter is unknown if the counter's last window
-                ended more than MAX_WINDOW_S before.
+            now: time in seconds since boot. The power from a counter is unknown if the last time window in
+                which it was measured ended more than MAX_WINDOW_S ago.
         """
         power: dict[str, float | None] = {}
         for name in dict.fromkeys(counter.component for counter in self._counters):

@@ -45,7 +45,7 @@ _EXHAUSTED = (errno.ENOSPC, errno.EBUSY)
 
 @dataclass(slots=True)
 class _MonitoredJob:
-    """Monitoring of one job.
+    """State of the monitoring of one job by resctrl.
 
     Attributes:
         job: the job, with the processes that are known now.
@@ -70,14 +70,15 @@ class _MonitoredJob:
 
 
 class MonitoringGroups:
-    """The monitoring groups of the jobs of one node.
+    """Groups by which the kernel (resctrl) measures the memory traffic of each job on a node.
 
     Args:
         files: the kernel's file system resctrl. None means that the node does not have this file system, or
             that monitoring groups must not be used.
         root: directory that contains /sys and /proc.
-        source: returns the source of a job's CPU time, given the job id, see `JobCpuTimeReader.source`.
-        clock: returns seconds since boot.
+        source: function that returns the source of a job's CPU time, given the job id, see
+            `JobCpuTimeReader.source`.
+        clock: function that returns seconds since boot.
     """
 
     def __init__(
@@ -115,14 +116,15 @@ class MonitoringGroups:
                 self._remove(group)
 
     def read(self, now: float, jobs: Iterable[MeteredJob], reason: SampleReason) -> MonitoredDelta:
-        """Return the counts since the last complete reading.
+        """Return the counts of the processor by job since the last complete reading.
+
+        The counts are read if a job or a record ends with this sample. With other samples they are read only
+        if a reading is due. If the counts are not read, the result has `complete=False`.
 
         Args:
             now: time in seconds since boot.
             jobs: the jobs on the node.
-            reason: why the sample is taken. The counts are read if a job or a record ends with the sample;
-                with other samples the counts are read if a reading is due. If the counts are not read, the
-                result has `complete=False`.
+            reason: why the sample is taken.
         """
         if self._files is None:
             return NOT_MONITORED
@@ -148,10 +150,10 @@ class MonitoringGroups:
         return MonitoredDelta(self._uses(now, readings, ended - started))
 
     def _is_due(self, now: float, reason: SampleReason) -> bool:
-        """Return whether the counts are read with a sample.
+        """Return whether the counts of the monitoring groups are read together with this sample.
 
-        For a query, the counts are read only if the time since the last reading is long in comparison with
-        the duration of a reading.
+        If the sample is taken for a query, the counts are read only if the last reading is old enough: its
+        age must be long in comparison with the duration of a reading.
         """
         if not self._has_groups() or reason in (SampleReason.STEP, SampleReason.FINAL):
             return True
@@ -160,7 +162,10 @@ class MonitoringGroups:
         return reason is SampleReason.PERIODIC and now >= self._due_at
 
     def _nothing_yet(self) -> MonitoredDelta:
-        """Return the result for an interval whose counts the next reading will cover."""
+        """Return a result without any use, marked as incomplete.
+
+        The next reading will cover the counts of this interval.
+        """
         assert self._files is not None
         return MonitoredDelta(dict.fromkeys(self._files.quantities, MonitoredUse(0, {})), complete=False)
 
@@ -172,9 +177,9 @@ class MonitoringGroups:
         return any(state.groups for state in self._jobs.values())
 
     def add_processes(self, job: MeteredJob, now: float) -> None:
-        """Move the known processes of a job to the job's monitoring group.
+        """Move the known processes of a job into the job's monitoring group.
 
-        Processes that these processes create later also start in that group.
+        Child processes that are created later start in the same group as their parent.
 
         Call this when a process of the job becomes known. `now` is the present time in seconds since boot.
         """
@@ -199,7 +204,10 @@ class MonitoringGroups:
             self._release(state)
 
     def dump(self) -> dict[str, Any]:
-        """Return the last readings as a dict that JSON can hold."""
+        """Return the last counts of all monitoring groups as a dict that can be stored as JSON.
+
+        A monitoring group is a group of tasks whose use the processor counts (resctrl).
+        """
         return {"counts": self._counts.dump()}
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -300,7 +308,10 @@ class MonitoringGroups:
             self._give_up(state, reason)
 
     def _located(self, tids: set[int]) -> tuple[dict[str, set[int]], bool]:
-        """Return the tasks by resctrl control group, and whether another program monitors one of the tasks.
+        """Return in which resctrl control group each task is, and whether a program monitors a task.
+
+        The first result maps each control group to its tasks. The second result is true if another program
+        already monitors one of the tasks.
 
         Raises:
             DeviceError: the monitoring groups cannot be read.

@@ -108,10 +108,11 @@ class NodeEnergyMeter:
             self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def has_sample_since(self, time_s: float, reason: SampleReason) -> bool:
-        """Return whether a sample as complete as `reason` requires began at `time_s` or later.
+        """Return whether a message can use a sample that has been taken already.
 
-        Messages that arrived before that sample can share the sample. The sample separates the energy before
-        and after each of these messages at least as well as a new sample would.
+        The sample must have begun at `time_s` or later, and must be as complete as `reason` requires. Such a
+        sample separates the energy before the message from the energy after it at least as well as a new
+        sample would. Several messages can share a sample.
 
         Args:
             time_s: time in seconds since boot at which the message arrived.
@@ -125,11 +126,11 @@ class NodeEnergyMeter:
         )
 
     def has_end(self, session: Session) -> bool:
-        """Return whether the last sample can serve as the end of the energy of a job that ends now.
+        """Return whether the last sample of the node can mark the end of a job that ends now.
 
-        The last sample must be recent. It must have been taken at or after the end of the job's last
-        step, and all energy before it must be charged. Energy after the last sample then does not
-        belong to the job.
+        Three conditions must hold. The last sample is recent. It was taken at or after the end of the job's
+        last step. All energy before the last sample is charged (assigned to jobs, idle energy or
+        unattributed energy). Energy after the last sample then does not belong to the job.
         """
         is_over = session.steps_ended_at is not None and not session.steps
         separates = self._sample_reason in (SampleReason.STEP, SampleReason.FINAL)
@@ -143,7 +144,7 @@ class NodeEnergyMeter:
         self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def knows_processes(self, session: Session) -> bool:
-        """Return whether the samples include the CPU time of a job, or do not need it.
+        """Return whether the energy of a job can be charged: its CPU time is known or not needed.
 
         The CPU time of a job with the whole node is not needed.
         """
@@ -159,10 +160,10 @@ class NodeEnergyMeter:
             self._monitoring.add_processes(session.metered_job, self.sampled_at)
 
     def remove(self, session: Session) -> None:
-        """Remove a job that ended with the last sample.
+        """Remove an ended job, whose last sample has been taken, from the meter.
 
-        If the energy of some of the job's time is not charged yet, the job's meter counts that time as
-        uncertain.
+        If the energy of a part of the job's time is not yet charged, the meter of the job counts this time
+        as uncertain.
         """
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self.periods.finish_job(session)
@@ -209,12 +210,12 @@ class NodeEnergyMeter:
         }
 
     def load(self, checkpoint: Mapping[str, Any], running: Iterable[Session]) -> None:
-        """Restore the energy accounts from the checkpoint of an earlier run of the agent.
+        """Restore the energy accounts of the node after a restart of the agent, from a checkpoint.
 
         Args:
-            checkpoint: the latest checkpoint of that run.
-            running: sessions of jobs that had not ended, as read from disk. The meter of a session in the
-                checkpoint may be newer than the meter in the session file and replaces it.
+            checkpoint: the latest checkpoint that the earlier process of the agent has written.
+            running: sessions of jobs that had not ended, as read from disk. If the checkpoint contains the
+                meter of a session, it replaces the meter in the session file, which may be older.
         """
         sessions = list(running)
         self._sequence = int(checkpoint["sequence"])
@@ -273,7 +274,7 @@ class NodeEnergyMeter:
         return min((time for time, _ in readings.values()), default=None)
 
     def _read_use(self, sessions: list[Session], reason: SampleReason) -> tuple[CpuTimeDelta, MonitoredDelta]:
-        """Return the CPU time and the monitored use, by job, since the last complete reading.
+        """Return each job's CPU time and use of monitored quantities since the last complete reading.
 
         A job with the whole node is charged all energy, so its use is not read.
         """

@@ -75,7 +75,7 @@ class OpenPeriod:
 
 
 class NodePeriods:
-    """The periods of one node.
+    """Energy of one node in successive periods of fixed length.
 
     Args:
         accounts: energy accounts of the node by component.
@@ -118,7 +118,7 @@ class NodePeriods:
         return max(0.0, self._boundary(self._open.start) - self._clock.unix())
 
     def begin(self, boottime: float, running: Iterable[Session], oldest_reading: float | None) -> None:
-        """Open the first period, unless the checkpoint contained an open period.
+        """Open the first accounting period of the node, unless the checkpoint contained an open period.
 
         Args:
             boottime: time of the last sample in seconds since boot.
@@ -131,14 +131,14 @@ class NodePeriods:
             self._open = self._opened(start, boottime, running, oldest_reading)
 
     def close(self, boottime: float, running: Sequence[Session], oldest_reading: float | None) -> None:
-        """Close the period at the last sample and open the next period.
+        """Close the accounting period at the time of the last sample and open the next period.
 
         A period shorter than a second stays open, because periods start and end at whole seconds.
 
         Args:
             boottime: time of the last sample in seconds since boot.
             running: sessions of the running jobs.
-            oldest_reading: as in `begin`.
+            oldest_reading: same meaning as in `begin`.
         """
         if self._open is None:
             return
@@ -158,7 +158,7 @@ class NodePeriods:
             self._open.add_ended(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
 
     def follow_clock(self) -> None:
-        """Adjust the start of the current period if the wall clock was set."""
+        """Correct the start of the current period of the node's energy if the wall clock was set."""
         if self._open is None:
             return
         elapsed_s = self._clock.boottime() - self._open.start_boottime
@@ -280,7 +280,7 @@ class NodePeriods:
     def _store(
         self, opened: OpenPeriod, end: int, running: Sequence[Session], boottime: float | None
     ) -> None:
-        """Add a period to the closed periods, unless none of its energy is known.
+        """Add the period that ends at `end` to the closed periods, unless none of its energy is known.
 
         Args:
             opened: state of the energy accounts and jobs at the start of the period.
@@ -302,9 +302,9 @@ class NodePeriods:
             del self.closed[0]
 
     def _uncertain_s(self, opened: OpenPeriod, name: str, boottime: float | None) -> float:
-        """Return the seconds of a period for which energy of a component may be missing.
+        """Return the seconds of a period for which the energy of a component is not certain.
 
-        These seconds include the time whose energy is not charged yet and will count in a later period.
+        Energy may be missing for these seconds, or it is not charged yet and will count in a later period.
         """
         account = self._accounts[name]
         uncertain_s = account.uncertain_s - opened.uncertain_s.get(name, 0.0)
@@ -372,10 +372,10 @@ def _accounts_without(
 
 
 def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
-    """Return the open period from a checkpoint.
+    """Return the accounting period that was open when the checkpoint was written.
 
-    After a restart, the accounts count uncertain seconds from 0. The uncertain seconds in the
-    checkpoint therefore become negative start values.
+    After a restart of the agent, the energy accounts count uncertain seconds from 0. The uncertain seconds
+    of the period in the checkpoint are therefore stored as negative start values.
     """
     uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
     period = build_from(OpenPeriod, {**data, "ended": [], "uncertain_s": uncertain_s})
@@ -385,15 +385,21 @@ def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
 
 
 def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:
-    """Return the energy that a job has used since its meter showed `earlier_uj`."""
+    """Return the energy that a job has used since an earlier reading of its energy meter.
+
+    Args:
+        session: state of the job in the agent.
+        earlier_uj: earlier reading in microjoules, by component.
+    """
     energy = {name: uj - earlier_uj.get(name, 0) for name, uj in session.meter.energy_uj.items()}
     return PeriodJob(session.job_id, session.restart_count, session.uid, energy)
 
 
 def _merged(jobs: Iterable[PeriodJob], names: Sequence[str]) -> tuple[PeriodJob, ...]:
-    """Return one entry for each run of a job, in order, with no components other than the given ones.
+    """Merge the entries of each run of a job to one entry, ordered by job id and restart count.
 
-    `jobs` has several entries for a run if the prolog ran again on the node.
+    `jobs` has several entries for a run if the prolog ran again on the node. The result contains only the
+    energies of the components in `names`.
     """
     merged: dict[tuple[int, int], PeriodJob] = {}
     for job in jobs:

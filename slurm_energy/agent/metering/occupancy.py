@@ -54,13 +54,16 @@ class CpuTimeDelta:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredUse:
-    """Use of one quantity that the processor counts by monitoring group: bytes, or microjoules of cores.
+    """Use of one quantity by the jobs and by all processes of a node.
+
+    The quantity is, for example, bytes of memory traffic or microjoules of the cores. The processor counts
+    it by monitoring group.
 
     Attributes:
         total: use of all processes, except for the jobs in `uncounted`; None if unknown.
         jobs: use by job; None if the use of a job is unknown.
-        uncounted: jobs whose use the processor has not counted, so that `total` does not include their use.
-            The unknown use of a job that is not listed here is included in `total`.
+        uncounted: jobs whose use the processor has not counted. Their use is missing in `total`. All other
+            jobs with unknown use are included in `total`.
     """
 
     total: int | None
@@ -68,7 +71,7 @@ class MonitoredUse:
     uncounted: frozenset[str] = frozenset()
 
     def joined_with(self, later: MonitoredUse) -> MonitoredUse:
-        """Return the use in this interval plus the use in `later`.
+        """Return the jobs' use of a monitored quantity in this interval and in `later` together.
 
         A job that is listed in only one of the two intervals used nothing in the other interval.
         """
@@ -78,7 +81,7 @@ class MonitoredUse:
         return MonitoredUse(_plus(self.total, later.total), jobs, self.uncounted | later.uncounted)
 
     def without(self, job: str) -> MonitoredUse:
-        """Return a copy in which the use of `job` is listed under the name GONE."""
+        """Return a copy in which the use by `job` is counted under the name GONE (ended jobs)."""
         if job not in self.jobs:
             return self
         jobs = {name: used for name, used in self.jobs.items() if name != job}
@@ -89,7 +92,7 @@ class MonitoredUse:
     def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
         """Return a copy with an entry for each job in `names`.
 
-        A job that has no entry yet gets None (unknown) if `complete` is True, otherwise 0.
+        For a job without an entry, the value is None (unknown) if `complete` is True, otherwise 0.
         """
         missing = None if complete else 0
         return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})
@@ -100,13 +103,13 @@ class MonitoredUse:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> MonitoredUse:
-        """Return the use that `dump` turned into `data`."""
+        """Return the monitored use that a dict describes, which `dump` has written."""
         return cls(data["total"], dict(data["jobs"]), frozenset(data["uncounted"]))
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredDelta:
-    """Use of monitored quantities in an interval, as the processor counted it.
+    """Use of quantities that the processor counts by job (resctrl), in an interval.
 
     Attributes:
         uses: use by quantity; quantities that are not monitored are absent.
@@ -123,21 +126,21 @@ NOT_MONITORED = MonitoredDelta()
 
 @dataclass(frozen=True, slots=True)
 class OccupancyInterval:
-    """A time interval with the resources that were allocated to each job and that the job used.
+    """A time interval with the resources that Slurm allocated to each job and that each job used.
 
     Attributes:
-        start: time in seconds since boot.
-        length_ns: length in nanoseconds.
+        start: start of the interval in seconds since boot.
+        length_ns: length of the interval in nanoseconds.
         capacity_ns: length of the interval times the number of logical CPUs of the node.
-        busy_ns: CPU time used by all processes; None if unknown.
+        busy_ns: CPU time that all processes used; None if unknown.
         sole: name of the job that had the whole node for the whole interval; None if there was no such job.
-        since: time from which a job was on the node, in seconds since boot, by job.
-        held_ns: allocated CPU time by job.
-        cpu_ns: used CPU time by job; None if unknown.
+        since: for each job, the time from which it was on the node, in seconds since boot.
+        held_ns: CPU time that was allocated to each job.
+        cpu_ns: CPU time that each job used; None if unknown.
         gpu_ns: allocated GPU time by job and GPU index: the duration of the allocation multiplied by the
-            job's share of the GPU.
-        monitored: use of monitored quantities. A quantity that was not monitored during the whole interval is
-            absent.
+            fraction of the GPU that the job has.
+        monitored: each job's use of other quantities that the node monitors. A quantity that was not
+            monitored during the whole interval is absent.
     """
 
     start: float
@@ -212,20 +215,25 @@ class OccupancyInterval:
         )
 
     def resource_times(self) -> list[JobResourceTime]:
-        """Return the allocated and used resources of each job, as arguments of `split_energy`."""
+        """Return the allocated and the used resources of each job.
+
+        The list has the form of an argument of `split_energy`.
+        """
         return [
             JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job), self._monitored_use(job))
             for job, held in self.held_ns.items()
         ]
 
     def monitored_totals(self) -> dict[str, int]:
-        """Return the use of all processes by quantity; unknown totals are absent."""
+        """Return the total use of the monitored quantities by all processes; unknown totals are absent."""
         return {quantity: use.total for quantity, use in self.monitored.items() if use.total is not None}
 
     def _monitored_use(self, job: str) -> dict[str, int | None]:
-        """Return the use of a job by quantity; None if the use is unknown but included in the total.
+        """Return the counted use of hardware by a job, by quantity.
 
-        A quantity is left out if the job's use is unknown and not included in the total.
+        The processor counts each quantity, for example memory traffic, for each job and in total. If the
+        count of the job is unknown, there are two cases. If the total includes the job, the value is None.
+        If the total does not include the job, the quantity is left out.
         """
         return {
             quantity: use.jobs.get(job)
@@ -234,7 +242,7 @@ class OccupancyInterval:
         }
 
     def holders(self, gpu: int) -> set[str]:
-        """Return the names of the jobs that have a share of the GPU with index `gpu`."""
+        """Return the names of the jobs that use the GPU with index `gpu`, alone or shared."""
         return {job for job, held in self.gpu_ns.items() if held.get(gpu)}
 
     def _gpu_shares(self, job: str) -> dict[int, Fraction]:
@@ -250,7 +258,7 @@ class OccupancyInterval:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> OccupancyInterval:
-        """Return the interval that `dump` turned into `data`."""
+        """Restore an interval from the data that its method `dump` has returned."""
         gpu_ns = {job: dict(held) for job, held in data["gpu_ns"].items()}
         monitored = {q: MonitoredUse.load(use) for q, use in data.get("monitored", {}).items()}
         return build_from(cls, {**data, "gpu_ns": gpu_ns, "monitored": monitored})
@@ -265,11 +273,13 @@ def occupancy_of(
     used: CpuTimeDelta,
     monitored: MonitoredDelta = NOT_MONITORED,
 ) -> OccupancyInterval:
-    """Return the interval for jobs that were on the node during the whole interval.
+    """Return how jobs occupied a node in an interval. The jobs were there for the whole interval.
+
+    The result states how the CPU time and the GPUs of the node are divided among the jobs.
 
     Args:
-        start: time in seconds since boot.
-        end: time in seconds since boot.
+        start: start of the interval in seconds since boot.
+        end: end of the interval in seconds since boot.
         cpus: number of logical CPUs of the node.
         gpus: indices of the node's GPUs.
         occupants: the jobs on the node, with their allocated resources.
@@ -309,7 +319,7 @@ def occupancy_of(
 def _of_one(
     sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]
 ) -> OccupancyInterval:
-    """Return the interval of a single job that has the whole node.
+    """Return the occupancy of a node on which a single job has had the whole node for an interval.
 
     All CPU time of the node counts as CPU time of this job.
     """

@@ -1,7 +1,8 @@
-"""Sampling of the energy counters: the energy that each counter counted between two samples.
+"""Sampling of the energy counters of a node.
 
-`Sampler` decides when each counter is read, and handles counters that disappear and return. `Sampler` does
-not depend on jobs. The module `counter_delta` computes the energy between two readings of one counter.
+The result is the energy that each counter counted between two samples. `Sampler` decides when each counter
+is read, and handles counters that disappear and return. `Sampler` does not depend on jobs. The module
+`counter_delta` computes the energy between two readings of one counter.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(slots=True)
 class SampleInterval:
-    """The time between two samples, and the counter deltas in it.
+    """The time between two samples of a node, and the energy that the counters counted in it.
 
     Do not modify an instance. The dataclass is not frozen because freezing costs time in every sample.
 
-    A counter that is neither in `deltas` nor in `unknown` was not due to be read. The next delta of this
-    counter covers this interval too. If a device in `unknown` returns, the next delta of its counter may also
-    cover this interval. That delta is marked uncertain.
+    Some counters are not read in every sample. Such a counter is neither in `deltas` nor in `unknown`. Its
+    next delta also covers this interval. If a device in `unknown` can be read again later, the next delta of
+    its counter may also cover this interval and is marked uncertain.
 
     Attributes:
-        start, end: times in seconds since boot.
-        deltas: energy that each counter counted, by counter key.
+        start, end: times of the two samples in seconds since boot.
+        deltas: energy that each counter counted in the interval, by counter key.
         throttled_s: seconds of throttling by component, for components with a throttle sensor.
-        unknown: keys of the counters that were unreadable at the end of the interval. Counters that were read
-            for the first time at the end of the interval are included.
-        suspended_s: seconds for which the machine was suspended. If this value is not 0, no delta is certain.
+        unknown: keys of the counters that were unreadable at the end of the interval. Counters that were
+            read for the first time at the end of the interval are included.
+        suspended_s: seconds for which the machine was suspended. If it is not 0, no delta is certain.
         read_duration_s: seconds that it took to read the counters at the end of the interval. `end` is the
-            middle of this duration and is therefore uncertain by half of the duration.
+            middle of this duration and is therefore uncertain by half of it.
     """
 
     start: float
@@ -195,9 +196,9 @@ class Sampler:
         return SampleInterval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
     def readings(self) -> dict[str, Any]:
-        """Return the last readings as a dict that JSON can hold.
+        """Return the last readings of all counters as a dict that can be stored as JSON.
 
-        After a restart of the agent, `since` accepts this dict.
+        After a restart of the agent, the method `since` accepts this dict.
         """
         readings = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}
         return {
@@ -209,15 +210,17 @@ class Sampler:
         }
 
     def since(self, earlier: Mapping[str, Any]) -> SampleInterval | None:
-        """Return the interval from an earlier agent's last readings to the last sample of this agent run.
+        """Return the interval from an earlier agent's last readings to the last sample of this agent.
+
+        The result covers the time in which no agent ran.
 
         Args:
-            earlier: the output of `readings` in the earlier run.
+            earlier: the output of `readings` in the earlier agent.
 
         Returns:
-            The interval; None after a reboot, or if either run has no sample. A counter that cannot be read
-            although its device exists has no delta in the interval. The next delta of this counter covers the
-            time since its last reading in the earlier run.
+            The interval; None after a reboot, or if one of the two agents has no sample. A counter that
+            exists but cannot be read has no delta in the interval. When this counter can be read again, its
+            delta begins at its last reading by the earlier agent.
         """
         if earlier["boot_id"] != self._clock.boot_id or earlier["time"] is None or self.time is None:
             return None

@@ -1,6 +1,6 @@
-"""Seconds of throttling between two samples.
+"""Measurement of throttling: for how many seconds components were throttled between two samples.
 
-The throttle sensors are read in rotation, a few per sample.
+The throttle sensors are read in turn, a few per sample.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class TraceBuilder:
         return self._points > 1
 
     def encode(self, start_unix: float) -> dict[str, Any]:
-        """Return the trace in the format of docs/reference/protocol.md.
+        """Return the power trace in the JSON format of docs/reference/protocol.md.
 
         Args:
             start_unix: Unix time of the first interval in seconds.
@@ -87,9 +87,9 @@ class TraceBuilder:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the trace grew by more than 1 % since it was last written to disk.
+        """Whether the trace has grown by more than 1 % since it was last written to disk.
 
-        Each write stores the whole trace. This threshold keeps the writes of a long trace rare.
+        Each write stores the whole trace. With this threshold, a long trace is written only rarely.
         """
         return abs(self._points - self._written) > self._written // _PARTS
 
@@ -113,7 +113,7 @@ class TraceBuilder:
 
     @classmethod
     def load(cls, data: bytes) -> TraceBuilder:
-        """Return the trace whose joined output of `parts` is `data`.
+        """Restore a trace from `data`, the joined output of `parts`.
 
         Raises:
             ValueError: `data` is malformed.

@@ -1,1 +1,5 @@
-"""Signals of running jobs: sampling of hardware and control groups, recorded series, reported steps."""
+"""Signals of running jobs in the agent.
+
+The package samples hardware and control groups, records the values as series, and receives the steps that
+programs report.
+"""

@@ -47,7 +47,7 @@ class SampledJob:
         cpus: number of the job's CPUs; None if unknown.
         cpu_list: CPUs of the job; None if unknown.
         has_node: whether the job has the whole node.
-        is_private: whether signals to which other jobs may contribute are left out.
+        is_private: whether those signals are left out whose values may include activity of other jobs.
     """
 
     key: tuple[int, int]
@@ -86,9 +86,10 @@ class JobReader:
         self._memory_bytes: int | None = None
 
     def must_search(self, now_s: float, job: SampledJob) -> bool:
-        """Return whether this reading should include a search for the job's cgroups and processes.
+        """Return whether the present reading should include a search for the job's cgroups and processes.
 
-        A search is due at once when the job's first Slurm step has started.
+        Searches are repeated at intervals until nothing is missing. A search is due at once when the job's
+        first Slurm step has started.
         """
         if not self._missing:
             return False

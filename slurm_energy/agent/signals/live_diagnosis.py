@@ -1,8 +1,8 @@
-"""Findings of the running jobs of a node so far, for its live reports.
+"""Diagnosis of the jobs that still run on a node, for the node's live reports.
 
 A job is diagnosed from the observations of this node alone. Findings that compare nodes are therefore made
-only after the end of the job. The data are copied in the worker thread of the job manager, and diagnosed in a
-separate thread.
+only after the end of the job. The data are copied in the worker thread of the job manager, and diagnosed in
+a separate thread.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class SignalLoop:
             self._wake.set()
 
     async def run(self) -> None:
-        """Sample until the task is cancelled."""
+        """Sample the signals of jobs periodically until the task is cancelled."""
         loop = asyncio.get_running_loop()
         grid, due_s, free_s = TimerGrid(0.0, 0.0), 0.0, 0.0
         while True:
@@ -76,15 +76,16 @@ class SignalLoop:
 
     @staticmethod
     async def _delay(interval_s: float, due_in_s: float) -> None:
-        """Wait before a requested pass, so that other starting jobs share the pass.
+        """Wait a short time before a requested reading of the signals.
 
-        The wait never exceeds the time until the next regular pass.
+        Other jobs that start during the wait can use the same reading. The wait never exceeds the time until
+        the next regular reading.
         """
         delay_s = min(_MAX_DELAY_S, interval_s / 2)
         await asyncio.sleep(min(delay_s, due_in_s) if due_in_s > 0 else delay_s)
 
     async def close(self) -> None:
-        """End the thread after its current pass, and close the files of the jobs."""
+        """End the thread that samples signals after its current pass, and close the jobs' files."""
         await asyncio.to_thread(self._thread.shutdown)
         self._sampling.reader.close()
 

@@ -1,7 +1,7 @@
-"""One pass over all signal sensors of the node, for all jobs whose signals are sampled.
+"""Reader of the signals of all jobs on the node whose signals are sampled.
 
-The pass runs in a separate thread, so a slow sensor delays neither a hook nor the energy counters. The CPU
-time of every pass is measured.
+Each pass reads all signal sensors of the node once. It runs in a separate thread, so a slow sensor delays
+neither a hook nor the energy counters. The CPU time of every pass is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CPU_BUSY: Final = "cpu_busy_percent"
 
 @dataclass(frozen=True, slots=True)
 class SignalPass:
-    """Result of one pass, which reads all signal sensors once.
+    """Result of one reading of all signal sensors of the node (a pass).
 
     Attributes:
         start: time of the previous pass, in seconds since boot; None for the first pass after a pause.
@@ -114,9 +114,9 @@ class NodeSignalReader:
 
 
 def _readings_of(job: SampledJob, readings: Iterable[SignalReading]) -> Iterable[SignalReading]:
-    """Yield the readings of the node that concern a job.
+    """Yield those signal readings of the node that concern a job.
 
-    A reading of hardware that other jobs share too is marked as shared in its source, or is left out.
+    If other jobs share the measured hardware, the reading is marked as shared in its source, or is left out.
     """
     gpus = {f"gpu[{index}]": index in job.shared_gpus for index in job.gpus}
     if job.is_private:

@@ -17,7 +17,10 @@ _SAVED_GROWTH: Final = 0.05
 
 
 class _Column:
-    """One series of a signal: the integral of the values and the covered seconds, by interval."""
+    """Recorded values of one signal of a job, by time interval.
+
+    For each interval, the integral of the values and the number of covered seconds are stored.
+    """
 
     __slots__ = ("integrals", "seconds", "source")
 
@@ -119,7 +122,7 @@ class SignalRecording:
 
     @classmethod
     def load(cls, data: bytes) -> SignalRecording:
-        """Return the recording whose joined output of `parts` is `data`.
+        """Restore a recording of signals from `data`, the joined output of `parts`.
 
         Raises:
             ValueError, KeyError, TypeError: `data` is malformed.
@@ -139,7 +142,11 @@ class SignalRecording:
         return recording
 
     def _column(self, reading: SignalReading) -> _Column | None:
-        """Return the column for a reading's series; None if the recording has no room for another series."""
+        """Return the column in which a reading is recorded.
+
+        Each pair of a signal and a part of the node has its own column. Return None if there is no room for
+        another column.
+        """
         key = reading.signal, reading.part
         column = self._columns.get(key)
         if column is None:

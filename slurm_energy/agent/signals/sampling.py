@@ -66,7 +66,7 @@ class SignalSampling:
         return any(_with_step(session) not in self._seen for session, _ in self._sampled())
 
     def jobs(self) -> tuple[list[SampledJob], str]:
-        """Return the jobs for the next pass, and the name that Slurm gives this node in these jobs."""
+        """Return the jobs whose signals are sampled next, and the name that Slurm gives this node."""
         users = Counter(index for session in self._sessions.values() for index in session.gpus)
         sampled = [session for session, _ in self._sampled()]
         running = {session.key for session in sampled}
@@ -75,7 +75,10 @@ class SignalSampling:
         return [self._sampled_job(session, users) for session in sampled], node
 
     def add(self, result: SignalPass) -> None:
-        """Add the readings of a pass to the recordings of those jobs that still run."""
+        """Add the signals that one reading of all sensors has yielded to the recordings of the jobs.
+
+        Jobs that no longer run are skipped.
+        """
         for key, readings in result.readings.items():
             session = self._sessions.get(key)
             interval_s = self._interval_s(session) if session is not None else None
@@ -93,10 +96,10 @@ class SignalSampling:
         self.add(self.reader.read(*self.jobs()))
 
     def state(self) -> dict[str, Any]:
-        """Return the number of sampled jobs, the interval and the mean cost of a pass.
+        """Return how many jobs are sampled, at which interval, and at which mean cost.
 
-        `cpu_percent` is the CPU time of sampling in percent of one core; None before the first pass (reading
-        of all sensors).
+        A pass is one reading of all sensors. The cost `cpu_percent` is the CPU time of a pass in percent of
+        one core over the interval. It is None before the first pass.
         """
         interval_s, passes = self.interval_s, self._passes
         known = passes > 0 and interval_s is not None
@@ -110,7 +113,10 @@ class SignalSampling:
         }
 
     def _sampled(self) -> list[tuple[Session, float]]:
-        """Return the jobs whose signals are sampled, each with its interval in seconds."""
+        """Return the running jobs whose signals must be sampled.
+
+        Each entry is (job, sampling interval in seconds).
+        """
         sessions = list(self._sessions.values())  # another thread adds and removes jobs
         pairs = [(session, self._interval_s(session)) for session in sessions if session.phase == OPEN]
         return [(session, interval_s) for session, interval_s in pairs if interval_s is not None]
@@ -148,7 +154,7 @@ class SignalSampling:
         )
 
     def _count(self, result: SignalPass) -> None:
-        """Update the moving averages of the cost of a pass."""
+        """Update the moving averages of the CPU time and the duration of one reading of all signals."""
         if result.readings:
             self._passes += 1
             weight = 1 / min(self._passes, _AVERAGED_PASSES)
@@ -157,5 +163,5 @@ class SignalSampling:
 
 
 def _with_step(session: Session) -> tuple[tuple[int, int], bool]:
-    """Return the key of a job, and whether one of the job's Slurm steps runs."""
+    """Return (key of a job, whether a Slurm step of the job is running)."""
     return session.key, any(step.pid is not None for step in session.steps.values())

@@ -95,7 +95,9 @@ class StepReports:
 
     @classmethod
     def load(cls, data: bytes) -> StepReports:
-        """Return the reports whose joined output of `parts` is `data`.
+        """Return the reports of a job's steps from the bytes that `parts` has produced.
+
+        `data` consists of the joined pieces that `parts` returns.
 
         Raises:
             ValueError, TypeError: `data` is malformed.

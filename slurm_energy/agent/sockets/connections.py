@@ -258,7 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately, without sending buffered data."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -309,14 +309,14 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Listener:
-    """A listening socket.
+    """A listening socket of senergyd.
 
     The listener accepts connections in small batches and pauses after a refused connection.
 
     Args:
         path: path of the socket.
         mode: permission bits, which decide who may connect.
-        admit: serves a connection; returns False if it refuses the connection.
+        admit: function that serves a connection; returns False if it refuses the connection.
     """
 
     def __init__(self, path: Path, mode: int, admit: Callable[[socket.socket], bool]) -> None:

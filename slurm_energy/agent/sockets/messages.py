@@ -25,18 +25,20 @@ _MAX_UNITS = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ProgressMessage:
-    """A progress report of one process of a job: completed units of work, and steps of the program.
+    """Progress report of one process of a job.
+
+    The report contains completed units of work, steps of the program, or both.
 
     Attributes:
         job_id: Slurm's job id.
         process: key of the process, unique within the job on this node.
-        units: units that the process has completed since its first report or, if `is_increment`, since its
-            previous report; None if the message reports steps only.
+        units: units that the process has completed since its first report. If `is_increment` is true, units
+            since its previous report. None if the message reports steps only.
         is_increment: whether `units` counts from the previous report instead of the first report.
         total: total units of work of the process; None if not reported.
         time_s: seconds since boot at which the last unit was completed; None if not reported.
-        steps: steps (iterations) of the process so far, in the format of `diagnosis.json_codec.rank_to_json`,
-            not checked; None if not reported.
+        steps: steps (iterations) of the process so far, in the format of
+            `diagnosis.json_codec.rank_to_json`, not checked; None if not reported.
     """
 
     job_id: int
@@ -180,7 +182,10 @@ def progress(message: Mapping[str, Any]) -> ProgressMessage:
 
 
 def _amount(message: Mapping[str, Any], name: str) -> float | None:
-    """Return the field `name` of a message, a number from 0 to 1e15; None if the field is absent or null."""
+    """Return the number in field `name` of a message; None if the field is absent or null.
+
+    Valid numbers are from 0 to 1e15. Any other value raises a UsageError.
+    """
     value = message.get(name)
     if value is None:
         return None

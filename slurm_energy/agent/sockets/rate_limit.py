@@ -1,4 +1,4 @@
-"""Rate limit with a token bucket for each user.
+"""Rate limit for requests to the agent, with a token bucket for each user.
 
 The module contains only arithmetic.
 """

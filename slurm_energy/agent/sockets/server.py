@@ -60,13 +60,14 @@ Work = Callable[..., Awaitable[Any]]
 
 
 class AgentServer:
-    """The server of the agent's sockets.
+    """Server of the agent's sockets, which receives the messages of hooks and users.
 
     Args:
         jobs: executes the operations.
         work: function that runs a method of the job manager in the worker thread.
-        replay: processes deferred hook messages. The server calls it in the worker thread before each begin
-            and end of a job, and for a Slurm step of an unknown job.
+        replay: function that processes stored hook messages that could not be delivered earlier. The server
+            calls it in the worker thread before each begin and end of a job, and before it handles a Slurm
+            step of an unknown job.
     """
 
     def __init__(self, jobs: JobManager, work: Work, replay: Callable[[], None] | None = None) -> None:
@@ -177,16 +178,20 @@ class AgentServer:
     def _run_hook(
         self, run: Callable[..., dict[str, Any]], environment: Mapping[str, str], received_s: float
     ) -> dict[str, Any]:
-        """Process deferred messages, then the start or end of a job. Call this in the worker thread."""
+        """Process the message about the start or end of a job.
+
+        Deferred messages are processed first. Call this method in the worker thread.
+        """
         if self._replay is not None:
             self._replay()
         return run(environment, received_s=received_s)
 
     async def _step(self, message: Mapping[str, Any], received_s: float) -> dict[str, Any]:
-        """Start or end a Slurm step.
+        """Process the message about the start or end of a Slurm step.
 
-        If the job of the step is unknown, deferred messages are processed and the step is tried once more.
-        The message about the start of the job may have been deferred just before.
+        If the job of the step is unknown, the message about the start of the job may have been deferred
+        (stored as a file) just before. In this case, deferred messages are processed and the step is tried
+        once more.
         """
         run = functools.partial(self._jobs.step, *messages.step(message), received_s=received_s)
         response = dict(await self._work(run))
@@ -204,7 +209,11 @@ class AgentServer:
 
 
 def _reader(uid: int) -> int | None:
-    """Return the uid of the only user whose jobs `uid` may read; None if `uid` may read all jobs."""
+    """Return whose jobs a user may read.
+
+    The result is the given `uid` if the user may read only own jobs. It is None if the user may read all
+    jobs.
+    """
     return None if privileged(uid) else uid
 
 

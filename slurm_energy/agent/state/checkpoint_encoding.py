@@ -1,6 +1,6 @@
-"""JSON encoding of checkpoints.
+"""JSON encoding of checkpoints that is fast even when the data are large.
 
-Data that grow with every job are encoded once, not in each checkpoint.
+Data that grow with every job are encoded once and not again in each checkpoint.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class EncodedList:
 
 
 def encode(data: dict[str, Any]) -> bytes:
-    """Return data as JSON. The data may contain objects of the classes `EncodedList` and `EncodedValue`."""
+    """Convert the data of a checkpoint to JSON.
+
+    The data may contain parts that are already JSON text: objects of the classes `EncodedList` and
+    `EncodedValue`.
+    """
     lists: list[EncodedList | EncodedValue] = []
 
     def placeholder(value: Any) -> str:

@@ -102,7 +102,7 @@ class CheckpointWriter:
         return self._write(self._save_accounts)
 
     def save_all(self) -> None:
-        """Write the energy ledger, all traces and observations, and the closed periods."""
+        """Write the state of the agent to disk: traces, observations, energy accounts and closed periods."""
         self.save_traces()
         self.save_accounts()
         self.spool_periods()
@@ -159,7 +159,7 @@ class CheckpointWriter:
         return True
 
     def spool_periods(self) -> None:
-        """Store the closed periods of the node in their spool.
+        """Move the closed periods (usually hours) of the node from memory to their spool on disk.
 
         A checkpoint contains a closed period before the spool does. After a crash in between, the period is
         stored again with the same id.
@@ -205,17 +205,18 @@ class CheckpointWriter:
         return UnsyncedFiles(dict(self._flushing), tuple(self._recorded))
 
     def flush(self) -> None:
-        """Sync all written files to disk now.
-
-        Errors are ignored.
-        """
+        """Write all checkpoint files that are not on disk yet to the disk now; ignore errors."""
         flush = self.unsynced()
         with contextlib.suppress(OSError):
             atomic_file.flush(flush.files)
             self.synced(flush)
 
     def synced(self, flush: UnsyncedFiles) -> None:
-        """Remove the session files of jobs whose records in `flush` are on disk."""
+        """Process the end of a flush to disk: remove the session files of jobs with a flushed record.
+
+        Args:
+            flush: the files that are on disk now, and the jobs whose records are among them.
+        """
         for path in flush.files:
             self._flushing.pop(path, None)
         for session in flush.recorded:
@@ -223,9 +224,12 @@ class CheckpointWriter:
                 self._forget(session)
 
     def not_synced(self, flush: UnsyncedFiles) -> None:
-        """Write the records in `flush` again, because a failed sync may have lost them.
+        """Write files again after a failed sync, because the sync may have lost their contents.
 
         All files stay in the list for the next sync.
+
+        Args:
+            flush: the files of the failed sync.
         """
         held = 0
         for path, data in flush.files.items():

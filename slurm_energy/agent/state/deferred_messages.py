@@ -35,7 +35,9 @@ _MARK = "boot_id"
 
 @dataclass(frozen=True, slots=True)
 class HookMessage:
-    """One deferred message of a hook.
+    """A message about the begin or end of a job that a hook stored as a file.
+
+    The hook stores the message if the agent did not answer in time.
 
     Attributes:
         path: file of the message.
@@ -53,9 +55,9 @@ class HookMessage:
 
 
 class DeferredMessages:
-    """The directory of deferred messages beside the agent's socket.
+    """Messages of hooks that wait in a directory because the agent did not answer in time.
 
-    The directory is created if absent.
+    The directory is beside the agent's socket. It is created if absent.
 
     Args:
         socket_path: path of the agent's socket.

@@ -71,16 +71,17 @@ class DeferredRecords:
         return self._names.keys() - {self._probe}
 
     def forget(self, name: str) -> None:
-        """Remove an accepted or rejected record.
+        """Remove a record from the deferred records, after the controller has accepted or rejected it.
 
-        If the record was sent as a probe (see `withheld`), all other records may now be sent.
+        If the record was sent as a probe, to test whether the controller accepts records again (see
+        `withheld`), all other records may now be sent.
         """
         if name == self._probe:
             self.release()
         self._names.pop(name, None)
 
     def release(self) -> None:
-        """Remove all records from the list, so that all may be sent at once."""
+        """Stop deferring the records: empty the list, so that all its records can be sent at once."""
         self._names.clear()
         self._pause_s, self._due, self._probe = FIRST_PAUSE_S, 0.0, None
 

@@ -88,9 +88,10 @@ class DeliveryResult:
 
 
 def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[str, Any]) -> DeliveryResult:
-    """Parse the controller's response to a delivery.
+    """Parse the controller's response to a delivery of records.
 
-    A record that the response does not name is to be retried.
+    The response names the records that the controller accepted or rejected. If it does not name a record,
+    this record must be sent again.
 
     Args:
         items: the sent records.
@@ -119,7 +120,10 @@ def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[st
 
 
 def _is_about_the_connection(error: EnergyError) -> bool:
-    """Return whether an error concerns the connection or a permission instead of the records."""
+    """Return whether an error concerns the connection or a permission.
+
+    Any other error concerns the delivered records themselves.
+    """
     return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
 
 
@@ -128,9 +132,13 @@ def _strings(value: Any) -> list[str]:
 
 
 def _reasons(items: Sequence[SpooledRecord], response: Mapping[str, Any], key: str) -> dict[int, str]:
-    """Return the reasons listed under `key` in the response, by the record's index in the request.
+    """Return the reasons that the controller's response gives for records, by index in the request.
 
-    An entry of the list names its record by index or by record id.
+    Args:
+        items: the records of the request, in order.
+        response: the controller's response.
+        key: name of a list in the response. Each entry of the list names its record by index or by record
+            id.
     """
     entries = response.get(key)
     places = {item.record_id: i for i, item in enumerate(items)}
@@ -155,9 +163,9 @@ class RecordDelivery:
         cluster: configuration with the address of the controller.
         node: returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
-        spread_s: returns the seconds over which the nodes should spread requests that all of them send, as
-            the controller requests. The controller of a large cluster requests a longer time. The delay of
-            the route is never shortened.
+        spread_s: returns the seconds over which nodes should spread requests that all nodes send, as the
+            controller requests. The controller of a large cluster requests a longer time. The result never
+            shortens the delay that the route prescribes.
         route: route of the controller to which the records are sent. A controller of an older release does
             not know the route of periods. The periods stay in the spool until that controller is upgraded.
     """
@@ -185,9 +193,9 @@ class RecordDelivery:
         self._requested_at = -math.inf
 
     def wake(self) -> None:
-        """Signal that there is a new record.
+        """Tell the delivery task that there is a new record to send.
 
-        The pause after a failure is not shortened.
+        After a failed delivery the task pauses. A new record does not shorten this pause.
         """
         self._wake.set()
 

@@ -81,11 +81,11 @@ class RejectedRecords:
 
     @property
     def bytes(self) -> int:
-        """Size of all files in bytes."""
+        """Size of the files of all rejected records in bytes."""
         return self._total
 
     def count(self) -> int:
-        """Return the number of rejected records."""
+        """Return the number of records on this node that the controller has rejected for good."""
         return sum(1 for name in self._sizes if name.endswith(RECORD_SUFFIX))
 
     def has(self, record_id: str) -> bool:
@@ -149,9 +149,10 @@ class RejectedRecords:
         return moved
 
     def recover(self, spool: Path) -> None:
-        """Complete moves that a crash interrupted.
+        """Complete the moves of rejected records that a crash has interrupted.
 
-        Attachments are moved to the directory that contains their record. Files without a record are deleted.
+        Attachments are moved to the directory that contains their record. Files without a record are
+        deleted.
 
         Args:
             spool: the spool directory.

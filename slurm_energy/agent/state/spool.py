@@ -261,7 +261,10 @@ class Spool:
         return moved
 
     def state(self) -> dict[str, Any]:
-        """Return the numbers of waiting, deferred, rejected and deleted records as fields of a response."""
+        """Return the numbers of stored records as fields of a response.
+
+        The records are counted by state: waiting, deferred, rejected and deleted.
+        """
         return {
             "spooled": self.count(),
             "deferred": len(self.deferred),
@@ -334,9 +337,9 @@ class Spool:
         self._failures.report(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
 
     def _settle_disk(self, size: int) -> None:
-        """Clear the disk-full state and log this.
+        """End the state "disk full" of the spool if there is enough space again, and log the end.
 
-        The state is cleared when the disk has space for 16 traces of `size` bytes again.
+        Enough is the space for 16 traces of `size` bytes.
         """
         if not self._disk_full:
             return

@@ -15,7 +15,7 @@ ATTACHMENT_SUFFIXES = (OBSERVATION_SUFFIX, TRACE_SUFFIX)
 
 
 class SpoolableRecord(Protocol):
-    """A record of a job, or a period of the node's energy."""
+    """Interface of data for the spool: a record of a job, or a period of the node's energy."""
 
     @property
     def record_id(self) -> str:
@@ -56,16 +56,17 @@ class SpooledRecord:
         return self.trace is not None or self.observation is not None
 
     def to_json(self, key: str) -> dict[str, Any]:
-        """Return the item that a delivery contains for this record.
+        """Return this record as an element of the JSON message that delivers records.
 
-        `key` is the key under which the item holds the record.
+        The element contains the record, its trace and, if present, its observation. `key` is the name of the
+        record in the element.
         """
         item = {key: self.record, "trace": self.trace}
         return item if self.observation is None else {**item, "observation": self.observation}
 
 
 def trace_of(name: str) -> str:
-    """Return the file name of the trace that belongs to the record file `name`."""
+    """Return the name of the file with the power trace of the record in the file `name`."""
     return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
 
 
@@ -75,7 +76,10 @@ def attachments_of(name: str) -> tuple[str, ...]:
 
 
 def record_of(name: str) -> str:
-    """Return the file name of the record to which an attachment or reason file belongs."""
+    """Return the name of the record's file from the name of a file that belongs to the record.
+
+    Such files are attachments of the record and the reason why it was rejected.
+    """
     return name.rpartition(".")[0] + RECORD_SUFFIX
 
 

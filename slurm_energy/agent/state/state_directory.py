@@ -189,7 +189,7 @@ class StateDirectory:
         return list(sessions.values())
 
     def close(self) -> None:
-        """Unlock the directory."""
+        """Unlock the state directory, so that another process can use it."""
         os.close(self._lock)
 
     def _bound_damaged(self) -> None:
@@ -199,7 +199,11 @@ class StateDirectory:
             path.unlink(missing_ok=True)
 
     def _sweep(self, owners: Container[str]) -> None:
-        """Delete unfinished files that a crash left behind, and files whose session is not in `owners`."""
+        """Delete files that a crash left behind: unfinished files, and files of sessions that have ended.
+
+        Args:
+            owners: names of the sessions that still exist.
+        """
         unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
         own = (path for suffix in (_TRACE, _SIGNALS, _STEPS) for path in self._sessions.glob(f"*{suffix}"))
         orphans = [path for path in own if path.stem not in owners]
@@ -213,9 +217,9 @@ class StateDirectory:
             session.trace = None
 
     def _load_observation(self, session: Session) -> None:
-        """Load recorded signals and reported steps.
+        """Load the recorded signals and the reported steps of a job's session from the state directory.
 
-        Data that cannot be read are lost. All other data are kept.
+        A file that cannot be read is skipped. The session then continues without the data of this file.
         """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = atomic_file.read(self._path(session, _SIGNALS), _MAX_FILE_BYTES)

@@ -24,16 +24,19 @@ _MAX_SITE_CURVES = 16
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The controller's knowledge about a job's program on this kind of hardware.
+    """Advice of senergyctld about a job's program on this kind of hardware, for the agent.
+
+    An operating point is a set of hardware settings.
 
     Attributes:
-        curve: response curve of the program, measured in earlier runs or predicted by the oracle; None if the
-            controller has no curve.
-        site_curves: the site's characterisation of this hardware, by class of program.
+        curve: response curve of the program, measured in earlier runs or predicted; None if the controller
+            has no curve.
+        site_curves: response curves of reference kernels that the site has measured on this hardware, by
+            class of program.
         start: operating point to start from; None if unknown.
         start_source: source of `start`, or `pinned`.
-        exploration: whether the run tries `start` as an exploration, from which later runs learn.
-        pinned: whether the job stays at `start`.
+        exploration: whether the run tries `start` in order to learn the program's response.
+        pinned: whether the job stays at `start`, because a user or an operator has fixed it.
     """
 
     curve: ResponseCurve | None = None
@@ -66,9 +69,9 @@ class Advice:
         )
 
     def without_controller(self) -> Advice:
-        """Return the part of this advice that applies to a later run that has no contact to the controller.
+        """Return the part of this advice that also holds for a later run without the controller.
 
-        Such a run never explores.
+        A run without contact to the controller never explores, so an exploration is left out.
         """
         if not self.exploration:
             return self
@@ -76,7 +79,9 @@ class Advice:
 
 
 class AdviceCache:
-    """Advice of earlier jobs in the state directory, one file per user, program, hardware and objective.
+    """Cache of the controller's tuning advice, for times when the controller does not answer.
+
+    The agent's state directory has one file per user, program, hardware and objective.
 
     Args:
         folder: directory of the files; created on first use.

@@ -25,7 +25,9 @@ _SUBJECT: Final = "tuning advice"
 
 
 class AdviceClient:
-    """Client that asks the controller for advice about each tuned job once, with one retry.
+    """Client that asks the controller for advice about tuned jobs.
+
+    The client asks once for each job. If the request fails, the client repeats it once.
 
     Args:
         tuners: the tuners of the node's jobs.
@@ -50,7 +52,7 @@ class AdviceClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send all due requests for advice. Repeat this after each `wake`, until the task is cancelled."""
+        """Send all due requests for advice whenever `wake` has been called, until cancellation."""
         while True:
             await self._wake.wait()
             self._wake.clear()

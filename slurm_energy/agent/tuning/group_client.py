@@ -1,4 +1,8 @@
-"""Client for tuned jobs on several nodes: polls coordinators, and changes operating points when agreed."""
+"""Client of senergyd for tuned jobs on several nodes.
+
+The client requests decisions from the coordinators of the jobs (polls). It changes the operating points at
+the agreed times.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,10 @@ class GroupClient:
         self._errors = UnexpectedErrorLog(log)
 
     def wake(self) -> None:
-        """Look for jobs on several nodes soon. Call this method in the event loop."""
+        """Make the client look soon for jobs that run on several nodes.
+
+        Call this method in the event loop.
+        """
         self._wake.set()
 
     async def run(self) -> None:
@@ -74,7 +81,11 @@ class GroupClient:
                 task.cancel()
 
     async def _serve(self, key: Key) -> None:
-        """Poll the coordinator of one job and change the job's operating points until the job ends here."""
+        """Connect a tuned job on this node to the coordinator of the job on all its nodes.
+
+        The coordinator is polled for decisions, and the operating point is changed as decided. This
+        continues until the job ends on this node.
+        """
         wake, decided = asyncio.Event(), asyncio.Event()
         changing = asyncio.create_task(self._change(key, decided, wake))
         retry_s = _RETRY_S
@@ -110,7 +121,10 @@ class GroupClient:
         return pause_s
 
     async def _change(self, key: Key, decided: asyncio.Event, wake: asyncio.Event) -> None:
-        """Change the operating point of a job at the agreed times. Report each change at once."""
+        """Change the operating point of a job at the times that all nodes of the job have agreed on.
+
+        After each change, wake the task that reports the change to the coordinator.
+        """
         while True:
             at_s = await self._work(self._tuners.group_change_at_s, key)
             pause_s = at_s - self._clock_s()

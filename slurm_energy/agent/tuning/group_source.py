@@ -12,7 +12,7 @@ from slurm_energy.tuning.progress_window import ProgressWindow
 
 
 class GroupSource:
-    """This node as a member of the tuning group of one job: the nodes on which the job is tuned together.
+    """This node as a member of a tuning group, which is the nodes on which one job is tuned together.
 
     All methods run in the worker thread.
 
@@ -32,12 +32,19 @@ class GroupSource:
 
     @property
     def requested(self) -> OperatingPoint:
-        """Requested operating point of this node; `UNTUNED` while the point in force is unknown."""
+        """Operating point that the coordinator requests for this node.
+
+        It is `UNTUNED` while the node does not know which point is in force.
+        """
         return self._member.point or UNTUNED
 
     @property
     def phase(self) -> str:
-        """Current phase of the group's search, for example `reference`, `probe` or `hold`."""
+        """Present phase of the search for the best settings of the job, for example `reference`.
+
+        The nodes of the job are tuned together as a group and are all in the same phase. `probe` and `hold`
+        are other phases.
+        """
         return self._member.phase
 
     @property
@@ -46,7 +53,7 @@ class GroupSource:
         return self._member.poll_s
 
     def observe(self, window: ProgressWindow) -> None:
-        """Store a measured window for the next poll."""
+        """Store a measurement window, which the next state message (poll) to the controller will contain."""
         self._window = window
 
     def summary(self) -> dict[str, Any]:
@@ -54,7 +61,7 @@ class GroupSource:
         return dict(self._member.summary)
 
     def refuse(self, fields: Iterable[str]) -> None:
-        """Report fields of `OperatingPoint` that have no effect on this node."""
+        """Record fields of `OperatingPoint` that this node cannot set, for the next poll."""
         self._refused.update(fields)
 
     def next_poll(self) -> GroupPoll:
@@ -80,7 +87,10 @@ class GroupSource:
         )
 
     def last_poll(self) -> GroupPoll:
-        """Return the poll that reports the end of the job on this node."""
+        """Return the last message (poll) of this node to the coordinator of a job.
+
+        The message reports that the job has ended on this node.
+        """
         identity = self._identity
         return GroupPoll(
             *(identity.node, identity.job_id, identity.restart_count, identity.nodes, identity.objective),
@@ -88,11 +98,17 @@ class GroupSource:
         )
 
     def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
-        """Take a decision of the coordinator about operating points into account, see `GroupMember.take`."""
+        """Accept a decision about operating points from the coordinator of the tuning group.
+
+        See `GroupMember.take`.
+        """
         self._member.take(decision, sent_s, received_s)
 
     def change_at_s(self) -> float:
-        """Return the time in seconds since boot at which a change may be due; infinity if none is agreed."""
+        """Return the time at which the agent must make the next agreed change of the operating point.
+
+        The time is in seconds since boot. It is infinity if no change is agreed.
+        """
         return self._member.change_at_s()
 
     def due_change(self, now_s: float) -> PointChange | None:
@@ -100,6 +116,6 @@ class GroupSource:
         return self._member.due_change(now_s)
 
     def applied(self, change: PointChange, now_s: float) -> None:
-        """Record that the node has made a change."""
+        """Record that the node has changed its operating point as the coordinator decided."""
         self._member.applied(change, now_s)
         self._window = None

@@ -1,4 +1,4 @@
-"""Power of a job between two instants, from the job's energy meter."""
+"""Power of a job between two points in time, computed from the job's energy meter."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Key = tuple[int, int]
 
 
 class JobSignals:
-    """Readings of the hardware of tuned jobs.
+    """Readings of hardware sensors from which the progress of tuned jobs is detected.
 
     Args:
         devices: the node's hardware.
@@ -83,9 +83,9 @@ class JobSignals:
 
 
 def _merged(activities: list[Activity]) -> dict[str, Any]:
-    """Return the mean utilisation and work of the job's GPUs.
+    """Return the mean utilisation and the mean work of the job's GPUs.
 
-    The mean suffices, because the GPUs of a job wait for each other in each step of the program.
+    The mean is sufficient because the GPUs of a job wait for each other in each step.
     """
     if not activities:
         return {}

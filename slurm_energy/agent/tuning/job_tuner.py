@@ -1,6 +1,7 @@
-"""Tuner of one job, which measures windows and applies operating points.
+"""Tuner of one job on a node.
 
-A source of operating points receives the windows and chooses the points.
+The tuner applies operating points and measures the job's speed and power in time windows. It passes each
+window to a source of operating points, which chooses the next point.
 """
 
 from __future__ import annotations
@@ -161,12 +162,13 @@ class JobTuner:
         return self._take(interval, now_s)
 
     def _wait_for_power(self, now_s: float) -> bool:
-        """Measure nothing while a power budget limits the job.
+        """Handle a sample taken while a power budget limits the job. Measure nothing.
 
-        Return whether the operating point or the result changed.
+        The job may have no source of operating points (sets of settings) yet. It then gets the operating
+        point that the controller advised. This point may need less power than the budget permits.
 
-        A job that has no source of operating points yet gets the advised point. This point may need less
-        power than the budget permits.
+        Returns:
+            Whether the operating point or the result changed.
         """
         self.session.note(LIMITED_NOTE)
         self._collector.restart(self.point, now_s)
@@ -181,18 +183,19 @@ class JobTuner:
         return True
 
     def _may_become_cycle(self, now_s: float) -> bool:
-        """Return whether a young job has paused, so that a search should wait for the job's next pauses.
+        """Return whether a search for settings should first wait for further pauses of a young job.
 
-        Regular pauses are a cycle of the job, for example checkpoints.
+        The job has paused at least once. If the pauses turn out to be regular, they are a cycle of the job,
+        for example checkpoints.
         """
         is_young = now_s < self._warm_up_until_s + _CYCLE_WAIT_S
         is_alone = self.record["mode"] == "on" and self.group is None and self._pinned is None
         return is_young and is_alone and self.tracker.may_become_cycle
 
     def _wait_for_cycle(self, now_s: float) -> bool:
-        """Measure nothing and stay untuned.
+        """Keep the job untuned and measure nothing until it is known whether it pauses regularly.
 
-        Windows with and without a pause of the job would contradict each other.
+        Windows with a pause and windows without a pause would contradict each other.
         """
         is_tuned = self.point != UNTUNED
         if self._source is not None:
@@ -202,7 +205,9 @@ class JobTuner:
         return is_tuned
 
     def needs_fast_samples(self, now_s: float) -> bool:
-        """Return whether the agent must sample fast, to detect the job's progress from its power.
+        """Return whether the agent must sample the job's power at short intervals.
+
+        Short intervals are needed if the job's progress is detected from its power.
 
         Args:
             now_s: time of the last sample in seconds since boot.
@@ -261,7 +266,7 @@ class JobTuner:
         self._measure_reference_again(now_s)
 
     def pin(self, point: OperatingPoint, now_s: float) -> None:
-        """Hold an operating point that the site or the user fixed, and end the search."""
+        """End the search, and run the job at an operating point that the site or the user has fixed."""
         self._pinned = point
         self._source = self._pinned_source(point)
         self.follow(now_s)
@@ -287,7 +292,10 @@ class JobTuner:
         self._last = reading
 
     def _note_draw(self) -> None:
-        """Record the highest mean power of a GPU of the untuned job over the last whole second."""
+        """Record the highest power that a GPU of the job draws while the job runs untuned.
+
+        Each power is a mean over the last whole second.
+        """
         if self.point == UNTUNED and self._last.time_s >= self._warm_up_until_s:
             watts = self.session.power_monitor.watts
             draws = [value for name, value in watts.items() if name.startswith("gpu[")]
@@ -320,10 +328,11 @@ class JobTuner:
         return self.record.get("progress") not in (None, "none") and self.phase != REFERENCE
 
     def follow(self, now_s: float) -> None:
-        """Apply the requested operating point unless the mode forbids it; react to knobs without effect.
+        """Apply the operating point that the source of points requests, unless the mode forbids it.
 
-        The tuner calls this method after each window. A source of operating points calls this method when the
-        point changes at another time.
+        If a knob turns out to have no effect, the tuner excludes it and starts a new search. The tuner calls
+        this method after each measurement window. A source of operating points calls this method if it
+        requests another point between two windows.
 
         Args:
             now_s: current time in seconds since boot.
@@ -343,14 +352,21 @@ class JobTuner:
             self._block(refused, now_s)
 
     def _report_refused(self, group: GroupSource, refused: Mapping[str, str]) -> None:
-        """Report knobs without effect to the group, which then stops changing these knobs on all nodes."""
+        """Report to the group which settings have no effect on this node.
+
+        The group consists of the nodes on which the job is tuned together. It then stops changing these
+        settings on all nodes.
+        """
         for field in refused.keys() - self._blocked:
             self.session.note(f"tuning: not moved any more on any node of the job: {refused[field]}")
         self._blocked |= refused.keys()
         group.refuse(refused)
 
     def _block(self, refused: Mapping[str, str], now_s: float) -> None:
-        """Exclude knobs that have no effect, and start a new search with the remaining knobs."""
+        """Exclude settings (knobs) that turned out to have no effect from the tuning of the job.
+
+        A new search starts with the remaining knobs.
+        """
         for reason in refused.values():
             self.session.note(f"tuning: not moved any more: {reason}")
             log.info("job %s: not tuned any more: %s", self.session.owner, reason)
@@ -371,7 +387,10 @@ class JobTuner:
         self._collector.restart(UNTUNED, now_s)
 
     def _measured_points(self) -> tuple[ResponsePoint, ...]:
-        """Return the operating points measured so far that set no excluded knob."""
+        """Return the job's operating points that have been measured so far.
+
+        Points that set a hardware setting excluded from tuning are left out.
+        """
         points = (ResponsePoint.from_json(item) for item in self.record.get("points", ()))
         return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))
 
@@ -382,7 +401,10 @@ class JobTuner:
         self._earlier_probes = self.record.get("probes", 0)
 
     def _store_result(self) -> None:
-        """Merge the result of the source into the session."""
+        """Store the present result of the search for settings in the record of the job.
+
+        Measured points of earlier searches for the same job stay in the record.
+        """
         if self._source is None:
             return
         record, result = self.record, self._source.summary()

@@ -1,4 +1,7 @@
-"""The tuners of all jobs on this node, which connect job manager, sampler and the controller's advice."""
+"""The tuners of all jobs on this node.
+
+They get their samples from the job manager and the sampler, and advice from the controller.
+"""
 
 from __future__ import annotations
 
@@ -51,17 +54,17 @@ class _Entry:
 
 
 class JobTuners:
-    """The tuners of the jobs on this node. All methods run in the worker thread.
+    """The tuners of all tuned jobs on this node. All methods run in the worker thread.
 
     Args:
-        applier: applies operating points.
-        checkpoints: writes sessions whose tuning changed.
-        progress: reports of the jobs' processes.
+        applier: object that applies operating points.
+        checkpoints: object that stores the sessions of jobs whose tuning has changed.
+        progress: progress reports of the jobs' processes.
         cache: stored advice of the controller.
-        config: returns the current configuration.
-        clock_s: returns the time in seconds since boot.
+        config: function that returns the current configuration.
+        clock_s: function that returns the time in seconds since boot.
         devices: the node's hardware, for its activity sensors.
-        create_source: creates the sources of operating points; None for a search on this node.
+        create_source: function that creates the sources of operating points; None for a search on this node.
 
     Attributes:
         max_interval_s: maximum seconds until the next sample. The value varies. With a constant interval, a
@@ -151,7 +154,7 @@ class JobTuners:
             self._guard(entry, lambda: entry.tuner.restart(self._clock_s()))
 
     def finish(self, session: Session) -> None:
-        """End the tuning of a job before its settings are restored."""
+        """End the tuning of a job. Call this method before the settings of the job are restored."""
         self._signals.forget(session.key)
         if (entry := self._entries.pop(session.key, None)) is not None:
             self._leave_group(entry.tuner)
@@ -221,7 +224,9 @@ class JobTuners:
         return bool(self._unasked)
 
     def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None) -> None:
-        """Use the controller's advice for a job. Without a response, use the stored advice of an earlier job.
+        """Use the controller's tuning advice for a job.
+
+        If the controller did not respond, the stored advice of an earlier job is used.
 
         Args:
             request: the request.
@@ -248,18 +253,23 @@ class JobTuners:
             self._guard(entry, lambda: entry.tuner.pin(start, self._clock_s()))
 
     def group_poll(self, key: Key) -> GroupPoll | None:
-        """Return the poll to send now for a job on several nodes; None if the job has ended on this node."""
+        """Return the next state message (poll) of this node for a tuned job on several nodes.
+
+        None is returned if the job has ended on this node.
+        """
         group = self._group(key)
         return None if group is None else group.next_poll()
 
     def group_decided(self, key: Key, decision: GroupDecision, sent_s: float, received_s: float) -> float:
-        """Take a decision of the coordinator into account and return the seconds until the next poll.
+        """Apply a decision of the coordinator of a job on several nodes.
+
+        Return the seconds until the agent should send the next request (poll) to the coordinator.
 
         Args:
             key: job id and restart count of the job.
             decision: the coordinator's decision, for example the next operating point.
             sent_s: time at which the poll was sent, in seconds since boot.
-            received_s: time at which the decision arrived.
+            received_s: time at which the decision arrived, in seconds since boot.
         """
         group = self._group(key)
         if group is None:
@@ -276,7 +286,10 @@ class JobTuners:
         return math.inf if group is None else group.change_at_s()
 
     def change_group_point(self, key: Key) -> bool:
-        """Change the operating point of a job on several nodes if due, and return whether this was due."""
+        """Change the operating point of a job that is tuned on several nodes, if a change is due.
+
+        Return whether a change was due.
+        """
         entry = self._entries.get(key)
         if entry is None:
             return False
@@ -286,7 +299,10 @@ class JobTuners:
         return True
 
     def left_groups(self) -> list[GroupPoll]:
-        """Return the polls that report the ends of jobs on several nodes, each poll only once."""
+        """Return the messages (polls) that tell the controller which jobs of several nodes have ended.
+
+        Each message is returned only once.
+        """
         left, self._left = self._left, []
         self.has_group_work = any(_is_in_group(entry.tuner.session) for entry in self._entries.values())
         return left

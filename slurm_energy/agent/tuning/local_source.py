@@ -1,4 +1,4 @@
-"""Sources of operating points for a job that is tuned on this node alone."""
+"""Sources of operating points for a job that only the agent of this node tunes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class LocalSources:
         self._is_missing = False
 
     def prepare(self) -> None:
-        """Start to load the modules of the search, unless this has happened already."""
+        """Start to load the modules of the search for operating points in a thread.
+
+        Nothing happens if they are loaded or are being loaded.
+        """
         if self._loading is not None or self._search is not None:
             return
         self._search = sys.modules.get(_SEARCH_MODULE)
@@ -86,9 +89,10 @@ class LocalSources:
             log.warning("jobs are tuned without a search: %s", error)
 
     def create(self, tuner: JobTuner, interval: MeasuredInterval) -> PointSource | None:
-        """Return the source of operating points for a job; None until the search is loaded.
+        """Return the object that gives a job its operating points, for example a search.
 
-        The power of the untuned job must have been measured.
+        Return None until the modules of the search are loaded. The power of the untuned job must have been
+        measured.
 
         Args:
             tuner: tuner of the job.
@@ -210,9 +214,9 @@ class LocalSources:
 
 
 def _program_class(tuner: JobTuner) -> str | None:
-    """Return the class of a GPU job: `compute`, `memory` or `host`; None if unknown.
+    """Return what limits a GPU job: `compute`, `memory` or `host`; None if unknown.
 
-    The class follows from the power draw of the GPUs, relative to their default limit.
+    The result is estimated from the power of the GPUs, relative to their default limit.
     """
     gpu, draw = tuner.tunable.gpu, tuner.gpu_draw_watts
     if gpu is None or draw is None:
@@ -224,7 +228,10 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return the source of the response that was known for an operating point before the search."""
+    """Return how the time and power at an operating point were known before the search.
+
+    An example is a measured curve of an earlier run. If nothing was known, the general prior is returned.
+    """
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}
     return known.get(point, CurveSource.GENERIC_PRIOR)

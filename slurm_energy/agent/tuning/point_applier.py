@@ -66,13 +66,12 @@ class PointApplier:
         self._domains = KnobDomains.from_hardware(devices.hardware)
 
     def is_limited_by_budget(self, session: Session) -> bool:
-        """Return whether the power of a job's device is limited by a ceiling below the job's own limit.
+        """Return whether a power budget limits the power of a job's device below the job's own limit.
 
-        The result is True only if the draw of the device reaches the ceiling.
-
-        The speed of the job then shows the effect of the budget, not the effect of the operating point. If
-        several jobs share a package, the draw of one job does not show whether the package reaches its
-        ceiling. For a shared package, every lower ceiling therefore counts.
+        The speed of the job then shows the effect of the budget, not the effect of the operating point. The
+        result is True only if the device draws as much as its ceiling, the limit of the budget. If several
+        jobs share a package, the draw of one job does not show whether the package reaches its ceiling. For
+        a shared package, every ceiling below the job's limit therefore counts.
         """
         allocation = planner.allocation(session, self._devices.hardware)
         drawn = session.power_monitor.watts
@@ -94,10 +93,10 @@ class PointApplier:
         return False
 
     def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
-        """Return the hardware that tuning may change for a job, with the limits that hold without tuning.
+        """Return the hardware that tuning may change for a job.
 
-        The limits are those that were in force before any job, lowered to the fixed settings of the job's
-        plan.
+        The result includes the limits that would apply to the job without tuning. These are the limits that
+        were in force before any job. If a fixed setting of the job is lower, its value replaces the limit.
         """
         before, _ = planner.limits_before_jobs(self._devices, self._settings.journal)
         fixed = {setting.key: setting.value for setting in session.plan}
@@ -110,13 +109,13 @@ class PointApplier:
         return TunableHardware(hardware, scope, blocked, self._config().bounds)
 
     def apply(self, session: Session, tunable: TunableHardware, point: OperatingPoint) -> Application:
-        """Apply an operating point. Knobs that only the previous point set are restored.
+        """Apply an operating point. Restore the settings that only the previous operating point changed.
 
         Args:
             session: session of the job. Its outcomes are updated.
             tunable: hardware that tuning may change for the job.
-            point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan. Knobs that
-                tuning must not change are left out.
+            point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan. Settings
+                that tuning must not change are left out.
         """
         fixed = {setting.key: setting for setting in session.plan}
         wanted = point_settings(tunable.allowed(point), tunable.hardware, tunable.scope, self._config())
@@ -154,10 +153,10 @@ class PointApplier:
         }
 
     def replaced_values(self, session: Session) -> dict[str, str]:
-        """Return the fields of `OperatingPoint` that are no longer in force, each with the reason.
+        """Return the values of the job's operating point that are no longer in force, with reasons.
 
-        The reason is that another program has changed the knob, or that another job on the node now requires
-        another value.
+        There are two possible reasons: another program has changed the hardware setting (knob), or another
+        job on the node now requires another value. The values are named by their fields in `OperatingPoint`.
         """
         replaced: dict[str, str] = {}
         entries = self._settings.journal.entries
@@ -176,9 +175,10 @@ class PointApplier:
         return replaced
 
     def _restore(self, session: Session, keys: set[str]) -> dict[str, str]:
-        """Restore knobs of a job.
+        """Restore the original values of some settings (knobs) of a job.
 
-        Return the fields of `OperatingPoint` that another program has changed, each with the reason.
+        Another program may have changed a setting. Return the `OperatingPoint` fields of such settings, each
+        with the reason.
         """
         if not keys:
             return {}
@@ -203,7 +203,11 @@ class PointApplier:
         )
 
     def _is_bounded(self, key: str, requested: str, actual: str) -> bool:
-        """Return whether a knob has the lower of two values: the requested value and its ceiling."""
+        """Return whether a power budget explains the actual value of a knob (a hardware setting).
+
+        This is true if the actual value is the lower of two values: the requested value and the ceiling of
+        the budget.
+        """
         entry = self._settings.journal.entries.get(key)
         if entry is None or entry.ceiling is None:
             return False

@@ -12,9 +12,10 @@ HOLD = "hold"
 
 
 class PointSource(Protocol):
-    """A source of operating points for one job: a search on this node, or the coordinator of several nodes.
+    """Interface of an object that decides at which operating point a job runs.
 
-    The tuner of the job applies `requested`, measures windows at this point, and passes each window to
+    The object is a search on this node, or the coordinator of several nodes. The tuner of the job applies
+    the operating point `requested`. It then measures the progress in time windows, and passes each window to
     `observe`. Both calls must take less than 1 ms and may not block.
     """
 
@@ -24,7 +25,7 @@ class PointSource(Protocol):
 
     @property
     def phase(self) -> str:
-        """Phase of the decision, for example `reference`, `probe` or `hold`."""
+        """Present phase of the search for an operating point, for example `reference`, `probe` or `hold`."""
 
     def observe(self, window: ProgressWindow) -> None:
         """Take a measured window into account. `requested` may change."""
@@ -48,8 +49,8 @@ class ConstantPoint:
         self._summary = summary
 
     def observe(self, window: ProgressWindow) -> None:
-        """Ignore the measured window, because the operating point does not depend on measurements."""
+        """Ignore the measured window, because this source always gives the same operating point."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the result for the record's key `tuning`."""
+        """Return the result of the tuning in the format of the key `tuning` in the job's record."""
         return dict(self._summary)

@@ -37,7 +37,7 @@ _CLOCKS_BELOW = 0.7
 
 @dataclass(frozen=True, slots=True)
 class TunableHardware:
-    """The hardware that tuning may change for a job.
+    """The hardware whose settings tuning may change for a job.
 
     Attributes:
         hardware: the node's hardware with the limits that are in force while the job is untuned.
@@ -58,7 +58,10 @@ class TunableHardware:
         return len(own.packages)
 
     def without_idle_gpus(self, gpu_draw_watts: float | None) -> TunableHardware:
-        """Return the hardware without GPUs if the job requested no GPUs and the GPUs are idle.
+        """Return a copy without GPUs if the job requested no GPUs and the GPUs are idle.
+
+        Otherwise the hardware is returned unchanged. The GPUs are idle if their power is a small fraction of
+        their limits.
 
         Args:
             gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
@@ -70,7 +73,7 @@ class TunableHardware:
         return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
     def allowed(self, point: OperatingPoint) -> OperatingPoint:
-        """Return a copy of an operating point without the knobs that tuning must not change."""
+        """Return a copy of an operating point without the settings that tuning must not change."""
         return dataclasses.replace(point, **dict.fromkeys(self.blocked))
 
     @property
@@ -148,7 +151,8 @@ class TunableHardware:
     def _min_limit_watts(self, gpu: GpuInfo) -> float:
         """Return the minimum power limit that tuning may set on a GPU, in watts.
 
-        The minimum that the site has configured counts if this minimum is below the limit in force.
+        The result is the larger of two minimums: the minimum of the GPU and the minimum that the site has
+        configured. The site's minimum is ignored if it is not below the limit in force.
         """
         low, site = gpu.min_limit_watts or 0.0, self.bounds.gpu_cap_watts[0]
         return max(low, site) if gpu.limit_watts is not None and site < gpu.limit_watts else low
@@ -180,7 +184,10 @@ class TunableHardware:
 
 
 def _spread(points: Sequence[OperatingPoint], count: int) -> Sequence[OperatingPoint]:
-    """Return at most `count` of the given points, evenly spread, including the first and the last point."""
+    """Return at most `count` of the given points, evenly spread.
+
+    The first and the last point are included.
+    """
     if len(points) <= count:
         return points
     return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]

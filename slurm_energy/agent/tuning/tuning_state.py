@@ -1,6 +1,6 @@
-"""State of a job's tuning in its session.
+"""State of a job's tuning, which the agent stores with the job.
 
-The state becomes the key `tuning` of the job's record.
+At the end of the job, the state becomes the key `tuning` of the job's record.
 """
 
 from __future__ import annotations

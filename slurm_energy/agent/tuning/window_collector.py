@@ -57,7 +57,7 @@ _CYCLES_OF_PATIENCE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredInterval:
-    """The result of a complete measured interval.
+    """Result of the measurement of a job over a complete time interval.
 
     Attributes:
         window: speed and power of the job; None if energy may be missing. If the speed is unknown, the
@@ -104,9 +104,10 @@ class WindowCollector:
         self._not_before_s = now_s + (self._lengths.settle_s if settle_s is None else settle_s)
 
     def add_sample(self, now_s: float, meter: JobMeter, *, holding: bool = False) -> MeasuredInterval | None:
-        """Take the energy of a sample into account.
+        """Process a sample, and return the measured interval that ends with it, if any.
 
-        Return the interval that ends with this sample; None if no interval ends.
+        An interval is a window in which the speed and the power of the job are measured. Return None if no
+        interval ends with this sample.
 
         Args:
             now_s: time of the sample in seconds since boot.
@@ -137,12 +138,12 @@ class WindowCollector:
     def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
         """Return the rate of a job that has clearly become slow; None for other jobs.
 
-        The window of a job that has become slow ends early.
+        The caller then ends the measurement window of the job early.
 
-        The present rate of the job is compared with its earlier rate at the same operating point. During a
-        probe the present rate is also compared with the rate of the last untuned window. Without the early
-        end, a program with long steps would lose minutes at a bad point, and a change of the program during a
-        probe would be noticed only at the end of the window.
+        The present rate of the job is compared with its earlier rate at the same operating point. While an
+        operating point is tried, the present rate is also compared with the rate of the last untuned window.
+        Without the early end, a program with long steps would lose minutes at a bad point. A change of the
+        program in this time would also be noticed only at the end of the window.
         """
         if self._point == UNTUNED and not holding:
             return None
@@ -177,7 +178,7 @@ class WindowCollector:
         return max(lengths.min_s, min(tracker.window_s, self._patience_s(holding=holding)))
 
     def _patience_s(self, *, holding: bool) -> float:
-        """Return the length in seconds at which a window without any progress ends."""
+        """Return the length in seconds after which a measurement window ends if no progress was seen."""
         lengths = self._lengths
         patience_s = lengths.hold_patience_s if holding else lengths.patience_s
         cycles_s = _CYCLES_OF_PATIENCE * (self._tracker.cycle_s or 0.0)
@@ -193,7 +194,7 @@ class WindowCollector:
     def _window(
         self, start: MeterReading, end: MeterReading, progress: Progress | None, watts: dict[str, float]
     ) -> ProgressWindow | None:
-        """Return the window between two readings; None if energy may be missing."""
+        """Return the speed and power of the job between two readings; None if energy may be missing."""
         power_watts = total_watts(watts)
         if power_watts <= 0 or end.uncertain_s > start.uncertain_s:
             return None

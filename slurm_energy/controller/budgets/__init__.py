@@ -1,1 +1,4 @@
-"""Power budgets in senergyctld: polls of nodes, decisions, admission of jobs, routes."""
+"""Power budgets in senergyctld.
+
+The package polls the nodes, decides on power limits, admits jobs, and serves requests.
+"""

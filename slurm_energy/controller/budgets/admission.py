@@ -88,13 +88,15 @@ class AdmissionReport:
 
 
 class BudgetAdmission:
-    """Admission of jobs under power budgets. Methods wait for Slurm's commands: call the methods in a thread.
+    """Admission of jobs under power budgets: which pending jobs Slurm may start.
+
+    The methods wait for Slurm's commands. Therefore call them in a thread.
 
     Args:
         config: configuration; `configure` replaces it.
         history: predictions from measured runs; None means that there is no history.
         failures: log of failures.
-        run: runs Slurm's commands.
+        run: function that runs Slurm's commands.
         begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
             None means that no other part delays jobs.
         max_share: maximum fraction of the elapsed time during which queries to Slurm may run. An update that
@@ -132,15 +134,16 @@ class BudgetAdmission:
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Use a new configuration from the next update on."""
+        """Use a new configuration for the admission of jobs, from the next update on."""
         self._config = config
         self._predictor = QueuePredictor(config)
         self._next_read_s = -math.inf
 
     def policy_lines(self) -> Sequence[str]:
-        """Return the lines of the policy file from which the job_submit module computes licenses.
+        """Return the lines of the policy file with which the job_submit module computes jobs' licenses.
 
-        The lines change after `update`; the caller then writes the policy file again.
+        The licenses of a job stand for its power in watts. The lines change after `update`; the caller then
+        writes the policy file again.
         """
         return self._lines
 
@@ -152,9 +155,10 @@ class BudgetAdmission:
         nodes: Mapping[str, NodePowerRange],
         curves: Mapping[ProgramKey, ResponseCurve] | None = None,
     ) -> AdmissionReport:
-        """Adapt licenses and reservations to the budgets. Call this method once per control period.
+        """Let as many pending jobs start as the power budgets permit, by licenses and reservations.
 
-        While slurmctld is slow, the call returns the last report at once, unless a headroom has fallen.
+        Call this method once per control period. While slurmctld is slow, the call returns the last report
+        at once. It does not do so if the free power (headroom) of a budget has fallen.
 
         Args:
             now_unix_s: the time now in Unix seconds.
@@ -211,7 +215,10 @@ class BudgetAdmission:
         return self._license(queue, power, predicted, least, powers, now_unix_s, budgets, counted_jobs)
 
     def close(self) -> None:
-        """Stop running Slurm commands. Reservations stay, so that Slurm keeps to the last known budget."""
+        """Stop running Slurm commands at the end of senergyctld.
+
+        The reservations in Slurm stay, so that Slurm keeps to the last known power budget.
+        """
         self._run.stop()
         self._updater.stop()
 
@@ -227,9 +234,10 @@ class BudgetAdmission:
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
     ) -> tuple[PendingPower, list[bool], Floats]:
-        """Return by job the added power, whether measured runs predict this power, and a minimum power.
+        """Return the power that each pending job would add to its budgets, and two more values per job.
 
-        The minimum is the power below which the job does not start.
+        The second value states whether the power is predicted from measured runs. The third value is the
+        minimum power: the job does not start if less power is available.
         """
         quantiles = self._quantiles()
         watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)

@@ -73,7 +73,7 @@ class AwayPower:
 
     @property
     def off_watts(self) -> Mapping[str, float]:
-        """Last measured power of each node that is off now."""
+        """Last measured power in watts of each node that is powered off now, by name of the node."""
         return self._off_watts
 
     def read(self, program: Path, run: Runner, now: float) -> None:
@@ -141,9 +141,8 @@ class AwayPower:
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
         """Return the power of nodes of one kind while they are off, booting or shutting down.
 
-        The result also contains the durations of a boot and of a shutdown.
-
-        Quantities that have not been measured yet have their configured value.
+        The result also contains the durations of a boot and of a shutdown. A quantity that has not been
+        measured yet has its configured value.
 
         Args:
             kind: kind of the nodes.

@@ -1,4 +1,8 @@
-"""Limits of power budgets over time, from configuration, calendar files, signals and live limits."""
+"""Limits of all configured power budgets at each time.
+
+The limits come from the configuration, calendar files, external signals, and live limits that operators have
+set.
+"""
 
 from __future__ import annotations
 
@@ -79,24 +83,27 @@ class BudgetLimits:
 
     @property
     def signals(self) -> dict[str, SignalLocation]:
-        """Files or URLs from which the signals are read, by name of the budget."""
+        """Files or URLs from which the limit signals of budgets are read, by name of the budget."""
         tables = [limit.table for limit in self._limits.values() if limit.table.signal]
         return {table.name: SignalLocation(table.signal, table.signal_interval_s) for table in tables}
 
     @property
     def needs_accounts(self) -> bool:
-        """Whether any budget needs Slurm's tree of accounts."""
+        """Whether the power budgets need Slurm's tree of accounts, because one applies to an account."""
         return any(limit.table.account for limit in self._limits.values())
 
     def adopt(self, earlier: BudgetLimits) -> None:
-        """Take over live limits, signals and the tree of accounts from the object used before a reload."""
+        """Take over the state of the object that was used before a reload of the configuration.
+
+        The state consists of live limits (limits set by an operator), signals, and the tree of accounts.
+        """
         self._parents, self._overrides = earlier._parents, earlier._overrides
         texts = {name: limit.signal for name, limit in earlier._limits.items() if limit.signal is not None}
         same = {n: t for n, t in texts.items() if n in self.signals and self.signals[n] == earlier.signals[n]}
         self.set_signals(same)
 
     def set_overrides(self, overrides: Mapping[str, LimitOverride]) -> None:
-        """Set the live limits, by name of the budget."""
+        """Store the limits that operators have set at run time (live limits), by name of the budget."""
         self._overrides = {name: one for name, one in overrides.items() if name in self._limits}
 
     def set_parents(self, parents: Mapping[str, str]) -> None:
@@ -147,7 +154,10 @@ class BudgetLimits:
                 self._failures.clear(f"budget '{name}'")
 
     def source(self, name: str) -> LimitSource:
-        """Return the limit of a budget as a function of time. A live limit is taken into account."""
+        """Return a power budget's limit as a function of time.
+
+        If an operator has set a live limit, it replaces the configured limit as long as it is in force.
+        """
         configured, override = self._limits[name].source, self._overrides.get(name)
         if override is None:
             return configured
@@ -172,7 +182,10 @@ class BudgetLimits:
         return self._limits[name].table
 
     def override(self, name: str, unix_s: float) -> LimitOverride | None:
-        """Return the live limit of a budget at a time; None means that the budget has no live limit then."""
+        """Return the limit that an administrator has set live for a budget, at a time.
+
+        None means that the budget has no live limit at that time.
+        """
         override = self._overrides.get(name)
         ended = override is not None and override.end is not None and override.end <= unix_s
         return None if ended else override
@@ -182,7 +195,10 @@ class BudgetLimits:
         return self._limits[name].source.limit_at(unix_s)
 
     def problem(self, name: str, unix_s: float) -> str:
-        """Return the fault of a budget's signal or calendar in one line of text, or an empty text."""
+        """Return the fault of the source of a budget's limit in one line of text.
+
+        The source is a signal or a calendar. The text is empty if there is no fault.
+        """
         limit = self._limits[name]
         if isinstance(limit.source, SignalLimit) and limit.source.is_lost(unix_s):
             return limit.problem or "the signal is lost"
@@ -232,7 +248,10 @@ def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
 
 
 def node_reserves(config: Config) -> dict[str, float]:
-    """Return, by node, the configured power of the parts other than CPU packages and GPUs."""
+    """Return for each node the configured power of all parts other than CPU packages and GPUs.
+
+    Power budgets reserve this power.
+    """
     return {
         node: watts
         for hostlist, watts in config.budget.node_reserve_watts.items()

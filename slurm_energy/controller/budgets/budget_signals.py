@@ -1,6 +1,7 @@
-"""Reading of signals: limits of budgets that a grid operator or battery controller writes to a file or URL.
+"""Reading of signals: power limits of budgets that are stated outside of slurm-energy.
 
-This module performs the I/O only. Other modules interpret the texts and decide when a signal counts as lost.
+A grid operator or a battery controller writes the limit to a file or serves it at a URL. This module
+performs the I/O only. Other modules interpret the texts and decide when a signal counts as lost.
 """
 
 from __future__ import annotations
@@ -82,9 +83,12 @@ class SignalReader:
         self._threads = ThreadPoolExecutor(4, "budget-signal")
 
     def follow(self, locations: Mapping[str, SignalLocation]) -> None:
-        """Set the locations of the signals, by name of the budget.
+        """Set where the reader finds the signals of the budgets: one location per budget.
 
-        The last text of a signal is dropped if the signal's location has changed.
+        If the location of a signal has changed, the last text read for this signal is discarded.
+
+        Args:
+            locations: location of the signal by name of the budget.
         """
         changed = {name for name in self._locations if self._locations[name] != locations.get(name)}
         for name in changed:
@@ -179,11 +183,12 @@ def read_signal_file(path: Path) -> SignalText:
 
 
 async def fetch_url(url: str) -> bytes:
-    """Return the body of a successful response to a GET request.
+    """Return the body of a successful response to a GET request, which contains a budget's limit.
 
     At most `MAX_SIGNAL_BYTES` + 1 bytes are returned.
 
-    Certificates are verified. Redirects are refused, so that the configured server alone sets the limit.
+    Certificates are verified. Redirects are refused, so that only the configured server determines the
+    limit.
 
     Raises:
         UnavailableError: the server does not answer, or answers with a status other than 200.

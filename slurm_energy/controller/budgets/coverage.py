@@ -1,6 +1,6 @@
-"""Assignment of nodes, jobs and devices to power budgets.
+"""Assignment of nodes, jobs and devices to the power budgets that count their power.
 
-The module also sums values of nodes or devices by budget.
+The module also computes, for each budget, the sum of a value over its nodes or devices.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def node_cover(
 
 
 class JobCover:
-    """Assignment of jobs to the budgets that count their power.
+    """Assignment of jobs to the power budgets that include their power.
 
-    Account, user and QOS of a job determine its budgets. The assignment is therefore computed once for all
-    jobs with the same account, user and QOS. Budgets of nodes count no jobs.
+    A job's account, user and QOS determine its budgets. The assignment is therefore computed only once for
+    all jobs that agree in these three attributes. A budget that limits certain nodes has no jobs.
 
     Args:
         budgets: the b budgets in force.
-        jobs: running jobs by id. No budget counts a job that Slurm has not reported yet.
+        jobs: running jobs by id. A job that Slurm has not reported yet belongs to no budget.
     """
 
     def __init__(self, budgets: Sequence[BudgetInForce], jobs: Mapping[int, BudgetedJob]) -> None:
@@ -70,17 +70,17 @@ class JobCover:
         self._index_of_ids: dict[tuple[int, ...], int] = {}
 
     def of_sets(self, sets: Iterable[tuple[int, ...]]) -> Bools:
-        """Return whether each budget counts at least one job of each given set of jobs.
+        """Return for each budget and each set of jobs whether the budget counts a job of the set.
 
-        The shape is (b, number of sets).
+        The result has the shape (b, number of sets) for b budgets.
         """
         indices = [self._set_index(ids) for ids in sets]
         return np.ascontiguousarray(self._table()[indices].T)
 
     def counts(self, sets: Sequence[Collection[int]]) -> Ints:
-        """Return how many jobs of each given set each budget counts.
+        """Return how many jobs of each given set are under each budget.
 
-        The shape is (number of sets, b).
+        The result has shape (number of sets, number of budgets).
         """
         total: Ints = np.zeros((len(sets), len(self._scopes)), np.int64)
         indices = [self._job_index(job_id) for ids in sets for job_id in ids]
@@ -89,9 +89,10 @@ class JobCover:
         return total
 
     def _table(self) -> Bools:
-        """Return which budgets count the jobs of each combination of account, user and QOS that has occurred.
+        """Return for each combination of account, user and QOS which budgets count its jobs.
 
-        The shape is (number of combinations, b).
+        The combinations are those that have occurred. The result is an array of booleans of shape (number of
+        combinations, b).
         """
         return np.array(self._covers, np.bool_).reshape(len(self._covers), len(self._scopes))
 
@@ -121,7 +122,7 @@ class JobCover:
 
 
 def _covers_owner(scope: BudgetScope, owner: _Owner | None) -> bool:
-    """Return whether a budget of jobs counts the jobs with a given account, user and QOS."""
+    """Return whether a budget that limits jobs covers the jobs with a given account, user and QOS."""
     return owner is not None and scope.kind in _OWNER_KINDS and owner[_OWNER_KINDS[scope.kind]] in scope.names
 
 
@@ -137,6 +138,9 @@ class CoverSums:
         self._weights = np.ascontiguousarray(cover, np.float64)
 
     def total(self, values: Floats) -> Floats:
-        """Return, for each budget, the sum of the values of its nodes or devices, shape (b,)."""
+        """Return, for each budget, the sum of the given values over the nodes or devices under it.
+
+        The result has shape (b,).
+        """
         sums: Floats = self._weights @ values
         return sums

@@ -79,9 +79,10 @@ def lowest_power(
     jobs: Mapping[int, BudgetedJob],
     reports: Mapping[int, MergedJobReport],
 ) -> Floats:
-    """Return the measured power of the devices of each group at their lowest limit; NaN: not measured.
+    """Return the power that each group of devices is expected to draw at its lowest power limit.
 
-    The arguments are those of `limits_and_times`. The shape is (n,).
+    The power follows from the measured response of the group's job to power limits. It is NaN if there is no
+    measurement. The arguments are those of `limits_and_times`. The shape is (n,).
     """
     watts = np.full(len(kinds), np.nan)
     for row, (ids, kind) in enumerate(zip(job_ids, kinds, strict=True)):
@@ -94,7 +95,16 @@ def lowest_power(
 
 @functools.lru_cache(maxsize=4096)
 def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float | None:
-    """Return the power ratio of a curve at the lowest limit; None: the curve has no point at this limit."""
+    """Return the power ratio that was measured at the lowest power limit of a device.
+
+    The ratio is that of the first point of the response curve whose limit is at most `_LOWEST_RATIO` times
+    `min_watts`. None means that the curve has no such point.
+
+    Args:
+        curve: measured response of a program to power limits.
+        of_gpu: whether the device is a GPU; otherwise the device is a processor package.
+        min_watts: lowest power limit of the device.
+    """
     for item in curve.points:
         watts = item.point.gpu_limit_watts if of_gpu else item.point.package_limit_watts
         if watts is not None and item.count > 0 and watts <= _LOWEST_RATIO * min_watts:
@@ -104,9 +114,10 @@ def _lowest_ratio(curve: ResponseCurve, of_gpu: bool, min_watts: float) -> float
 
 @functools.cache
 def _physical_times(like_gpus: bool) -> Floats:
-    """Return the mean time ratios of the physical model.
+    """Return the mean relative run times that a physical model predicts under power limits.
 
-    The limits are `_SHARES` of a device's power without a limit.
+    The limits are the fractions `_SHARES` of the device's power without a limit. The run times are relative
+    to the run time without a limit.
     """
     response = DeviceResponse(np.random.default_rng(13), _SAMPLES, like_gpus)
     log_time, _ = response.at_limit(np.tile(_SHARES, (_SAMPLES, 1)))
@@ -115,10 +126,10 @@ def _physical_times(like_gpus: bool) -> Floats:
 
 
 def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: float) -> Floats:
-    """Return the time ratios of a response curve at the power limits `level`.
+    """Return the time at each of the power limits `level`, divided by the time without a limit.
 
-    Below the lowest limit of the curve the speed is proportional to the limit. At the expected power the
-    ratio is 1.
+    The values are interpolated between the points of a response curve. Below the lowest limit of the curve,
+    the speed is proportional to the limit. At the expected power `draw_watts`, the ratio is 1.
     """
     below = limits < draw_watts
     limits, log_times = np.append(limits[below], draw_watts), np.append(log_times[below], 0.0)
@@ -130,9 +141,11 @@ def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: 
 def _curve(
     ids: tuple[int, ...], kind: str, jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
 ) -> ResponseCurve | None:
-    """Return the response curve of the only job of a group; None without a curve or with several jobs.
+    """Return the response curve of the job on a group of devices.
 
-    The curve measured in the current run takes precedence over the best other curve of the job.
+    The response curve states how time and power react to power limits. The result is None if the group has
+    several jobs, or if no curve is known. A curve measured in the current run takes precedence over the best
+    other curve of the job.
     """
     if len(ids) != 1:
         return None
@@ -144,10 +157,10 @@ def _curve(
 
 @functools.lru_cache(maxsize=4096)
 def _limit_points(curve: ResponseCurve, of_gpu: bool) -> tuple[Floats, Floats] | None:
-    """Return power limits in ascending order, and the logarithm of the time ratio at each limit.
+    """Return the power limits of a response curve in ascending order, and the time at each limit.
 
-    Only points of the curve that set nothing but the power limit of the device count. Return None if the
-    curve has no point of this kind.
+    The time is the logarithm of the ratio to the untuned time. Points of the curve that set anything besides
+    the power limit of the device are left out. Return None if no point remains.
     """
     points = {}
     for item in curve.points:

@@ -1,6 +1,7 @@
-"""One decision of the budget engine: power under each budget, groups of devices, and ceilings of all devices.
+"""One decision of the budget engine, which sets power limits such that budgets are kept.
 
-The functions read the engine's state and do no I/O.
+The decision determines the power under each budget, the groups of devices, and the ceilings (highest power
+limits) of all devices. The functions read the engine's state and do no I/O.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class CycleOutcome:
 
 
 def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> CycleOutcome:
-    """Distribute the power of all budgets and grant ceilings.
+    """Decide about power once: distribute the power of all budgets to the devices.
+
+    Each device gets an upper bound (ceiling) of its power limit.
 
     Args:
         inputs: state of the engine; the ceilings in `commitment` are changed.
@@ -143,15 +146,15 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
 
 
 def _margin(inputs: CycleInputs) -> float:
-    """Return the fraction of each limit that may be distributed: 1 minus the configured margin."""
+    """Return the fraction of each budget that may be distributed: 1 minus the configured margin."""
     return 1.0 - inputs.settings.margin_percent / 100.0
 
 
 def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
     """Return, for each budget, the power that is kept free for starts of jobs, shape (b,).
 
-    Jobs start at the minimum limits of their devices, so that power above these limits need not be kept free.
-    The other parts of the nodes also draw more when jobs start; this power is included.
+    Jobs start at the minimum power limits of their devices. Power above these limits is therefore not kept
+    free. The result includes the power that the other parts of the nodes add when jobs start.
     """
     slopes = np.array([node.reserve.slope for node in inputs.nodes], np.float64)
     started = np.maximum(table.min_watts, table.start_watts)
@@ -164,10 +167,11 @@ def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCo
 def _start_watts(
     inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, available: Floats, limits: Floats
 ) -> Floats:
-    """Return the power that starting jobs may draw above the lowest limits, by budget, shape (b,).
+    """Return the power that each budget keeps free for starting jobs, shape (b,).
 
-    The margin of the limit covers a part of this power. The remaining part is kept free, as far as
-    the budget has power left above the lowest limits of all devices.
+    A starting job may draw power above the lowest limits of its devices. The safety margin of a budget's
+    limit covers a part of this power. The remaining part is kept free if the budget has power left above the
+    lowest limits of all devices.
 
     Args:
         inputs: state of the engine.
@@ -194,11 +198,13 @@ def _start_watts(
 def _needs_no_limit(
     table: CycleDevices, counting: DeviceCounting, rest: RestPower, fixed: Floats, usable: Floats
 ) -> Bools:
-    """Return whether all devices under each budget may have their maximum limit, shape (b,).
+    """Return for each power budget whether all its devices may have their maximum limit.
+
+    The shape of the result is (b,).
 
     Args:
         table: the n devices with a power limit.
-        counting: power at which each device counts under a budget.
+        counting: power that each device contributes to a budget.
         rest: power of the nodes' parts without a power limit.
         fixed: power of these parts under each budget at the ceilings in force, shape (b,).
         usable: power that each budget distributes, shape (b,).
@@ -212,9 +218,10 @@ def _needs_no_limit(
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return, by budget, the sum of the minimum limits of those idle devices that count at their ceilings.
+    """Return, for each of the b budgets, the minimum power limits of its idle devices, summed up.
 
-    The shape is (b,).
+    Only idle devices that count with their ceiling in the budget are included. Idle devices that count with
+    their idle power are not. The shape is (b,).
     """
     waiting = table.is_free & ~table.busy & ~counting.as_idle
     return table.sums.total(np.where(waiting, table.min_watts, 0.0))
@@ -235,11 +242,12 @@ def _groups(
 def _grant(
     inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, target: Floats, available: Floats
 ) -> Floats:
-    """Grant ceilings and return the reserved power of each device, shape (n,).
+    """Set the requested power limits (ceilings) of devices as far as the budgets permit.
+
+    The function returns the power that is now reserved for each device, shape (n,).
 
     Args:
-        inputs: state of the engine; the ceilings in `commitment` are changed if budgets are
-            enforced.
+        inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
         table: the devices.
         counting: power that is counted for each device.
         target: requested ceilings, in the order of the rows of `commitment`.
@@ -257,10 +265,11 @@ def _grant(
 
 
 def _lowest_watts(table: CycleDevices, reserved: Floats) -> Floats:
-    """Return the power that each device may draw even if its ceiling is lower, shape (n,).
+    """Return the power that each device may draw in spite of a lower ceiling, shape (n,).
 
-    A device does not keep a ceiling below its minimum limit. A device may also exceed a higher ceiling that
-    was just lowered. The power that it draws above this ceiling is not free for other devices.
+    A ceiling is a power limit that a budget sets for a device. Two cases count: A device does not keep a
+    ceiling below its minimum limit. A device may also exceed a ceiling for some time after the ceiling was
+    lowered. The power that it then draws above the ceiling is not free for other devices.
     """
     exceeds = table.watts > np.maximum(_MAX_OVER_CEILING * reserved, reserved + _MIN_RISE_WATTS)
     drawn = np.where(exceeds, np.minimum(table.watts, table.max_watts), 0.0)
@@ -271,7 +280,10 @@ def _lowest_watts(table: CycleDevices, reserved: Floats) -> Floats:
 def _safe_watts(
     inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, reserved: Floats, fixed: Floats
 ) -> Floats:
-    """Return the limit that each device may have if the controller is silent, shape (n,)."""
+    """Return the limit to which each device goes back if the controller is silent, shape (n,).
+
+    With these limits, the power stays within the lowest limit of each budget.
+    """
     counted = counting.counted_watts(table, reserved)
     lowest = np.array([budget.lowest_watts for budget in inputs.budgets], np.float64) * _margin(inputs)
     available = lowest - fixed - table.sums.total(counting.idle_watts)
@@ -284,7 +296,9 @@ def _safe_watts(
 
 
 def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
-    """Return the budgets that limit ceilings: each with the rows of its devices and the available power.
+    """Return the budgets that restrict the power limits (ceilings) of devices.
+
+    Each returned budget has the rows of its devices and the power that it has for them.
 
     Args:
         rows: row of each device in the columns of ceilings, shape (n,).
@@ -301,10 +315,10 @@ def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> lis
 def _measured_watts(
     inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats, rest: Floats
 ) -> Floats:
-    """Return the measured power under each budget minus the budget's fixed power, shape (b,).
+    """Return the measured power under each of b budgets, without the fixed power; shape (b,).
 
-    A device whose power is unknown counts at `counted`. If the total power of a node is measured, the
-    measurement replaces the assumed power of the node's parts that are not devices.
+    For a device whose power is unknown, the value in `counted` is used. If the total power of a node is
+    measured, the power of the node's other parts follows from the measurement. Otherwise it is assumed.
     """
     is_known = table.controlled & ~np.isnan(table.watts)
     watts = np.where(is_known, table.watts, counted)
@@ -322,7 +336,11 @@ def _measured_watts(
 
 
 def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
-    """Return for each device the highest `floor_percent` among the budgets that count the device."""
+    """Return the lowest permitted power limit of each device, in percent of its range.
+
+    The limit is the highest `floor_percent` of all budgets that count the power of the device. It is 0 if no
+    budget counts the device.
+    """
     percent = np.array([budget.floor_percent for budget in budgets], np.float64)
     floors: Floats = np.max(np.where(cover, percent[:, None], 0.0), axis=0, initial=0.0)
     return floors
@@ -342,9 +360,10 @@ def _targets(
     shares: PowerShares,
     needs_no_limit: Bools,
 ) -> Floats:
-    """Return the ceilings that the controller wants, one per device, in the order of their columns.
+    """Return the power limit (ceiling) that the controller wants for each device.
 
-    Devices of silent nodes keep their ceilings.
+    The results are in the order of the devices' columns in `table`. Devices of silent nodes keep their
+    ceilings.
     """
     commitment = inputs.commitment
     target = np.minimum(commitment.granted_watts, commitment.held_watts)

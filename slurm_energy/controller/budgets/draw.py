@@ -24,9 +24,10 @@ _IDLE_DECAY_S: Final = 600.0
 
 @dataclass(slots=True)
 class DecayingMaximum:
-    """Maximum of recent values.
+    """Maximum of recent values, with decay.
 
-    The maximum rises at once, and decays towards lower values with a time constant.
+    A larger value raises the maximum at once. Otherwise the maximum decays towards smaller values with a
+    time constant.
 
     Attributes:
         decay_s: time constant of the decay in seconds.
@@ -38,7 +39,10 @@ class DecayingMaximum:
     _time_s: float = 0.0
 
     def update(self, value: float, now_s: float) -> None:
-        """Add a value at time `now_s`."""
+        """Update the maximum with a new value at time `now_s`.
+
+        A lower value lets the maximum decay towards it.
+        """
         if self.value is None or value >= self.value:
             self.value = value
         else:
@@ -73,7 +77,7 @@ class DeviceDraw:
     def update(
         self, watts: float | None, limit_watts: float | None, job_ids: tuple[int, ...], now_s: float
     ) -> None:
-        """Add a report of the device's node.
+        """Update the estimates of the device's power with a new report of its node.
 
         Args:
             watts: mean power since the last report; None if unknown.
@@ -103,12 +107,14 @@ class DeviceDraw:
             self._peak_s = now_s
 
     def expected_watts(self, max_watts: float, predicted_watts: float | None, now_s: float) -> float:
-        """Return the power that is expected with the current jobs and without a limit, at most `max_watts`.
+        """Return the power that a device is expected to draw with its current jobs without a limit.
+
+        The result is at most `max_watts`.
 
         Args:
             max_watts: highest power limit of the device.
             predicted_watts: power of the device predicted for its job; None means that no prediction exists.
-            now_s: time now.
+            now_s: current time in seconds.
         """
         unknown = max_watts if predicted_watts is None else predicted_watts
         is_known = self._peak.value is not None and now_s - self._peak_s <= KNOWN_S

@@ -45,8 +45,8 @@ class BudgetEngine:
 
     Call `set_budgets`, `set_nodes` and `set_jobs` whenever budgets, nodes or jobs change, `decide` once per
     second, and `poll` for each poll of a node. Store the result of `unsaved` after each decision and before
-    the next poll. After a restart, the stored state is an upper bound of the ceilings that nodes may have
-    received. Call all methods from one thread.
+    the next poll. After a restart, the stored state is an upper bound of the ceilings (power limits of
+    devices) that nodes may have received. Call all methods from one thread.
 
     Args:
         settings: settings of the engine; `configure` replaces them.
@@ -92,9 +92,10 @@ class BudgetEngine:
 
     @property
     def reaction_s(self) -> float:
-        """Time from a decision until the nodes have confirmed lower limits.
+        """Time from a decision of the engine until the nodes have confirmed the lowered power limits.
 
-        If a limit is known to fall, the engine applies the lower limit this time in advance.
+        The future fall of a budget's limit may be known. The engine then applies the lower limit earlier by
+        this time.
         """
         return 2.0 * self.poll_s + 2.0
 
@@ -103,7 +104,7 @@ class BudgetEngine:
         self._settings = settings
 
     def set_budgets(self, budgets: Sequence[BudgetInForce]) -> None:
-        """Set the budgets in force."""
+        """Replace the budgets that the engine enforces."""
         self._budgets = tuple(budgets)
 
     def set_nodes(self, nodes: Mapping[str, BudgetedNode]) -> list[str]:
@@ -131,15 +132,16 @@ class BudgetEngine:
         self._jobs = jobs
 
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
-        """Set the power that Slurm may give to jobs that no node has reported yet, by budget.
+        """Set the power that Slurm may still give to new jobs, by name of the budget.
 
-        The power that these jobs can draw under their start limits is kept free.
+        The engine keeps free the power that jobs can draw with the limits at their start, until a node
+        reports them.
         """
         self._promised = promised_watts
 
     @property
     def reported_jobs(self) -> frozenset[int]:
-        """Ids of the jobs that nodes report. Decisions count the power of these jobs."""
+        """Ids of the jobs that nodes report as running. Budget decisions already count their power."""
         return frozenset(job_id for node in self._nodes.values() for job_id in node.job_ids)
 
     @property
@@ -154,7 +156,10 @@ class BudgetEngine:
 
     @property
     def unknown_jobs(self) -> frozenset[tuple[int, int]]:
-        """Runs (job id, restart count) that a node reports but `set_jobs` does not assign to this node."""
+        """Runs that a node reports although `set_jobs` does not assign them to this node.
+
+        A run is a pair of job id and restart count.
+        """
         reported = {
             (job.job_id, job.restart_count)
             for node in self._nodes.values()
@@ -209,7 +214,10 @@ class BudgetEngine:
             return cycle_report(inputs, outcome, self.poll_s)
 
     def withdraw_raises(self) -> None:
-        """Take back the raised limits of the last decision, because `unsaved` could not be stored."""
+        """Cancel the limits that the last decision has raised.
+
+        Call this method if the result of `unsaved`, the changed states of nodes, could not be stored.
+        """
         self._commitment.withdraw_raises()
 
     def unsaved(self) -> dict[str, dict[str, Any]]:
@@ -291,9 +299,9 @@ class BudgetEngine:
         )
 
     def _job_reports(self) -> dict[int, MergedJobReport]:
-        """Return the reports of all nodes merged by job.
+        """Return what the nodes report about each job, merged over all nodes of the job.
 
-        The strictest reported slowdown limit of a job counts.
+        If the nodes report different slowdown limits for a job, the lowest one counts.
         """
         by_job: dict[int, list[tuple[BudgetNode, JobReport]]] = {}
         for node in self._nodes.values():

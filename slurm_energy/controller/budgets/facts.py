@@ -1,4 +1,8 @@
-"""Inputs of the budget engine other than the polls of nodes: jobs, nodes and the budgets in force."""
+"""Data about jobs, nodes and budgets from which the budget engine decides.
+
+The engine sets power limits such that the nodes keep the configured power budgets. A further input, the
+polls of the nodes, is defined elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,12 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BudgetScope:
-    """The nodes or jobs under a budget.
+    """The nodes or jobs whose power a budget limits.
 
     Attributes:
         kind: whether the budget limits the cluster, nodes or jobs, and how the nodes or jobs are selected.
-        names: names of the nodes, partitions, users or QOS that the budget limits. For an account: the names
-            of the account and of all accounts below the account. For the cluster: empty.
+        names: names of the nodes, partitions, users or QOS that the budget limits. For an account: the name
+            of the account and the names of all accounts below it. For the cluster: empty.
     """
 
     kind: ScopeKind
@@ -153,6 +157,9 @@ class EngineSettings:
 class BudgetStatus:
     """State of one budget after a decision. Powers are watts.
 
+    A floor is the lowest power to which a budget may reduce a device of a running job. The committed power
+    is the highest power that is possible at the limits in force.
+
     Attributes:
         name: name in the configuration.
         limit_watts: limit of the budget before the margin is subtracted; infinity means no limit.
@@ -161,14 +168,14 @@ class BudgetStatus:
         committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.
         fixed_watts: power of all parts without a power limit.
         capped_watts: power by which the limits reduce the power of devices.
-        headroom_watts: power above idle that new jobs may add now if running jobs are lowered as far as their
-            floors and slowdown limits allow. The power already promised to jobs is included. A negative value
-            means that the budget is above its limit.
-        retained_watts: part of `headroom_watts` that is reserved for running jobs, because a watt yields more
-            work in a running job than in a new job. One value for each price in `work_price.PRICES` that the
-            new job may have.
-        reachable_headroom_watts: power that is free if all running jobs have their lowest limits. If it is
-            known that devices exceed these limits, the excess is subtracted.
+        headroom_watts: power above idle that new jobs may add now. For this, running jobs may be lowered as
+            far as their floors and slowdown limits allow. The power already promised to jobs is included. A
+            negative value means that the budget is above its limit.
+        retained_watts: part of `headroom_watts` that is reserved for running jobs, because a watt yields
+            more work in a running job than in a new job. The work per watt of a new job is its price. There
+            is one value for each price in `work_price.PRICES`.
+        reachable_headroom_watts: power that is free if all running jobs have their lowest limits. If devices
+            are known to exceed these limits, the excess is subtracted.
         free_watts: power that is free at the limits in force, including the power already promised to jobs.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. The limit cannot be lower than this power.
@@ -256,14 +263,14 @@ class JobRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BudgetedNodeStatus:
-    """Power of one node after a decision.
+    """Power of one node after a decision of the power budgets.
 
     Attributes:
         node: Slurm's name of the node.
         state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
         reason: reason for the value of `state`; may be empty.
         measured_watts: measured power; None if unknown.
-        committed_watts: power at which the node counts under its budgets.
+        committed_watts: power that the node takes from its budgets in the calculation.
         max_watts: maximum power of the node if its devices have no power limits.
         job_ids: ids of the jobs on the node.
         job_range: power that jobs can add on the node above idle.
@@ -280,17 +287,17 @@ class BudgetedNodeStatus:
 
 
 class BudgetCycle:
-    """Result of one decision.
+    """Result of one decision about the power budgets.
 
-    The states of jobs and nodes are computed at the first access. This access must be made in the engine's
-    thread.
+    The states of jobs and nodes are computed when they are first read. This first access must be made in the
+    engine's thread.
 
     Args:
         time_s: time of the decision on the engine's clock.
         budgets: state of each budget, in the order of the configuration.
         poll_s: seconds between two polls of a node.
-        jobs: returns the running jobs that nodes report, by job id.
-        nodes: returns the nodes by name.
+        jobs: function that returns the running jobs that nodes report, by job id.
+        nodes: function that returns the nodes by name.
     """
 
     def __init__(

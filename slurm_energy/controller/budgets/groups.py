@@ -18,14 +18,14 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroups:
-    """Groups of devices that share a power limit in one decision.
+    """Groups of devices. One decision sets the same power limit for all devices of a group.
 
     Attributes:
         columns: values of the groups, as columns.
-        of_device: index of the group of each device that was passed, shape (number of devices,).
+        of_device: for each input device, the index of its group, shape (number of devices,).
         job_ids: ids of the jobs of each group.
         kinds: kind of device of each group.
-        lowest_watts: measured power of one device of each group at its lowest limit; NaN: unknown.
+        lowest_watts: measured power of one device of each group at its lowest limit; NaN if unknown.
     """
 
     columns: PowerGroups
@@ -107,17 +107,17 @@ def build_groups(
 
 
 def _host_shares(job_ids: Sequence[tuple[int, ...]], is_gpu: Bools, limited_share: Floats) -> Floats:
-    """Return the share of time in which each group's devices may determine the speed of its jobs.
+    """Return the fraction of time in which each group's devices may determine the speed of jobs.
 
-    While a power limit holds back the GPUs of a job, the GPUs determine the speed of the job. A
-    power limit of the packages then costs no time. The packages of the job have the remaining
-    share of the time. All other groups have the share 1. The result has the shape (n,).
+    While a power limit slows down the GPUs of a job, the GPUs determine the job's speed. A power limit of
+    the CPU packages then costs no time. The packages of the job get the remaining fraction of the time. All
+    other groups get 1. The result has the shape (n,).
 
     Args:
         job_ids: jobs of each of the n groups.
         is_gpu: whether the devices of a group are GPUs, shape (n,).
-        limited_share: share of the last seconds in which the limit held back all devices of a
-            group, shape (n,).
+        limited_share: fraction of the last seconds in which the limit slowed down all devices of a group,
+            shape (n,).
     """
     by_jobs: dict[tuple[int, ...], float] = {}
     for row in np.flatnonzero(is_gpu).tolist():

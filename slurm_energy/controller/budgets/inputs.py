@@ -45,15 +45,17 @@ CurveKey = tuple[int, int, str]
 
 
 class BudgetInputs:
-    """Reader of nodes, jobs and accounts. While Slurm does not answer, the last values that were read remain.
+    """Reader of nodes, jobs and accounts for the budget engine.
+
+    While Slurm does not answer, the last values that were read remain.
 
     Args:
         store: the database, with the runs from which programs were learned.
         running: cache of the running jobs in Slurm.
         run: runs Slurm's commands.
         failures: log of failures; a repeated failure is logged once.
-        oracle: returns the oracle of response curves, which maps a model and a kind of hardware to a curve;
-            None means that there is no oracle.
+        oracle: returns the predictor of response curves. The predictor maps a model and a kind of hardware
+            to a curve. None means that there is no predictor.
 
     Attributes:
         allocated: running jobs by id, as Slurm describes them.
@@ -182,7 +184,11 @@ class BudgetInputs:
         )
 
     async def _find_curves(self, kinds: Mapping[int, frozenset[str]]) -> None:
-        """Look up the response curves of new jobs, once per job and kind of device."""
+        """Look up the response curves of jobs that have none yet.
+
+        A response curve states how the run time depends on the power limit. The method looks up one curve
+        for each pair of a job and a kind of device.
+        """
         wanted = {
             (job_id, self.allocated[job_id].restart_count, kind): self.allocated[job_id]
             for job_id, of_job in kinds.items()
@@ -199,10 +205,10 @@ class BudgetInputs:
         return None if key is None else await self._program_curve(key)
 
     async def _find_pending_curves(self) -> None:
-        """Look up the response curves of the programs of pending jobs.
+        """Look up the response curves of the programs of pending jobs in the database.
 
-        The look-ups are repeated from time to time, because the response curve of a program may have been
-        learned since.
+        From time to time, every program is looked up again, because its response curve may have been learned
+        in the meantime.
         """
         programs = self.programs
         if self._is_due("pending curves", CURVES_AGE_S):

@@ -51,10 +51,11 @@ class BudgetHeadroom:
         floor_percent: lowest power limit that running jobs may get, as a position in a device's range of
             power limits: 0 is the device's minimum limit, 100 its maximum.
         retained_watts: part of `headroom_watts` that is reserved for running jobs, so that a new job cannot
-            use it, by price level of the new job. Empty if no power is reserved.
+            use it. The list has one value for each price level that a new job may have. It is empty if no
+            power is reserved.
         idle_watts: power under the budget without any job.
-        promised_watts: power that is kept free for starts of jobs; infinity means as much as the starting
-            jobs can draw.
+        promised_watts: power that is kept free for starting jobs; infinity means that all power that the
+            starting jobs can draw is kept free.
         reachable_headroom_watts: power that is free if all running jobs have their lowest limits.
         free_watts: power that is free at the limits in force.
     """
@@ -73,13 +74,14 @@ class BudgetHeadroom:
 
     @property
     def unused_watts(self) -> float:
-        """Part of the headroom that no running job needs."""
+        """Part of the headroom (power left under the budget) that no running job needs."""
         return self.headroom_watts - self.retained_from(0)
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether the budget counts a job with these names.
+        """Return whether the budget includes a pending job with these names.
 
-        For a budget of nodes the result is False, because the nodes of a pending job are not known.
+        For a budget that limits certain nodes the result is False, because the nodes of a pending job are
+        not known.
         """
         names = {
             ScopeKind.PARTITION: partition.split(","),
@@ -98,10 +100,12 @@ class BudgetHeadroom:
         return self.retained_watts[level] if self.retained_watts else 0.0
 
     def at_level(self, level: int) -> BudgetHeadroom:
-        """Return a copy of the state with the headroom that a job with the price level `level` may use.
+        """Return a copy of this state with the headroom that jobs with a given price level may use.
 
-        The copy is valid only if no job has a higher price level. Licenses are counted relative to
-        this headroom, so that the numbers of licenses stay small in a large cluster.
+        The headroom is the power that new jobs may add. A part of it is reserved for running jobs. This part
+        depends on the price level of the new job, which measures its work per watt. The copy is valid only
+        if no job has a price level above `level`. Licenses are counted relative to this headroom, so that
+        the numbers of licenses stay small in a large cluster.
         """
         kept = self.retained_from(level)
         if not math.isfinite(kept):
@@ -110,10 +114,11 @@ class BudgetHeadroom:
         return dataclasses.replace(self, headroom_watts=self.headroom_watts - kept, retained_watts=others)
 
     def reachable_steps(self, demand_watts: Floats, reachable_watts: Floats) -> list[tuple[float, float]]:
-        """Return `steps`, with raised limits after those falls for which the budget can lower jobs.
+        """Return the future steps of the limit; the limit after some falls is raised.
 
-        A job may start before a fall of the limit if its power at its lowest limits fits under the
-        new, lower limit. The licenses of the job represent more power than this. The new limit is
+        At a fall of the limit, the budget can lower the power limits of jobs. A job may therefore start
+        before the fall if its power at its lowest limits fits under the limit after the fall. Slurm starts
+        the job only if its licenses fit, and they represent more power. The limit after the fall is
         therefore raised until the licenses of all such jobs fit.
 
         Args:
@@ -143,7 +148,10 @@ def license_lines(
     scoped: Mapping[str, BudgetHeadroom],
     powers: Mapping[str, PartitionPower],
 ) -> list[str]:
-    """Return those lines of the policy file that are about licenses; see docs/reference/protocol.md."""
+    """Return the lines of the policy file about licenses, by which Slurm counts the power of jobs.
+
+    docs/reference/protocol.md describes the lines.
+    """
     users = " ".join(str(uid) for uid in sorted({0, os.geteuid()}))
     lines = [f"license {config.budget.license} {pool.total}", f"license-users {users}"]
     lines += [
@@ -162,11 +170,10 @@ def feasible_licenses(
     cluster: BudgetHeadroom | None,
     held: Mapping[int, int],
 ) -> Ints:
-    """Return the number of licenses of each job.
+    """Return the number of licenses (watts under power budgets) of each job.
 
-    A pending job that needs more power than the budget can ever free gets a reduced number.
-
-    `feasible_watts` computes the reduced number.
+    A pending job may need more power than the budget can ever free. Its number of licenses is then reduced
+    by `feasible_watts`.
 
     Args:
         queue: the jobs.
@@ -188,26 +195,27 @@ def feasible_licenses(
 
 
 def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int]) -> dict[int, int]:
-    """Return the licenses that each running job should hold, by job id."""
+    """Return the watts that each running job should hold as Slurm licenses, by job id."""
     rows = np.flatnonzero(queue.state != PENDING).tolist()
     pairs = [(int(queue.job_id[row]), int(wanted[row])) for row in rows]
     return {job: targets.get(job, watts) for job, watts in pairs}
 
 
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
-    """Return the number of licenses of each job.
+    """Return the number of licenses (watts under power budgets) of each job.
 
-    For a running job, the result is the number of licenses that the job holds. For a pending job, the result
-    is the number that the job needs.
+    For a running job, it is the number of licenses that the job holds. For a pending job, it is the number
+    that the job needs.
     """
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)
 
 
 def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted: Collection[int]) -> int:
-    """Return the licenses, one per watt, of jobs that are not in `counted`.
+    """Return the watts of the running jobs that the last budget decision did not count.
 
-    The headroom does not contain the power of these jobs yet.
+    Slurm represents one watt as one license. The free power (headroom) of the budgets does not yet take
+    these jobs into account.
     """
     new = [job.licenses for job_id, job in jobs.items() if job_id not in counted]
     return sum(split_licenses(text, [license_name])[1].get(license_name) or 0 for text in new)
@@ -221,7 +229,10 @@ def budget_reservations(
     now_unix_s: float,
     offered: float = math.inf,
 ) -> dict[str, LicenseReservation]:
-    """Return the reservations of one license, by name of the reservation.
+    """Return the Slurm reservations that withhold licenses of one budget from jobs.
+
+    One license stands for one watt. The reservations are returned by name. They leave only those licenses
+    free that correspond to the power that new jobs may take.
 
     Args:
         license_name: name of the license in Slurm.
@@ -246,7 +257,9 @@ def budget_reservations(
 
 @dataclass(frozen=True, slots=True)
 class LicenseDemand:
-    """Licenses that waiting jobs request under one budget; columns of m jobs.
+    """Licenses that waiting jobs request under one budget. One license is one watt.
+
+    Each column has one value for each of the m jobs.
 
     Attributes:
         watts: number of licenses of each job, shape (m,).
@@ -259,7 +272,7 @@ class LicenseDemand:
     reachable_watts: Floats
 
     def offered_watts(self, budget: BudgetHeadroom, free_watts: float = math.inf) -> float:
-        """Return the power that Slurm should offer to the waiting jobs.
+        """Return the power that Slurm should make available to the waiting jobs.
 
         Args:
             budget: the budget.
@@ -277,12 +290,11 @@ def license_demands(
     names_of: Callable[[int], Sequence[str]],
     now_unix_s: float,
 ) -> dict[str, LicenseDemand]:
-    """Return the licenses that waiting jobs request, by name of the license.
+    """Return the power licenses that waiting jobs request, by name of the license.
 
-    Only two kinds of jobs count: jobs that lack nothing but licenses, and jobs that Slurm has not considered
-    yet.
-
-    Jobs that wait for nodes are left out: the power for their start would be kept free but not used.
+    A license of a power budget stands for one watt. Only two kinds of jobs are included: jobs that lack
+    nothing but licenses, and jobs that Slurm has not considered yet. Jobs that wait for nodes are left out:
+    the power for their start would be kept free but not used.
 
     Args:
         queue: the jobs.
@@ -314,14 +326,17 @@ def waiting_sentences(
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> dict[int, str]:
-    """Return a sentence for each job that waits in Slurm because licenses are missing, by job id.
+    """Explain for each job why it waits in Slurm for a license. The result maps job ids to sentences.
+
+    A license represents the power of a budget. A sentence is returned only if the budget lacks the power for
+    the job.
 
     Args:
         queue: the jobs.
         wanted: power that each job adds, shape (n,).
-        levels: price level of each job, shape (n,).
+        levels: price level of each job, shape (n,). The price is the work that the job does per watt.
         budgets: budgets by license.
-        names_of: function that returns the names of the licenses of the job in a row.
+        names_of: function that returns the names of the licenses of the job in a row of the queue.
     """
     waiting: dict[int, str] = {}
     for row, reason in enumerate(queue.reason):
@@ -336,7 +351,11 @@ def waiting_sentences(
 
 
 def waiting_sentence(watts: int, budget: BudgetHeadroom, level: int) -> str:
-    """Return one sentence that says why a job with a price level waits under a budget."""
+    """Return the sentence that tells a user why a job waits for power under a budget.
+
+    A part of the budget's free power may be reserved for running jobs. How much is reserved depends on the
+    job's price level (`level`).
+    """
     free, kept = max(0.0, budget.headroom_watts), budget.retained_from(level)
     text = f"waits for power: it adds {watts} W, and {max(0.0, free - kept):.0f} W are free"
     more = f"; running jobs do more work with {min(free, kept):.0f} W" if min(free, kept) >= 1.0 else ""

@@ -106,9 +106,10 @@ class BudgetLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, BudgetParts | None]:
-        """Return the argument of `adopt`: a configuration with its `BudgetParts`. Change nothing.
+        """Prepare a new configuration of the power budgets without putting it into force.
 
-        Instead of the parts, the result contains None if the mode of the budgets is off.
+        Return the argument of the method `adopt`: the configuration and its `BudgetParts`. If the budgets
+        are off, the parts are None.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -125,7 +126,7 @@ class BudgetLoop:
         return config, BudgetParts.create(config, self.parts, history, shared, self._begin_times)
 
     def adopt(self, prepared: tuple[Config, BudgetParts | None]) -> None:
-        """Put a configuration that `prepare` has prepared in force, from the next decision on."""
+        """Use a configuration that `prepare` has prepared, from the next decision on."""
         before, (self.config, parts) = self.parts, prepared
         if before is not None and (parts is None or parts.admission is not before.admission):
             before.admission.close()
@@ -169,7 +170,10 @@ class BudgetLoop:
             raise UnavailableError("power budgets", f"no decision for {age_s:.0f} s", "see senergyctld's log")
 
     async def loop(self) -> None:
-        """Decide, read signals, store and admit jobs until cancelled."""
+        """Run the concurrent loops of the power budgets until cancelled.
+
+        The loops decide about budgets, read inputs and signals, admit jobs and store the state.
+        """
         loops = (
             self._decide_loop(),
             self._inputs_loop(),
@@ -212,11 +216,11 @@ class BudgetLoop:
         self.recorder.add_problems(problems, self.decided_unix_s)
 
     async def set_override(self, override: LimitOverride | None, change: BudgetChange) -> None:
-        """Store a live limit and use it in the next decision.
+        """Store a live limit (a limit that replaces the configured one) and use it in the next decision.
 
         Args:
-            override: the live limit; None means to remove it, so that the configured limit of `change.budget`
-                applies again.
+            override: the live limit. None means to remove it, so that the configured limit of
+                `change.budget` applies again.
             change: entry of the audit trail.
 
         Raises:
@@ -231,7 +235,7 @@ class BudgetLoop:
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
-        """Return the result of a function of the last budget cycle, called in the engine's thread.
+        """Call a function with the last budget cycle in the engine's thread, and return its result.
 
         Return None before the first cycle.
         """
@@ -240,7 +244,7 @@ class BudgetLoop:
 
     @property
     def states(self) -> Sequence[BudgetStatus]:
-        """State of each budget after the last decision; empty before the first decision."""
+        """State of each power budget after the last decision; empty before the first decision."""
         return self.cycle.budgets if self.cycle is not None else ()
 
     def status(self) -> dict[str, Any]:
@@ -352,7 +356,10 @@ class BudgetLoop:
             raise
 
     async def _restore(self, parts: BudgetParts) -> None:
-        """Continue from the stored state of nodes and the live limits."""
+        """Continue after a restart of senergyctld with the stored state of the nodes.
+
+        The method also loads the live limits, which are budget limits that operators have set.
+        """
         cluster = self.config.cluster.name
         bodies = await self._store.read(budgets.nodes, cluster)
         damaged = await self._in_thread(lambda: parts.restore(bodies, time.monotonic()))
@@ -373,9 +380,10 @@ class BudgetLoop:
             self.parts.limits.set_overrides(found)
 
     async def _save_nodes(self, parts: BudgetParts) -> UnavailableError | None:
-        """Store the limits that nodes may receive.
+        """Store the power limits that the nodes may receive after the last decision.
 
-        Return the error if this fails. No raised limit may be sent after an error.
+        If the storage fails, the raised limits are withdrawn and the error is returned. A raised limit must
+        never be sent before it is stored.
         """
         states = await self._in_thread(parts.engine.unsaved)
         self._backlog |= {name: json.dumps(state) for name, state in states.items()}
@@ -390,9 +398,10 @@ class BudgetLoop:
         return None
 
     async def _guarded(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Await a part of the work and log an error once.
+        """Await a part of the work on power budgets, and catch and log an error.
 
-        The leases of the nodes limit the consequences of an error.
+        A repeated error is logged once. Each node has a lease, after which it uses safe limits. The leases
+        therefore limit the consequences of an error.
         """
         subject = f"{_SUBJECT}, {what}"
         try:

@@ -29,22 +29,22 @@ _UNLIMITED_FACTOR: Final = 1.25
 
 
 class BudgetDevice:
-    """A processor package or GPU.
+    """A device (CPU package or GPU) of a node under power budgets.
 
     Attributes:
         node: name of the node to which the device belongs.
         report: last report about the device.
-        row: index of the device in the arrays of power ceilings; -1 means that its power cannot be
-            limited.
+        row: index of the device in the arrays of ceilings (upper bounds of power limits); -1 means that its
+            power cannot be limited.
         is_gpu: whether the device is a GPU.
-        min_watts, max_watts: range of the power limit. For a device without a power limit,
-            `max_watts` is the power that the budgets assume for the device.
-        requested_watts: power limit that the job on the device requests. Infinity means that the
-            job requests no limit, or the device does not have exactly one job.
-        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means
-            that no job starts.
-        reachable_watts: power that the device may draw at its lowest limit with its present jobs;
-            infinity means that this power is unknown.
+        min_watts, max_watts: range of the power limit. For a device without a power limit, `max_watts` is
+            the power that the budgets assume for the device.
+        requested_watts: power limit that the job on the device requests. Infinity means that the job
+            requests no limit, or the device does not have exactly one job.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0 means that no
+            job starts.
+        reachable_watts: power that the device may draw at its lowest limit with its present jobs; infinity
+            means that this power is unknown.
         draw: estimates of the device's power.
     """
 
@@ -131,15 +131,18 @@ class BudgetNode:
 
     @property
     def distrust(self) -> str:
-        """Reason why the reports of the node are not trusted; an empty value means that they are trusted."""
+        """Reason why the controller does not trust the reports of the node.
+
+        An empty text means that the reports are trusted.
+        """
         return self._trust.reason or ""
 
     def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
-        """Store a poll of the node.
+        """Update the state of the node with its latest poll.
 
         Args:
             poll: poll of this node.
-            rows: row of each device in the columns of ceilings.
+            rows: row of each device in the columns of ceilings (upper bounds of device power).
             now_s: time now.
         """
         poll = self._reachable.apply(poll, now_s, is_trusted=not self.distrust)
@@ -198,14 +201,15 @@ class BudgetNode:
         return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
 
     def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
-        """Restore the devices and the power of the other parts from a stored state.
+        """Restore the devices of the node and the power of its other parts from a stored state.
 
-        The restored values count until the node reports.
+        The restored values are used until the node reports.
 
         Args:
-            state: the stored state. `devices` has lists of watts by device; the first value is the
-                nameplate power.
-            rows: index of each device in the arrays of ceilings, by device name.
+            state: the stored state. `devices` has lists of watts by device; the first value is the nameplate
+                power.
+            rows: index of each device in the arrays of ceilings (upper bounds of device power), by device
+                name.
             now_s: time now.
         """
         for name, maximum in (("reserve_watts", self.reserve), ("unlimited_watts", self.unlimited)):
@@ -241,7 +245,7 @@ class BudgetNode:
         )
 
     def rest_watts(self, limited_watts: float) -> float | None:
-        """Return the power that budgets count for the node's parts without a power limit.
+        """Return the power that budgets reserve for the node's parts without a power limit.
 
         None means that this power is not known yet.
 

@@ -51,7 +51,7 @@ def _node(status: BudgetedNodeStatus, is_visible: Callable[[int], bool]) -> Budg
 
 
 def override_object(override: LimitOverride) -> LimitOverrideObject:
-    """Return a live limit as a JSON object."""
+    """Return a live limit (a budget limit that an operator has set) as a JSON object."""
     return {
         "watts": override.watts,
         "until_unix_s": override.end,
@@ -62,7 +62,7 @@ def override_object(override: LimitOverride) -> LimitOverrideObject:
 
 
 def series_object(name: str, samples: list[BudgetSample]) -> BudgetSeriesObject:
-    """Return the power samples of a budget as a JSON object of columns."""
+    """Return samples of the power under a budget as a JSON object with one list per quantity."""
     return {
         "budget": name,
         "unix_s": [sample.time for sample in samples],
@@ -88,5 +88,5 @@ def change_object(change: BudgetChange) -> BudgetChangeObject:
 
 
 def finite(watts: float) -> float | None:
-    """Return a limit as a value for JSON. None replaces infinity, which means no limit."""
+    """Return a limit as a value for JSON. An infinite limit means no limit and becomes None."""
     return watts if math.isfinite(watts) else None

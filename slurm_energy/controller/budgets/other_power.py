@@ -26,13 +26,14 @@ _KEPT: Final = 0.999  # weight of earlier polls, per poll
 
 
 class OtherPower:
-    """Power of a node's parts other than its devices, learned from readings of this node.
+    """Power of a node without its devices, learned from readings of this node.
 
-    `value` is the maximum of recent readings. `device_watts` is the power of the devices at the time of that
-    reading. If the devices may draw more than `device_watts`, `slope` watts are added to `value` for each
-    further watt. If the devices may draw less, half of `slope` is subtracted for each watt less. The slope is
-    fitted by least squares. The slope is not applied to a power restored from storage, nor to a node without
-    a sensor of the whole node.
+    The method `watts_at` estimates this power from a known power of the devices. Its starting point is
+    `value`, the maximum of recent readings. `device_watts` is the power of the devices when `value` was
+    read. For each watt that the devices may draw above `device_watts`, `slope` watts are added to `value`.
+    For each watt that they may draw less, half of `slope` is subtracted. The slope is fitted by least
+    squares. It is applied neither to a power restored from storage, nor on a node without a sensor of the
+    whole node.
 
     Attributes:
         value: maximum of recent readings of the other parts' power in watts; None means unknown.
@@ -51,13 +52,19 @@ class OtherPower:
 
     @property
     def slope(self) -> float:
-        """Watts by which the power of the other parts rises per watt of the devices, 0 to `MAX_SLOPE`."""
+        """Increase of the power of a node's other parts per watt of additional power of its devices.
+
+        The value ranges from 0 to `MAX_SLOPE`.
+        """
         _, mean, _, xx, xy = self._sums
         prior = _PRIOR_POLLS * (_PRIOR_SPREAD * max(mean, 1.0)) ** 2
         return min(MAX_SLOPE, max(0.0, (xy + UNKNOWN_SLOPE * prior) / (xx + prior)))
 
     def watts_at(self, device_watts: float) -> float:
-        """Return the power of the other parts if the devices may draw `device_watts`; 0 means unknown."""
+        """Return the power of the parts of a node other than its devices; 0 means unknown.
+
+        The result is the power that these parts need if the devices draw `device_watts`.
+        """
         value = self.value or 0.0
         if not self._window:
             return value
@@ -65,7 +72,7 @@ class OtherPower:
         return value + self.slope * (more_watts if more_watts > 0 else _LOWERED_SHARE * more_watts)
 
     def add(self, device_watts: float, other_watts: float, now_s: float) -> None:
-        """Add a reading: the power of all devices, and the power of the node without these devices."""
+        """Learn from one reading of a node: the power of its devices, and the rest of its power."""
         if all(abs(watts - device_watts) <= _STEADY * device_watts for watts in self._last):
             self._fit(device_watts, other_watts)
         self._last = (self._last[1], device_watts)
@@ -74,12 +81,14 @@ class OtherPower:
         self.update(statistics.median(others), now_s, statistics.median(devices))
 
     def update(self, other_watts: float, now_s: float, device_watts: float = 0.0) -> None:
-        """Use a new reading: raise `value` to the reading at once, or lower `value` slowly towards it.
+        """Update the estimate of the power of a node's other parts with a new reading.
+
+        A higher reading raises `value` to the reading at once. A lower reading lowers `value` slowly.
 
         Args:
-            other_watts: power of the other parts.
-            now_s: time now.
-            device_watts: power of the devices at that time; 0 if it is unknown.
+            other_watts: new reading: power of the other parts.
+            now_s: current time in seconds.
+            device_watts: power of the devices at the time of the reading; 0 if it is unknown.
         """
         if self.value is None or other_watts >= self.value:
             self.value, self.device_watts = other_watts, device_watts

@@ -23,9 +23,10 @@ _PARTITION: Final = re.compile(r"(?:^| )(PartitionName|Default|OverSubscribe)=([
 
 
 class PartitionHardware:
-    """Power of the partitions.
+    """Power that jobs can add in each partition.
 
-    The power is computed from the nodes in Slurm and from the power ranges that these nodes report.
+    The power is computed from the nodes of the partition in Slurm, and from the power ranges that these
+    nodes report.
 
     Args:
         run: runs Slurm's commands.

@@ -34,7 +34,10 @@ Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """Arguments of `BudgetAdmission.update`. The headrooms among them determine the licenses in Slurm."""
+    """Arguments of `BudgetAdmission.update`, which adapts the admission of jobs to the budgets.
+
+    The number of licenses in Slurm follows from the free power of the budgets (headrooms).
+    """
 
     unix_s: float
     headrooms: tuple[BudgetHeadroom, ...]
@@ -45,13 +48,15 @@ class AdmissionRequest:
 
 @dataclass(slots=True)
 class BudgetParts:
-    """The objects that serve power budgets for one configuration. A reload keeps the engine and its ceilings.
+    """The objects that keep power budgets, made from one configuration.
+
+    If the configuration is reloaded, the engine stays, with the limits that it has set for nodes.
 
     Attributes:
         engine: decides about the power of nodes.
         limits: limits of the budgets over time.
         inputs: nodes, jobs and accounts.
-        admission: admits jobs.
+        admission: decides which jobs may start.
         admission_report: result of the last admission.
         is_restored: whether the engine continues from the stored state.
     """
@@ -73,15 +78,15 @@ class BudgetParts:
         shared: Shared,
         begin_times: BeginTimes | None = None,
     ) -> BudgetParts:
-        """Create the parts for a configuration with budgets.
+        """Create the objects that control power budgets, for a configuration with budgets.
 
         Args:
             config: the configuration.
-            earlier: parts before a reload, whose state the new parts take over; None means that no earlier
-                parts exist.
+            earlier: objects before a reload, whose state the new objects take over; None means that no
+                earlier objects exist.
             history: history of measured runs.
-            shared: objects that the earlier and the new parts share, namely database, running jobs, runner of
-                Slurm's commands, log of failures, source of response curves of models.
+            shared: objects that the earlier and the new object share, namely database, running jobs, runner
+                of Slurm's commands, log of failures, source of response curves of models.
             begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay
                 jobs; None means that no other part delays jobs.
 
@@ -105,17 +110,17 @@ class BudgetParts:
         )
 
     def configure(self, config: Config) -> None:
-        """Use the settings of a configuration in engine and admission."""
+        """Pass the settings of a configuration to the budget engine and to the admission of jobs."""
         self.engine.configure(engine_settings(config))
         self.admission.configure(config)
 
     def decide(self, unix_s: float, now_s: float, signals: Mapping[str, SignalText]) -> BudgetCycle:
-        """Make a decision about the power of all nodes.
+        """Decide about the power limits of all nodes.
 
         Args:
-            unix_s: time now in Unix seconds, for the limits.
-            now_s: monotonic time now.
-            signals: last text of each signal, by name of the budget.
+            unix_s: current time in Unix seconds, for the limits of the budgets.
+            now_s: current monotonic time in seconds.
+            signals: last text of each signal (limit from a file or URL), by name of the budget.
         """
         self.limits.set_signals(signals)
         self.limits.read_calendars()
@@ -127,9 +132,10 @@ class BudgetParts:
         return self.engine.decide(now_s)
 
     def _released_watts(self) -> float:
-        """Return the licenses of jobs that have ended since the last admission.
+        """Return the watts of the jobs that have ended since the last admission of new jobs.
 
-        Slurm may give these licenses to other jobs before the next admission corrects the free licenses.
+        Slurm counts watts as licenses. Slurm may give the licenses of ended jobs to other jobs before the
+        next admission corrects the number of free licenses.
         """
         running = self.engine.reported_jobs
         return math.fsum(watts for job, watts in self.admission_report.watts.items() if job not in running)
@@ -156,10 +162,11 @@ class BudgetParts:
         return damaged
 
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
-        """Return the arguments for the admission of jobs.
+        """Return the arguments with which it is decided which jobs may start under the power budgets.
 
-        Until `end_admission` is called, the engine keeps the power free that Slurm may already give to jobs.
-        For a budget without a license, this power is the larger of the old and the new headroom.
+        Slurm may already start jobs until `end_admission` is called. The engine keeps the power for these
+        jobs free. For a budget without a license in Slurm, this power is the larger of the old and the new
+        headroom.
         """
         headrooms = tuple(
             BudgetHeadroom(
@@ -191,16 +198,19 @@ class BudgetParts:
         )
 
     def admit(self, request: AdmissionRequest) -> None:
-        """Adapt Slurm's licenses or holds to the budgets. The call runs Slurm's commands."""
+        """Let pending jobs start as far as the budgets have power for them.
+
+        The method changes the licenses or the holds of jobs. It runs Slurm's commands.
+        """
         self.admission_report = self.admission.update(
             request.unix_s, request.headrooms, request.counted_jobs, request.nodes, request.curves
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
-        """Note the power under each budget that Slurm can give to jobs now or after the next admission.
+        """Store the power that Slurm can give to new jobs until the next admission, under each budget.
 
-        Decisions keep only this power free for new jobs. After a failed admission, the amount is
-        unknown and counts as unlimited.
+        Decisions about power limits keep only this power free for new jobs. After a failed admission of
+        jobs, the amount is unknown and counts as unlimited.
         """
         self.inputs.programs = self.admission.programs
         failed = bool(self.admission_report.problems)
@@ -209,7 +219,7 @@ class BudgetParts:
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """Return the engine's settings for a configuration."""
+    """Return the settings of the engine for power budgets, from the configuration of senergyctld."""
     settings = config.budget
     return EngineSettings(
         enforces=settings.mode == "enforce",

@@ -1,6 +1,8 @@
-"""Power that pending jobs add when they start. The simulator admits jobs with the same function.
+"""Power that pending jobs add when they start.
 
-A job is admitted with its power at its economic limit, because the budget may lower the job to this limit.
+The power of a job is its power at its economic limit, at which it does the most work per watt. The budget
+may lower the power limits of the job to the economic limit. The simulator uses the same function to decide
+which jobs may start.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 
 class ProgramKey(NamedTuple):
-    """Key of a response curve: the program of a job, and a kind of device."""
+    """Key that identifies a response curve: the program of a job, and a kind of device."""
 
     user: str
     fingerprint: str | None
@@ -35,18 +37,21 @@ class ProgramKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingPower:
-    """Power that the start of each of n jobs adds above idle.
+    """Power that the start of each of n pending jobs adds above idle power.
+
+    A lowest limit is the lowest power limit that a budget may set for a job's devices. An economic limit is
+    the power limit at which a job yields the most work per watt.
 
     Attributes:
         watts: power at the economic limits, in whole watts, shape (n,).
-        floor_watts: power at the lowest limits that the jobs may get. A job without a predicted power counts
-            with its full power. Shape (n,).
+        floor_watts: power at the lowest limits. A job without a predicted power counts with its full power.
+            Shape (n,).
         start_watts: power that must be free when the jobs start with the lowest limits. Shape (n,).
         reachable_watts: power that the jobs may draw although their devices have the lowest limits. GPUs may
             exceed these limits; packages count with their expected power. Shape (n,).
-        levels: price level of each job, see `work_price.PRICES`, shape (n,).
-        programs: programs of the jobs. The computation uses the response curves of these programs if they are
-            known.
+        levels: index of each job's price in `work_price.PRICES`, shape (n,).
+        programs: programs of the jobs. If the response curves of these programs are known, the computation
+            uses them.
     """
 
     watts: Ints
@@ -58,7 +63,10 @@ class PendingPower:
 
 
 class _Part(NamedTuple):
-    """The packages or the GPUs of one job in one partition. Powers are watts of one device."""
+    """The processor packages or the GPUs of one pending job in one partition.
+
+    All powers are in watts of one device.
+    """
 
     pair: int
     row: int
@@ -90,11 +98,11 @@ def pending_power(
     floor_percent: float,
     curves: Mapping[ProgramKey, ResponseCurve],
 ) -> PendingPower:
-    """Return the power with which jobs are admitted. A job without a predicted power keeps `full_watts`.
+    """Return the power that each pending job will add, from which is decided whether it may start.
 
-    The power of a job is divided between its packages and its GPUs in the ratio of their maximum power.
-    Packages that a job does not fill count with their full power, because their lowest limit holds for the
-    whole node.
+    A job without a predicted power counts with `full_watts`. The predicted power of a job is divided between
+    its processor packages and its GPUs in the ratio of their maximum power. A package that a job uses only
+    in part counts with its full power, because its lowest limit holds for the whole node.
 
     Args:
         queue: the jobs.
@@ -147,16 +155,16 @@ def pending_power(
 
 
 def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: Ints) -> Floats:
-    """Return the power that each job adds, in whole watts.
+    """Return the power that each pending job adds when it starts, in whole watts.
 
-    If a job may run in several partitions, the result is the maximum over these partitions. The
-    result is never above the job's power without limits (`full_watts`). A job without parts adds
-    its power without limits.
+    The power of a job is the sum of its parts. If a job may run in several partitions, the result is the
+    maximum over these partitions. The result is never above the job's power without limits (`full_watts`). A
+    job without parts adds its power without limits.
 
     Args:
         part_watts: power of each part (packages or GPUs of a job in a partition), shape (n,).
-        of_pair: number of the pair of job and partition of each part.
-        rows: index of the job of each pair.
+        of_pair: for each part, the number of the pair of job and partition to which the part belongs.
+        rows: for each pair, the index of its job.
         full_watts: power that each job adds without limits.
     """
     needed = np.full(len(full_watts), -1.0)
@@ -168,9 +176,9 @@ def _by_job(part_watts: Floats, of_pair: Sequence[int], rows: Ints, full_watts: 
 
 
 def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
-    """Return the power at its lowest limit of each part that consists of packages, shape (n,).
+    """Return the assumed power of the packages in each part of a job at their lowest limits.
 
-    Values of other parts have no meaning.
+    The shape is (n,). Parts that consist of GPUs have values without meaning.
     """
     with_gpus = {part.pair for part in parts if part.is_gpu}
     feeds_gpus = np.array([part.pair in with_gpus for part in parts], np.bool_)
@@ -179,7 +187,10 @@ def _package_watts(parts: Sequence[_Part], groups: PowerGroups) -> Floats:
 
 
 def _parts(queue: QueueColumns, row: int, pair: int, power: PartitionPower, watts: float) -> list[_Part]:
-    """Return the packages and GPUs of a job in a partition."""
+    """Return the processor packages and GPUs that a pending job would use in a partition.
+
+    Each of these two parts has its expected power and its power limits.
+    """
     cpus, gpus = int(queue.cpus[row]), int(queue.gpus[row])
     nodes = power.node_count(int(queue.nodes[row]), cpus)
     all_gpus_watts = gpus * power.gpu_kinds.get(queue.gpu_kind[row], power.gpu_watts)
@@ -215,7 +226,11 @@ def _groups(
     floor_percent: float,
     curves: Mapping[ProgramKey, ResponseCurve],
 ) -> tuple[PowerGroups, Floats]:
-    """Return the groups of devices, and their measured power at the lowest limits; NaN: not measured."""
+    """Return the devices of pending jobs as groups, and the power of each group at its lowest limit.
+
+    A group consists of the packages or of the GPUs of one job. The power is measured; NaN means not
+    measured.
+    """
     low = np.array([part.min_watts for part in parts])
     high = np.array([part.max_watts for part in parts])
     draw = np.array([part.draw_watts for part in parts])

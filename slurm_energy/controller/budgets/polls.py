@@ -52,10 +52,10 @@ def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping
 
 
 def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[tuple[int, int]]:
-    """Return those jobs (id, restart count) in a node's poll that run on other nodes only.
+    """Return the jobs in a node's poll that run on other nodes only, as pairs (id, restart count).
 
-    If Slurm has restarted a job since `jobs` was read, the job may have moved to this node. Such a job is
-    therefore not returned.
+    A poll is the node's report of its state. If Slurm has restarted a job since `jobs` was read, the job may
+    now run on this node. Such a job is therefore not returned.
 
     Args:
         poll: poll of the node.

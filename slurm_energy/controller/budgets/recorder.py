@@ -1,6 +1,6 @@
-"""Collection of power samples of the budgets and of events.
+"""Collection of what senergyctld stores about power budgets.
 
-The samples are for the database, the events for the audit trail.
+Samples of the power go to the database. Events go to the audit trail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _FAULTY: Final = ("silent", "distrusted")
 
 @dataclass(slots=True)
 class _Span:
-    """Sums of one budget over the current sampling interval. Times are Unix seconds."""
+    """Sums about one budget during the current sampling interval, such as its measured energy.
+
+    Times are Unix seconds.
+    """
 
     begin: float
     end: float
@@ -68,7 +71,10 @@ class _Span:
 
 
 class BudgetRecorder:
-    """Collector of power samples and events of budgets between two writes to the database."""
+    """Collector of the power samples and the events of budgets.
+
+    The collector keeps them in memory from one write to the database to the next.
+    """
 
     def __init__(self) -> None:
         self._spans: dict[str, _Span] = {}
@@ -133,7 +139,7 @@ class BudgetRecorder:
             self.note(BudgetChange(unix_s, status.name, None, "over", text))
 
     def add_problems(self, problems: Mapping[str, str], unix_s: float) -> None:
-        """Record which faults of limits have started or ended.
+        """Record in the audit trail which faults in reading the budget limits have started or ended.
 
         `problems` has the present fault of each budget by name; an empty text means no fault.
         """
@@ -144,7 +150,10 @@ class BudgetRecorder:
         self._problems = dict(problems)
 
     def add_nodes(self, nodes: Mapping[str, BudgetedNodeStatus], unix_s: float) -> None:
-        """Record nodes that stopped reporting, that are not trusted, or that recovered."""
+        """Record events about nodes whose state has changed: a node has a fault, or has recovered.
+
+        A node has a fault if it has stopped reporting or is not trusted.
+        """
         states = {name: status.state for name, status in nodes.items()}
         for state in (*_FAULTY, "reporting"):
             changed = sorted(
@@ -167,7 +176,7 @@ class BudgetRecorder:
         self._changes = [*self._changes[-MAX_CHANGES:], change]
 
     def take(self) -> tuple[Sequence[BudgetSample], Sequence[BudgetChange]]:
-        """Return the complete samples and the events, and remove them from this collector."""
+        """Return the complete power samples and the changes of budgets, and forget them here."""
         samples, changes = self._samples, self._changes
         self._samples, self._changes = [], []
         return samples, changes

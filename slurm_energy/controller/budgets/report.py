@@ -1,4 +1,8 @@
-"""State of budgets, nodes and jobs after a decision, for status pages, database and job admission."""
+"""Report on power budgets after a decision of the controller.
+
+The report contains the state of all budgets, nodes and jobs. Status pages, the database and the admission of
+jobs use the report.
+"""
 
 from __future__ import annotations
 
@@ -80,10 +84,11 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
 
 
 def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
-    """Return the power above idle that new jobs may add under each budget, for each price of power.
+    """Return the power above idle that new jobs may add under each budget, at each price of power.
 
-    The price is the work per second and watt that running jobs must reach to keep their power. The
-    shape is (b, number of prices).
+    The price of power is the work per second and watt that running jobs must reach to keep their power. Jobs
+    that do not reach it are expected to give up power. The result has shape (number of budgets, number of
+    prices).
     """
     table = outcome.table
     ungrouped = np.ones(len(table.devices), np.bool_)
@@ -95,7 +100,10 @@ def _headroom_at_prices(outcome: CycleOutcome) -> Floats:
 
 
 def _feeds_gpus(outcome: CycleOutcome) -> Bools:
-    """Return which grouped devices are packages of jobs that also use GPUs, shape (number of devices,)."""
+    """Return which devices are processor packages of jobs that also use GPUs.
+
+    The result has one element per grouped device.
+    """
     devices = [outcome.table.devices[row] for row in outcome.grouped.tolist()]
     with_gpus = {device.report.job_ids for device in devices if device.is_gpu}
     return np.array([not one.is_gpu and one.report.job_ids in with_gpus for one in devices], np.bool_)

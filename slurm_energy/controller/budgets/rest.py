@@ -1,4 +1,8 @@
-"""Uncontrolled power under budgets: memory, boards, fans, devices without a limit, absent nodes."""
+"""Power that budgets cannot control: memory, boards, fans, devices without a limit, absent nodes.
+
+An absent node is known to Slurm but has never reported to senergyctld. A budget subtracts this power before
+it divides its limit among the devices with a power limit.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,15 @@ from slurm_energy.scheduling.queue import Bools, Floats
 
 @dataclass(frozen=True, slots=True)
 class RestPower:
-    """Power of all parts of the nodes except the devices with a power limit.
+    """Power that budgets cannot control.
+
+    This is the power of all parts of the nodes except the devices with a power limit.
 
     Attributes:
-        inputs: state of the engine.
+        inputs: state of the budget engine.
         table: the n devices with a power limit.
-        nodes_covered: whether each of the b budgets counts a whole node, shape (b, number of nodes).
-        jobs_covered: which budgets count which jobs.
+        nodes_covered: whether each of the b budgets includes a whole node, shape (b, number of nodes).
+        jobs_covered: assignment of the jobs to the budgets that include them.
     """
 
     inputs: CycleInputs
@@ -50,7 +56,10 @@ class RestPower:
 
 
 def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return, for each budget, the power of all parts without a power limit, shape (b,).
+    """Return, for each budget, the power that it cannot control, shape (b,).
+
+    This is the power of all parts of the nodes that have no power limit, for example memory, boards and
+    fans, and the power of nodes that do not report.
 
     Args:
         inputs: state of the engine.
@@ -68,10 +77,11 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
 
 
 def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
-    """Return the power of each node's parts without a power limit, shape (number of nodes,).
+    """Return the power of the parts of each node that have no power limit.
 
-    If this power is not known yet for a node, the largest value of the other nodes is assumed. A booting node
-    counts at least with the power of a boot. A node that is off counts with its power while off.
+    The result is an array with one value per node. If this power is not known yet for a node, the largest
+    value of the other nodes is assumed. For a booting node, the value is at least the power of a boot. For a
+    node that is off, it is the power of the switched-off node.
 
     Args:
         inputs: state of the engine.
@@ -139,10 +149,10 @@ def _absent_watts(node: BudgetedNode, largest: float) -> float:
 
 
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return the power of parts without a power limit under each budget of jobs, shape (b,).
+    """Return, for each budget that limits jobs, the power of parts without a power limit, shape (b,).
 
-    The parts belong to the nodes on which the jobs run. The jobs on a node share the power of
-    these parts equally.
+    The parts, such as memory and fans, belong to the nodes on which the jobs run. The jobs on a node share
+    the power of these parts equally.
     """
     if all(budget.scope.covers_nodes for budget in inputs.budgets):
         return np.zeros(len(inputs.budgets))

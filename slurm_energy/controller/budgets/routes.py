@@ -112,7 +112,9 @@ class BudgetRoutes:
         }
 
     async def set(self, body: Mapping[str, Any], rights: Rights) -> BudgetSetResponse:
-        """Set a live limit, or remove it so that the configured limit applies again.
+        """Set or remove a live limit, which is a limit of a budget that an operator sets.
+
+        After the removal, the configured limit applies again.
 
         Raises:
             ForbiddenError: the caller is no operator.
@@ -182,7 +184,7 @@ class BudgetRoutes:
         return {"series": series, "changes": [change_object(one) for one in listed]}
 
     async def explain(self, query: Mapping[str, str], rights: Rights) -> BudgetExplanationResponse:
-        """Return the response to `GET /v1/budget/explain`.
+        """Return the response to `GET /v1/budget/explain`: how power budgets limit or delay a job.
 
         Raises:
             ForbiddenError: the job belongs to another user.
@@ -307,9 +309,9 @@ class BudgetRoutes:
 
 
 def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
-    """Return the budget that delays the start of a pending job, or None if the job does not wait for power.
+    """Return the name of the budget that delays the start of a pending job.
 
-    The result is the budget of the cluster, which the admission of jobs enforces.
+    This is the budget of the whole cluster. None is returned if the job does not wait for power.
     """
     if not waiting or loop.parts is None:
         return None

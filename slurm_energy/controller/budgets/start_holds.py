@@ -1,4 +1,4 @@
-"""Holds of pending jobs that must not start under a power budget."""
+"""Holds that keep pending jobs from starting while their start would exceed a power budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOON_S: Final = 60.0  # jobs that may start within this time are considered, to
 
 
 class HeldBudget(Protocol):
-    """Interface of a budget under which pending jobs can be held."""
+    """Interface of a power budget that can prevent pending jobs from starting (hold them)."""
 
     @property
     def name(self) -> str:
@@ -31,26 +31,31 @@ class HeldBudget(Protocol):
 
     @property
     def headroom_watts(self) -> float:
-        """Power above idle that new jobs may add now."""
+        """Power in watts that new jobs may add to the idle power under this budget now."""
         ...
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether jobs with this user, account, partition and QOS are under the budget."""
+        """Return whether the power of jobs with these attributes counts under this budget.
+
+        The attributes are user, account, partition and QOS.
+        """
         ...
 
 
 class StartHolds:
-    """Holds on pending jobs whose start would exceed a power budget. A held job cannot start.
+    """Holds of pending jobs that would exceed a power budget if they started.
+
+    A held job cannot start.
 
     Args:
         updater: changes pending jobs in Slurm.
-        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that
-            delay jobs; None means that no other part delays jobs.
+        begin_times: begin times of pending jobs, shared with the other parts of senergyctld that delay jobs;
+            None means that no other part delays jobs.
 
     Attributes:
-        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget.
-            A budget has an entry only if the jobs that would delay its first waiting job are too
-            many to hold all of them.
+        max_headroom_watts: upper bound of the power that new jobs may get, by name of the budget. A budget
+            has an entry only in one case: too many jobs would take the power for which the budget's first
+            waiting job waits, so that not all of them can be held.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -160,10 +165,10 @@ class StartHolds:
         budgets: Sequence[HeldBudget],
         counted_jobs: Collection[int],
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
-        """Return the running jobs, the pending jobs by priority, and the headroom of each budget.
+        """Return running jobs, pending jobs in order of priority, and the headroom of each budget.
 
-        The returned headroom is reduced by the power of running jobs that are not in `counted_jobs`,
-        because the budgets do not count these jobs yet.
+        The budgets do not yet count the power of running jobs that are not in `counted_jobs`. The power of
+        these jobs is therefore subtracted from the headroom.
         """
         running, pending = [], []
         names: dict[int, str] = {}

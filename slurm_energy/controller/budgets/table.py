@@ -1,6 +1,6 @@
-"""The devices with a power limit, as columns of a budget decision.
+"""Table of the devices with a power limit, for a decision about power budgets.
 
-The columns also give the power that each device contributes to the sum under a budget.
+The table also contains the power that each device contributes to the sum under a budget.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class CycleDevices:
 
     @property
     def is_free(self) -> Bools:
-        """Whether decisions may change the limit of the device, shape (n,)."""
+        """Mask of the devices whose power limit decisions may change, shape (n,)."""
         free: Bools = self.controlled & ~self.off
         return free
 
 
 @dataclass(slots=True)
 class DeviceCounting:
-    """Power at which each of n devices counts under a budget, as columns.
+    """Power at which each of n devices counts under a budget. Each column has n elements.
 
     Attributes:
         as_idle: whether the device counts at its idle power.
@@ -84,11 +84,11 @@ class DeviceCounting:
     still_watts: Floats
 
     def counted_watts(self, table: CycleDevices, reserved_watts: Floats) -> Floats:
-        """Return the power at which each device counts.
+        """Return the power that each device takes from a budget in the calculation of a decision.
 
         Args:
             table: the devices.
-            reserved_watts: ceilings in force.
+            reserved_watts: ceilings (upper bounds of device power) in force.
         """
         # No device keeps a ceiling below its lowest reachable limit.
         reachable = np.maximum(reserved_watts, table.min_watts)
@@ -133,7 +133,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCov
 
 
 def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
-    """Return the power at which each device counts before the decision."""
+    """Return how much power each device counts under the budgets before new limits are decided."""
     reserved = inputs.commitment.reserved_watts[table.row]
     as_idle = _counts_as_idle(inputs, table, reserved)
     held = np.where(table.trusted, reserved, np.maximum(table.max_watts, reserved))
@@ -145,10 +145,10 @@ def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
 
 
 def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Floats) -> Bools:
-    """Return whether each device counts at its idle power.
+    """Return, for each device, whether its idle power is its part of the budgets' power.
 
-    A device counts at its idle power if it is idle and its ceiling is at the minimum. A job can then start
-    only at the minimum.
+    This is so if the device is idle and its ceiling (the bound on its power limit) is at the minimum. A job
+    can then start only at the minimum.
     """
     if not inputs.settings.counts_idle:
         return np.zeros(len(table.devices), np.bool_)
@@ -160,7 +160,7 @@ def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Fl
 def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
     """Return the expected power of a device.
 
-    The result is at most the limit that the job on the device requests for itself.
+    If the job on the device requests a power limit, the result is at most this limit.
     """
     if not device.report.job_ids:
         return device.min_watts

@@ -163,9 +163,9 @@ def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, 
 
 
 def _is_comparable(config: Config, state: ClusterState) -> bool:
-    """Return whether a cluster's costs can be compared with those of this cluster.
+    """Return whether the costs of another cluster can be compared with those of this cluster.
 
-    The costs can be compared if the cluster has no price, or states its price in the currency of this
+    The costs can be compared if the other cluster has no price, or states its price in the currency of this
     cluster.
     """
     return SignalName.PRICE not in state.signals or state.currency == config.price.currency
@@ -215,7 +215,10 @@ def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
 def _with_reserved(
     load: ExpectedLoad, cluster: str, by_gpus: bool, reserved: Sequence[ReservedJob], now_s: float
 ) -> ExpectedLoad:
-    """Add the reserved jobs of a cluster to its expected load, and return the load."""
+    """Add jobs that were just placed on a cluster (reserved jobs) to its expected load.
+
+    Return the changed load.
+    """
     for job in reserved:
         if job.cluster == cluster:
             _add(load, float(job.gpus if by_gpus else job.cpus), job.run_s, now_s)

@@ -30,7 +30,10 @@ _LATE_S: Final = 30.0  # a job beyond its predicted end is expected to run this 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLoad:
-    """Resources and jobs of a cluster. The columns have the same form as in `ClusterState`."""
+    """Resources, running jobs and pending jobs of a cluster, for the choice among clusters.
+
+    The attributes have the same meaning as those of `ClusterState`.
+    """
 
     taken_unix_s: float
     cpus: int
@@ -63,7 +66,7 @@ class ClusterQueue:
         self._source = SqueueSource(run)
 
     def read(self) -> ClusterLoad:
-        """Return resources and queue.
+        """Return the resources and the queue of this cluster, for the choice of a cluster for a job.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -109,12 +112,11 @@ def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:
 
 
 def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
-    """Return CPUs, GPUs and run time of the first pending jobs and of one representative job.
+    """Return CPUs, GPUs and run time of pending jobs; the later jobs are summarised.
 
-    The representative job stands for all further jobs.
-
-    The representative job has the largest number of CPUs and the largest number of GPUs of any further job.
-    Its run time follows from the total CPU time of the further jobs.
+    The first jobs are returned one by one. One representative job stands for all further jobs. It has the
+    largest number of CPUs and the largest number of GPUs among the further jobs. Its run time follows from
+    their total CPU time.
 
     Args:
         pending: rows of CPUs, GPUs and run time, shape (n, 3).

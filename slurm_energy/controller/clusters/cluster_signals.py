@@ -1,4 +1,7 @@
-"""Price and carbon intensity of this cluster as columns for other clusters. The module needs numpy."""
+"""Price and carbon intensity of this cluster, now and forecast, for exchange with other clusters.
+
+The module needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,16 @@ _MAX_SOURCE_CHARACTERS: Final = 200
 
 
 def signal_columns(factors: GridFactors, now_s: float, history_s: float) -> SignalColumns:
-    """Return price and carbon intensity from the current time slot on. Unknown future values are forecast.
+    """Return price and carbon intensity for each time slot from the current slot on.
 
-    The slots are as long as the shortest resolution of the sources, but at most an hour. If the current value
-    of a source is unknown, the fallback of this source is used.
+    Values that are unknown because they lie in the future are forecast. The length of a slot is the shortest
+    resolution of the two sources, but at most an hour. If the current value of a source is unknown, the
+    fallback value of this source is used.
 
     Args:
-        factors: carbon intensity and price from `history_s` before `now_s` until `HORIZON_S` after it.
-        now_s: Unix time.
-        history_s: length of the past that the forecasts use.
+        factors: carbon intensity and price from `history_s` before `now_s` until `HORIZON_S` after `now_s`.
+        now_s: current time in Unix seconds.
+        history_s: number of past seconds that the forecasts use.
     """
     known = {"price_per_kwh": factors.price, "carbon_g_per_kwh": factors.carbon}
     series = {name: one for name, factor in known.items() if (one := _series(factor, now_s)) is not None}

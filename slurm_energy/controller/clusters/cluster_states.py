@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """Last known state of a cluster.
+    """Last known state of a cluster, for the choice of a cluster for a job.
 
     Attributes:
         state: last state of the cluster; None means that the cluster has never answered.
@@ -60,16 +60,16 @@ class KnownCluster:
 
 
 class ClusterStates:
-    """Cache of the states of all clusters.
+    """Cache of the states of all clusters, for the choice of a cluster for a job.
 
     Args:
-        config: returns the configuration.
+        config: function that returns the configuration.
         grid: source of price and carbon intensity of this cluster.
-        run: runs Slurm commands.
-        snapshot: returns the last ranking of this cluster's queue; None means that the queue was never
-            ranked.
+        run: function that runs Slurm commands.
+        snapshot: function that returns the last ranking of this cluster's queue; None means that the queue
+            was never ranked.
         failures: log of failures; a repeated failure is logged once.
-        clock: returns Unix seconds.
+        clock: function that returns Unix seconds.
     """
 
     def __init__(
@@ -100,7 +100,10 @@ class ClusterStates:
             await asyncio.sleep(_POLL_S)
 
     def ask_others(self) -> None:
-        """Query each other cluster that is due for a refresh, unless a query is in progress."""
+        """Request the state of each other cluster whose known state is too old.
+
+        A cluster with a request in progress is skipped.
+        """
         config, now_s = self._config(), self._clock()
         for name in self._other_names(config):
             is_due = abs(now_s - self._asked_s.get(name, float("-inf"))) >= config.placement.refresh_s
@@ -167,9 +170,10 @@ class ClusterStates:
         return clusters
 
     def _judged(self, known: KnownCluster | None, refresh_s: float) -> KnownCluster:
-        """Return a copy of a cluster's state.
+        """Return what is known about a cluster, with the reason why jobs cannot be sent to it now.
 
-        `problem` says why the cluster is left out of the choice, if it is.
+        The attribute `problem` of the result states this reason, for example that the last state is too old.
+        It is empty if jobs can be sent to the cluster.
         """
         if known is None or known.state is None:
             return known or KnownCluster(None, 0.0, "not asked yet")

@@ -59,10 +59,12 @@ class PlacementRoutes:
         return (await self._states.own()).to_json()
 
     async def place(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Return the choice of a cluster for a job. Every user may request the choice. No job is submitted.
+        """Choose a cluster for a job, and return the choice with its reasons; do not submit the job.
+
+        Every user may request the choice.
 
         Raises:
-            UsageError: the body is malformed or names no known cluster.
+            UsageError: the body is malformed or names an unknown cluster.
             UnavailableError: numpy is not installed.
         """
         query = PlacementQuery.from_json(body)
@@ -94,9 +96,9 @@ class PlacementRoutes:
         usable: Mapping[str, ClusterState],
         user: str,
     ) -> dict[str, Any]:
-        """Return the choice among the usable clusters.
+        """Choose one of the usable clusters for a job and return the response to the query.
 
-        Reserve the job on the chosen cluster if the query says so.
+        If the query requests a reservation, the job is reserved on the chosen cluster.
         """
         from slurm_energy.controller.clusters.cluster_choice import ExpectedLoads, ReservedJob, choose_cluster
 
@@ -119,7 +121,11 @@ class PlacementRoutes:
         return own < MAX_RESERVED_PER_USER and len(self._reserved) < MAX_RESERVED
 
     def _forget(self, known: Mapping[str, KnownCluster], now_s: float) -> None:
-        """Discard those reserved jobs that are old or that the state of their cluster now contains."""
+        """Discard reservations of jobs that are no longer needed.
+
+        A reservation is discarded when it is old, or when the reported state of its cluster already contains
+        the job.
+        """
 
         def counts(job: ReservedJob) -> bool:
             one = known.get(job.cluster)

@@ -1,1 +1,4 @@
-"""Deferral of jobs in senergyctld: signals such as prices, plan of the starts, held jobs, savings."""
+"""Deferral of jobs in senergyctld.
+
+The package reads signals such as prices, plans the starts of jobs, holds jobs, and computes the savings.
+"""

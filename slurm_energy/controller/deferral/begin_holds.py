@@ -1,9 +1,11 @@
-"""Holding of pending jobs by their begin time.
+"""Holding of pending jobs by moving their begin time ahead.
 
 While a job is held, its begin time is moved ahead repeatedly. If senergyctld stops, the begin times pass and
-the jobs start, so that a stopped senergyctld never blocks the queue. Power budgets, quotas and deferral may
-hold the same job at the same time: each of them is a holder. The job starts when no holder holds it any more,
-and not before the begin time that its user requested.
+the jobs start. Thus a stopped senergyctld never blocks the queue.
+
+Power budgets, quotas and deferral may hold the same job at the same time. Each of the three is called a
+holder. The job starts when no holder holds it any more, and not before the begin time that its user
+requested.
 """
 
 from __future__ import annotations
@@ -44,12 +46,15 @@ class BeginTimeHolds:
 
     @property
     def moved_jobs(self) -> Collection[int]:
-        """Ids of the jobs whose begin time was moved by this or another holder."""
+        """Ids of the pending jobs whose begin time senergyctld has moved, for any reason.
+
+        The reason may be the deferral, a quota or a power budget.
+        """
         return self._times.moved.keys()
 
     @property
     def times(self) -> BeginTimes:
-        """The begin times of pending jobs, shared with the other holders."""
+        """The begin times of pending jobs, shared with other parts of senergyctld that delay jobs."""
         return self._times
 
     def set_names(self, names: Mapping[int, str]) -> None:
@@ -60,9 +65,9 @@ class BeginTimeHolds:
                 self._forget(job)
 
     def adopt(self, job: int, begin_s: float, now_unix_s: float) -> None:
-        """Continue to hold a job that an earlier process held.
+        """Take over the hold of a job that an earlier senergyctld process held by its begin time.
 
-        The job is never released before the begin time that it has now.
+        The job does not start before the begin time that it has now, even if it is released.
         """
         with self._times.lock:
             self._times.moved.setdefault(job, MovedBegin(begin_s, begin_s, now_unix_s))
@@ -76,7 +81,9 @@ class BeginTimeHolds:
         until_s: Mapping[int, float] | None = None,
         hold_s: float = HOLD_S,
     ) -> tuple[str, ...]:
-        """Hold the given jobs, and release all other jobs that this holder held.
+        """Hold the given jobs by their begin time, and release all other jobs that this holder held.
+
+        A holder is one of the parts of senergyctld that delay jobs: deferral, quotas or power budgets.
 
         Args:
             jobs: ids of the jobs to hold, the most important first.
@@ -110,13 +117,14 @@ class BeginTimeHolds:
         return *problems[:_SHOWN], *released
 
     def release(self, jobs: Iterable[int] | None, now_unix_s: float) -> tuple[str, ...]:
-        """Release jobs and return the failures, one line of text each.
+        """Release held jobs and return the failures, one line of text for each failure.
 
-        A job that another holder also holds stays held.
+        Several holders (deferral, quotas, power budgets) can hold the same job. A job that another holder
+        also holds stays held.
 
         Args:
             jobs: ids of the jobs to release; None means all jobs that this holder holds.
-            now_unix_s: the time now.
+            now_unix_s: the current time.
         """
         problems: list[str] = []
         with self._times.lock:
@@ -142,11 +150,11 @@ class BeginTimeHolds:
             self._forget(job)
 
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
-        """Return whether the begin time of a job must be set to `target_s`.
+        """Return whether the begin time of a held job must be changed to `target_s` in Slurm.
 
-        If the current begin time is near, it must be set to the later time, even if a user chose the
-        current time. If the current begin time is too late, it is set to an earlier time only if
-        senergyctld chose the current time.
+        If the current begin time is near, it must be changed to the later time, even if a user has chosen
+        it. If the current begin time is too late, it is changed to an earlier time only if senergyctld has
+        chosen it.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

@@ -26,8 +26,8 @@ class MovedBegin:
 class BeginTimes:
     """The begin times of pending jobs that senergyctld has moved.
 
-    The parts of senergyctld that delay jobs share these begin times: power budgets, quotas and deferral. Each
-    of them is a holder of the jobs that it delays.
+    Three parts of senergyctld delay jobs: power budgets, quotas and deferral. They share this object. Each
+    of the three is registered as a holder of the jobs that it delays.
 
     Attributes:
         moved: begin times by job id.
@@ -43,7 +43,11 @@ class BeginTimes:
         self._claims.setdefault(job, set()).add(holder)
 
     def withdraw(self, holder: int, job: int) -> None:
-        """Record that a holder no longer holds a job. Discard the job if it has no other holder."""
+        """Record that one of the holders of a job no longer delays it.
+
+        The holders are the power budgets, the quotas and the deferral. If no holder delays the job any more,
+        forget the job.
+        """
         claims = self._claims.get(job, set())
         claims.discard(holder)
         if not claims:
@@ -51,7 +55,7 @@ class BeginTimes:
             self.moved.pop(job, None)
 
     def is_held_by_others(self, holder: int, job: int) -> bool:
-        """Return whether another holder holds a job."""
+        """Return whether another part of senergyctld also holds a pending job by its begin time."""
         return bool(self._claims.get(job, set()) - {holder})
 
     def original_s(self, job: int, begin_s: float) -> float:

@@ -28,7 +28,9 @@ _OVERDUE_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ResourceKinds:
-    """Kinds of resources: each kind of hardware in each pool. Each kind is one row of `Capacity.units`.
+    """Kinds of resources for the planning of deferred jobs.
+
+    Each kind of hardware in each pool of nodes is one kind of resource. It is one row of `Capacity.units`.
 
     Attributes:
         pools: number of the pool of each partition.
@@ -44,9 +46,10 @@ class ResourceKinds:
         return len(self.names) * (1 + max(self.pools.values(), default=0))
 
     def row(self, partition: str, gpus: int, gpu_kind: str) -> int:
-        """Return the number of the kind of resource that a job needs.
+        """Return the row number in `Capacity.units` of the resource kind that a job needs.
 
-        A job that lists several partitions counts in the pool of the first partition.
+        A resource kind is a kind of GPU, or CPUs, in one pool of nodes. A job that lists several partitions
+        counts in the pool of its first partition.
         """
         name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
         pool = self.pools.get(partition.partition(",")[0], 0)
@@ -54,13 +57,19 @@ class ResourceKinds:
 
 
 def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> ResourceKinds:
-    """Return the kinds of resources of a cluster."""
+    """Return the kinds of resources that deferral plans.
+
+    They are CPUs and types of GPUs in each pool. Partitions that share a node form one pool.
+    """
     named = sorted({kind for kind in queue.gpu_kind if kind})
     return ResourceKinds(partition_pools(nodes), (_CPUS, _ANY_GPU, *named))
 
 
 def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
-    """Return the index of the pool of each partition. Partitions that share a node form one pool."""
+    """Group the partitions into pools. Return the index of the pool of each partition.
+
+    Partitions that share a node belong to the same pool.
+    """
     pool_of: dict[str, int] = {}
     members: dict[int, set[str]] = {}
     for node in nodes:
@@ -76,9 +85,9 @@ def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
 
 
 def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Floats]:
-    """Return the kind of resource that each job needs, and the number of GPUs of each job.
+    """Return the kind of resource that each job needs, and the number of units of this resource.
 
-    For a job without GPUs, return the number of its CPUs.
+    The units are GPUs, or CPUs for a job without GPUs.
     """
     rows = zip(queue.partition, queue.gpus.tolist(), queue.gpu_kind, strict=True)
     units: Floats = np.where(queue.gpus > 0, queue.gpus, queue.cpus).astype(np.float64)
@@ -97,17 +106,17 @@ def free_capacity(
 ) -> Capacity | None:
     """Return the resources that running jobs leave free in each time slot.
 
-    Memory and licenses are not considered: Slurm decides which jobs start.
+    Memory and licenses are not considered, because Slurm decides which jobs start.
 
     Args:
         queue: all jobs.
         units: number of GPUs of each job, or of CPUs if the job has no GPUs.
-        rows: kind of resource of each job.
+        rows: index of the kind of resource that each job uses.
         kinds: kinds of resources.
         time_s: predicted run time of each job.
         nodes: nodes of the cluster; an empty value means unknown.
-        signals: forecasts of the signals, which define the time slots.
-        now_s: Unix seconds.
+        signals: forecasts of price and carbon intensity, which define the time slots.
+        now_s: current time in Unix seconds.
 
     Returns:
         The free resources; None means that the nodes are unknown.

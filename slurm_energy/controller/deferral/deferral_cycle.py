@@ -1,4 +1,4 @@
-"""Result of one cycle in which the starts of deferrable jobs are planned."""
+"""Result of one cycle of the deferral loop, which plans the starts of deferrable jobs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 
 @dataclass(slots=True)
 class DeferralCycle:
-    """Result of one planning cycle.
+    """Result of one planning cycle of the deferral of jobs.
 
     Attributes:
         now_s: Unix seconds.
         queue: all jobs.
-        leader: for each row of the queue the row that represents its whole job array or heterogeneous job,
+        leader: for each row of the queue, the row that represents its whole job array or heterogeneous job,
             see `scheduling_tables.leader_rows`.
-        group: for each row of the queue the id of its job, job array or heterogeneous job.
-        wanted: jobs to hold, the most important first.
+        group: for each row of the queue, the id of its job, job array or heterogeneous job.
+        wanted: jobs that should be held, the most important first.
         started: jobs that will be held for the first time. Store these jobs before they are held.
         deferrable: number of deferrable jobs.
         suspended: jobs to suspend. Store these jobs before they are suspended.
-        not_suspended: suspensions decided in earlier cycles that did not take place.
+        not_suspended: suspensions that earlier cycles decided but that did not take place.
     """
 
     now_s: float

@@ -56,7 +56,10 @@ class DeferredJob:
     suspensions: int = 0
 
     def is_of(self, job_id: int, submit_s: float) -> bool:
-        """Return whether these facts are about a given job. Slurm may have reused the id for another job."""
+        """Return whether this record of a deferral is about a given job.
+
+        The submission time is compared too, because Slurm may have reused the job id for another job.
+        """
         return self.job_id == job_id and abs(self.submit_s - submit_s) <= _SAME_SUBMIT_S
 
     def total_held_s(self, now_s: float) -> float:
@@ -64,11 +67,15 @@ class DeferredJob:
         return self.held_s + (max(0.0, now_s - self.held_since_s) if self.held_since_s is not None else 0.0)
 
     def waiting_since_s(self, now_s: float) -> float:
-        """Return the time from which the job's wait counts: eligible time plus total duration of holds."""
+        """Return the time from which the waiting time of a deferred job counts.
+
+        Times in which the job was held do not count. The result is therefore the time at which the job could
+        have started, plus the total duration of the holds.
+        """
         return self.eligible_s + self.total_held_s(now_s)
 
     def end_hold(self, now_s: float) -> None:
-        """Record that the job is no longer held."""
+        """Record that the hold of the job has ended, and add its duration to the time held."""
         self.held_s, self.held_since_s = self.total_held_s(now_s), None
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +86,7 @@ class DeferredJob:
         return facts | {"held": self.held_since_s is not None}
 
     def decision(self) -> Decision:
-        """Return the entry of the audit trail about the first hold."""
+        """Return the entry of the audit trail which states that the job was deferred, and why."""
         details = self.to_json()
         del details["held"]
         why = f"deferred by {self.policy}: a later start within its slack is expected to be better"

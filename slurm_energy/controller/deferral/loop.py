@@ -90,7 +90,7 @@ class DeferralLoop:
 
     @staticmethod
     def prepare(config: Config) -> None:
-        """Check that a configuration can be used. Change nothing.
+        """Check that deferral can be used with a configuration. Change nothing.
 
         Raises:
             ConfigError: numpy is missing, or the deferral policy is unknown.
@@ -131,7 +131,10 @@ class DeferralLoop:
             await asyncio.sleep(max(0.0, pause_s - self._cycle_s))
 
     async def cycle(self) -> None:
-        """Plan once, and hold or release jobs as planned. A failure is logged; no hold is extended then."""
+        """Plan the deferral of jobs once, and hold or release jobs as planned.
+
+        A failure is logged. After a failure, no hold is extended.
+        """
         try:
             problems = await self._cycle()
             self._error = "; ".join(problems) or None
@@ -159,13 +162,13 @@ class DeferralLoop:
         )
 
     def facts(self, job_ids: tuple[int, ...]) -> dict[str, Any] | None:
-        """Return the plan, the costs and the hold of a deferred job, for `GET /v1/priority`.
+        """Return the planned start, the costs and the hold of a deferred job, for `GET /v1/priority`.
 
-        The result is None if the job is not held.
+        The result is None if the job is not held in the queue for deferral.
 
         Args:
-            job_ids: ids under which the job may be known. These are the job's own id, and the id of the job's
-                array or heterogeneous job.
+            job_ids: ids under which the job may be known. These are the job's own id, and the id of the
+                job's array or heterogeneous job.
         """
         planner = self._planner
         for job_id in job_ids:
@@ -192,7 +195,10 @@ class DeferralLoop:
         }
 
     def close(self) -> None:
-        """Stop a running Slurm command and wait for the thread. Holds then end when the begin times pass."""
+        """Stop a running Slurm command and wait for the thread.
+
+        Held jobs are then no longer held: they may start when their begin times pass.
+        """
         self._run.stop()
         if self._planner is not None:
             self._planner.stop()

@@ -112,7 +112,7 @@ class DeferralPlanner:
         self.suspensions.configure(self._settings, self._options, self._currency)
 
     def stop(self) -> None:
-        """Stop a change of jobs that runs in another thread."""
+        """Stop the changes of jobs in Slurm, if another thread is making them."""
         self._updater.stop()
 
     @property
@@ -124,8 +124,8 @@ class DeferralPlanner:
         """Read the queue and plan the starts of the deferrable jobs. Change nothing in Slurm.
 
         Args:
-            signals: forecasts of the signals.
-            now_s: Unix seconds.
+            signals: forecasts of price and carbon intensity.
+            now_s: current time in Unix seconds.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -173,7 +173,9 @@ class DeferralPlanner:
         return self._note_ends(cycle), problems
 
     def release_all(self, now_s: float) -> tuple[list[DeferredJob], tuple[str, ...]]:
-        """Release every held job. Return the facts of these jobs, and the failures, one line of text each.
+        """Release every held job.
+
+        Return the released jobs and the failures. Each failure is one line of text.
 
         Raises:
             UnavailableError: slurmctld does not answer. The jobs then start when their begin times pass.
@@ -185,7 +187,10 @@ class DeferralPlanner:
         return ended, problems
 
     def _adopt(self, queue: QueueColumns, group: Ints, now_s: float) -> None:
-        """Continue the holds of an earlier process. Forget the jobs that no longer wait."""
+        """Take over the deferred jobs that an earlier senergyctld process held.
+
+        Jobs that no longer wait in the queue are forgotten.
+        """
         rows = np.flatnonzero(queue.state == PENDING).tolist()
         pending = {int(group[row]): row for row in reversed(rows)}
         for job_id, job in list(self.jobs.items()):
@@ -209,9 +214,9 @@ class DeferralPlanner:
         self._opted_out &= records
 
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
-        """Take over begin times that users changed.
+        """Adopt begin times of jobs that users have changed after senergyctld had set them.
 
-        If a user sets an earlier begin time than senergyctld had set, the job is no longer held.
+        If a user has set an earlier begin time than senergyctld, the job is no longer held.
         """
         times = self._holds.times
         with times.lock:
@@ -232,7 +237,11 @@ class DeferralPlanner:
     def _deferrable(
         self, queue: QueueColumns, leader: Ints, group: Ints, now_s: float
     ) -> tuple[Ints, Floats, Floats]:
-        """Return for each deferrable job its row in the queue, its eligible time and its latest start."""
+        """Return the jobs that may start later than now, as three arrays.
+
+        The arrays contain the row of each job in the queue, the time from which the job could start, and its
+        latest permitted start.
+        """
         slack_s, deadline_s = duration_column(queue, "ENERGY_SLACK"), queue.deadline_s
         rows: Ints = np.flatnonzero(
             self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
@@ -314,7 +323,10 @@ class DeferralPlanner:
         return plan, table
 
     def _planned_s(self, group: Ints) -> Floats:
-        """Return the planned starts of jobs, given by their group ids. NaN means that the job is not held."""
+        """Return the planned start of each deferred (held) job, in Unix seconds.
+
+        `group` contains the group ids of the jobs. NaN means that the job is not held.
+        """
         known = [self.jobs.get(job_id) for job_id in group.tolist()]
         held = [job if job is not None and job.held_since_s is not None else None for job in known]
         return np.array([math.nan if job is None else job.planned_start_s for job in held], np.float64)
@@ -363,8 +375,9 @@ class DeferralPlanner:
     def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
         """Keep a held job waiting if its planned start is near and cheaper than a start now.
 
-        Shortly before the planned start, the possible saving is below the policy's minimum. The policy alone
-        would therefore release the job too early.
+        The policy releases a job when waiting saves less than a minimum. Shortly before the planned start,
+        the possible saving is always below this minimum. The policy alone would therefore release the job
+        too early.
         """
         for at in np.flatnonzero(plan.reason[: len(rows)] == DeferralReason.GOOD_NOW).tolist():
             job = self.jobs.get(int(cycle.group[rows[at]]))
@@ -375,7 +388,10 @@ class DeferralPlanner:
                 plan.start_s[at], plan.cost[at] = job.planned_start_s, job.cost_planned
 
     def _keep_suspended(self, rows: Ints, plan: DeferralPlan, table: DeferralQueue) -> None:
-        """Let each suspended job wait for the minimum duration of a suspension, but not beyond its slack."""
+        """Keep suspended jobs waiting for at least the minimum duration of a suspension.
+
+        A job does not wait longer than its permitted delay (slack).
+        """
         for at, row in enumerate(rows.tolist()):
             if suspended := self._continued.get(row):
                 end_s = suspended.since_s + self._settings.min_suspension_s
@@ -383,7 +399,7 @@ class DeferralPlanner:
                 plan.start_s[at] = max(float(plan.start_s[at]), end_s)
 
     def _note_ends(self, cycle: DeferralCycle) -> list[DeferredJob]:
-        """Return the facts of jobs whose hold has ended in this cycle."""
+        """End the hold of each job that no longer needs to be held. Return the data of these jobs."""
         wanted = {job.job_id for job in cycle.wanted}
         ended = [
             job for job in self.jobs.values() if job.held_since_s is not None and job.job_id not in wanted

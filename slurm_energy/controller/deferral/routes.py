@@ -1,4 +1,7 @@
-"""Route about the savings by deferral. numpy is imported at the first request."""
+"""HTTP route that states how much energy cost or emissions the deferral of jobs has saved.
+
+numpy is imported at the first request.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,12 @@ _QUERY_TIMEOUT_S: Final = 20.0
 
 
 class DeferralRoutes:
-    """Handler of the route about savings. The caller has been identified.
+    """Handler of the HTTP route about savings by deferral of jobs.
+
+    The caller's identity has already been checked.
 
     Args:
-        config: returns the configuration.
+        config: function that returns the configuration.
         store: the database.
         source: reads price and carbon intensity.
     """
@@ -36,7 +41,9 @@ class DeferralRoutes:
         return RouteGroup(costly={SAVINGS_PATH: self.savings})
 
     async def savings(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/deferral/savings`. Operators see all jobs, users their own.
+        """Return the response to `GET /v1/deferral/savings`: what the deferral of jobs has saved.
+
+        Operators see all jobs. Other users see their own jobs.
 
         Raises:
             UsageError: a parameter is unknown or malformed.

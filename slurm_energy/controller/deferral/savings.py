@@ -75,7 +75,10 @@ def savings_rows(
 def _merged(
     runs: Sequence[DeferredRun], job_of_run: Ints, first: Ints, waits: Sequence[Wait]
 ) -> tuple[FinishedJobs, Floats]:
-    """Return the jobs and the first start of each job. All runs of a job are merged into one run."""
+    """Return one entry per deferred job, and the time of each job's first start.
+
+    If a requeued job has several runs, the runs are merged into one.
+    """
     count = len(first)
     length_s = np.array([run.end_s - run.start_s for run in runs])
     time_s = _sums(job_of_run, np.maximum(length_s, 0.0), count)
@@ -88,9 +91,10 @@ def _merged(
 
 
 def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wait]) -> tuple[Floats, Floats]:
-    """Return the usual wait in the partition of each job at the time when the job became eligible.
+    """Return the usual wait of each job: the wait of other jobs in its partition at the same time.
 
-    The result contains the mean and the standard deviation of the waits of other jobs; NaN means unknown.
+    The time is the moment when the job became eligible to start. The result contains the mean and the
+    standard deviation of the waits of other jobs. NaN means unknown.
     """
     queue_s, deviation_s = np.full(len(eligible_s), np.nan), np.full(len(eligible_s), np.nan)
     of_jobs, of_waits = np.array(partitions), np.array([one[0] for one in waits], np.str_)
@@ -105,10 +109,10 @@ def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wai
 def _amounts(
     runs: Sequence[DeferredRun], job_of_run: Ints, jobs: FinishedJobs, series: GridSeries
 ) -> tuple[Floats, Floats, Floats]:
-    """Return actual amount, expected amount and standard deviation for each job.
+    """Return the actual amount, the expected amount and its standard deviation, for each job.
 
-    An amount is a cost or a mass of emissions. The expected amount is that of the job if it had
-    started at once. The standard deviation is that of the expected amount.
+    An amount is a cost or a mass of emissions. The expected amount is the amount that the job would have
+    caused if it had started at once.
     """
     start_s, end_s, joules = (
         np.array([getattr(run, name) for run in runs]) for name in ("start_s", "end_s", "energy_joules")

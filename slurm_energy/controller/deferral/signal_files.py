@@ -14,13 +14,16 @@ from slurm_energy.signals.signal_series import SignalSeries
 
 
 def configured_files(settings: SignalsConfig) -> dict[SignalName, Path]:
-    """Return the configured file of each signal."""
+    """Return the file from which each signal is read, if the configuration names one."""
     files = {SignalName.RENEWABLE: settings.renewable_file, SignalName.OUTSIDE: settings.outside_file}
     return {name: path for name, path in files.items() if path is not None}
 
 
 class SignalFiles:
-    """Cache of the signals' time series in CSV files. All calls are made from one thread."""
+    """Cache of time series of signals (such as the outside temperature) from CSV files.
+
+    All calls are made from one thread.
+    """
 
     def __init__(self) -> None:
         self._files: ChangedFiles[SignalSeries] = ChangedFiles()

@@ -1,4 +1,4 @@
-"""Forecasts of price, carbon intensity and further signals of the cluster, as columns. Uses numpy."""
+"""Forecasts of the signals of the cluster (price, carbon intensity and others) as numpy columns."""
 
 from __future__ import annotations
 

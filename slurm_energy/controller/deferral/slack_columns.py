@@ -1,4 +1,4 @@
-"""Columns with the durations in the energy flags of jobs, such as the slack.
+"""Columns with durations that users state in the energy flags of their jobs, such as the slack.
 
 The module needs numpy.
 """

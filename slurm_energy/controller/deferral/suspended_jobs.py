@@ -69,7 +69,10 @@ class SuspendedJob:
         return restart_count == self.restart_count + 1 and -_EARLIER_S <= since_s <= _LATER_S
 
     def ends(self, restart_count: int, submit_s: float) -> bool:
-        """Return whether this suspension ended the run with the given restart count and submission time."""
+        """Return whether a given run of the job was ended by this suspension.
+
+        The run is identified by its restart count and submission time.
+        """
         return restart_count == self.restart_count and abs(submit_s - self.submit_s) <= _SAME_SUBMIT_S
 
     def decision(self) -> Decision:
@@ -88,10 +91,11 @@ class SuspendedJob:
 
 
 def restored_suspensions(decisions: Iterable[Decision]) -> list[SuspendedJob]:
-    """Return the suspensions that an earlier process wrote to its audit trail, oldest entry first.
+    """Return the suspensions of jobs that an earlier senergyctld wrote to its audit trail.
 
-    Entries that another release wrote in another form are left out. A suspension that was stored but not
-    carried out is harmless: no run of the job continues it.
+    The oldest entry comes first. Entries that another release wrote in another form are left out. An entry
+    may describe a suspension that was stored but not carried out. This is harmless, since no run of the job
+    continues such a suspension.
     """
     names = {field.name for field in dataclasses.fields(SuspendedJob)}
     restored: list[SuspendedJob] = []

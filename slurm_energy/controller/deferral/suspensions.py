@@ -1,7 +1,8 @@
-"""Suspension of running jobs by requeues, and the known facts about suspended jobs. The module needs numpy.
+"""Suspension of running jobs by requeues. The module needs numpy.
 
-slurmctld does not start a requeued job before its begin time. This time is moved ahead as for other deferred
-jobs. If senergyctld dies at any point, the begin time passes and the job starts again.
+A suspended job is requeued with a later begin time. slurmctld does not start it before this time. The begin
+time is moved ahead as for other deferred jobs. If senergyctld dies at any point, the begin time passes and
+the job starts again. The module also stores the suspensions and what is known about the suspended jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MARGIN_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Running jobs that may be suspended; columns have shape (c,).
+    """Running jobs that may be suspended; columns have shape (c,) for c jobs.
 
     Attributes:
         rows: rows in the queue.
@@ -57,7 +58,9 @@ class _Candidates:
 
 
 class Suspensions:
-    """Collection of the suspended jobs. Its methods also choose and suspend running jobs.
+    """Collection of the suspended jobs. Its methods also choose running jobs and suspend them.
+
+    A job is suspended by a requeue with a later begin time.
 
     Args:
         updater: changes jobs.
@@ -80,10 +83,11 @@ class Suspensions:
             self._suspended.setdefault(one.job_id, []).append(one)
 
     def forget_failed(self, queue: QueueColumns) -> list[SuspendedJob]:
-        """Forget and return the suspensions that did not take place because the job was not requeued.
+        """Forget and return the suspensions of jobs that did not take place.
 
-        slurmctld refused the requeue, did not receive it, or lost it in a crash before slurmctld saved its
-        state. Suspensions of jobs that ended before the requeue are also returned.
+        A running job is suspended by a requeue. The suspension fails if slurmctld refused the requeue, did
+        not receive it, or lost it in a crash before it saved its state. Suspensions of jobs that ended
+        before the requeue are also returned.
         """
         ended, self._ended = self._ended, []
         failed = [
@@ -109,9 +113,10 @@ class Suspensions:
         return continued
 
     def forget_old(self, now_s: float) -> None:
-        """Forget suspensions and exclusions that are too old to matter.
+        """Forget suspensions and exclusions of jobs that are too old to matter.
 
-        A job that is missing in the queue may not have ended: a job is missing while its run begins or ends.
+        Only the age counts, not the absence of a job from the queue. A job is also missing in the queue
+        while its run begins or ends.
         """
         oldest_s = now_s - _KEPT_S
         self._suspended = {
@@ -121,10 +126,9 @@ class Suspensions:
         self._excluded_until_s = excluded
 
     def remaining_time_s(self, queue: QueueColumns, time_s: Floats) -> Floats:
-        """Return the predicted remaining run times.
+        """Return the predicted remaining run time of each job.
 
-        For a job that continues after a suspension, this is the time for its remaining work and for the
-        restart.
+        If a job continues after a suspension, only its remaining work and the restart are counted.
 
         Args:
             queue: all jobs.
@@ -136,7 +140,7 @@ class Suspensions:
         return left_s
 
     def may_suspend(self, queue: QueueColumns) -> bool:
-        """Return whether any running job may be suspended."""
+        """Return whether the policy may suspend any of the running jobs in the queue."""
         return self._settings.suspend and bool(np.any(self._may(queue)))
 
     def choose(
@@ -150,7 +154,7 @@ class Suspensions:
         signal: SignalName,
         limit: int,
     ) -> list[SuspendedJob]:
-        """Return the jobs to suspend now, those with the largest saving first.
+        """Return the running jobs to suspend now, the one with the largest saving first.
 
         Args:
             queue: all jobs.
@@ -214,10 +218,11 @@ class Suspensions:
             self._suspended[one.job_id].remove(one)
 
     def _may(self, queue: QueueColumns) -> Bools:
-        """Return the mask of the running jobs that may be suspended if their slack permits it.
+        """Return which running jobs may be suspended. Their slack is not checked here.
 
-        A job array or heterogeneous job is held as a whole. Its single jobs are therefore not suspended. For
-        a job that was requeued for another reason, the time from which its slack counts is unknown.
+        A job array or heterogeneous job is held as a whole. Its single jobs are therefore not suspended. A
+        job that was requeued for another reason is not suspended, because the time from which its slack
+        counts is unknown.
         """
         checkpointable = ["ENERGY_CHECKPOINTABLE" in flags for flags in queue.flags]
         may: Bools = (queue.state == RUNNING) & queue.requeue & np.isfinite(queue.start_s)
@@ -229,9 +234,10 @@ class Suspensions:
         return may
 
     def _requested(self, queue: QueueColumns) -> list[tuple[int, SuspendedJob]]:
-        """Return the suspensions whose requeue does not show in the queue yet.
+        """Return the suspensions that senergyctld has requested but the queue does not show yet.
 
-        Each suspension comes with its job's row in the queue.
+        A suspension requeues the job. It is not visible while the queue still lists the run to be ended.
+        Each suspension comes with the row of its job in the queue.
         """
         requested = []
         for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
@@ -263,12 +269,10 @@ class Suspensions:
         return _Candidates(rows, work_s, left_s, latest_s, deadline_s, resume_s, columns)
 
     def _latest_start_s(self, queue: QueueColumns, rows: Ints, deadline_s: Floats) -> Floats:
-        """Return the latest first starts of jobs that are in their first run.
+        """Return the latest permitted start of each job in its first run; NaN without a limit.
 
-        NaN means that a job has no slack.
-
-        The slack counts from the submission, even for a job whose user requested a later begin time, because
-        slurmctld no longer shows that time.
+        The permitted delay (slack) counts from the submission. This also holds for a job whose user
+        requested a later begin time, because slurmctld no longer shows the requested time.
         """
         submit_s, slack_s = queue.submit_s[rows], duration_column(queue, "ENERGY_SLACK")[rows]
         if not self._settings.deadline_is_slack:

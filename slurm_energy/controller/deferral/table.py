@@ -106,7 +106,10 @@ def deferral_table(
 
 
 def _urgent_rows(queue: QueueColumns, leader: Ints, deferrable: Ints) -> Ints:
-    """Return the rows of pending jobs that may start now and are not deferrable, ordered by priority."""
+    """Return the rows of the pending jobs that may start now and must not be delayed.
+
+    The order is by priority, highest first. Jobs that are deferrable are left out.
+    """
     waits = (queue.state == PENDING) & (leader == np.arange(queue.count)) & ~queue.held & ~queue.dependent
     waits[deferrable] = False
     rows: Ints = np.flatnonzero(waits)

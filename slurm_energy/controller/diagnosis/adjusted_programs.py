@@ -1,4 +1,8 @@
-"""The adjusted values that apply to a program: values of kept trials and values of the pending trial."""
+"""The adjusted values that apply to the next run of a program.
+
+They are the values of trials whose adjustments were kept, and the values of the trial that is not decided
+yet.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,11 @@ class AdjustedProgram(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ValuesInForce:
-    """Adjusted values for the next run of a program.
+    """Adjusted values with which the next run of a program must run.
 
     Attributes:
         values: values by kind of adjustment.
-        trial: key of the trial to which the run belongs; None means that the run belongs to no trial.
+        trial: id of the trial to which the run belongs; None means that the run belongs to no trial.
     """
 
     values: Mapping[str, int]
@@ -43,17 +47,18 @@ class ValuesInForce:
 
     @property
     def sbatch_options(self) -> list[str]:
-        """The options of sbatch that set the values which a program cannot request from its agent."""
+        """Options of sbatch for those adjusted values that the program cannot read while it runs."""
         items = (Adjustment(AdjustmentKind(name), value) for name, value in sorted(self.values.items()))
         return [option for item in items if (option := item.sbatch_option) is not None]
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the values for a run without sbatch options, which its program requests while it runs.
+    """Return the adjusted values for a run that was submitted without adjusted sbatch options.
 
-    A pending trial is left out in two cases:
-    - The trial also needs sbatch options. All its adjustments are to be tried together.
-    - The program's next run must measure the run time without adjustments.
+    The program requests these values while it runs. A pending trial is left out in two cases:
+
+    - The trial also needs sbatch options, because all its adjustments are to be tried together.
+    - The next run of the program must measure the run time without adjustments.
 
     Args:
         trials: all trials of the program.
@@ -63,16 +68,19 @@ def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
 
 
 def program_part(values: Mapping[str, int]) -> dict[str, int]:
-    """Return only the values that a running program requests from its agent."""
+    """Return those adjusted values that a program reads from its agent while it runs."""
     return {name: value for name, value in values.items() if name in _PROGRAM_NAMES}
 
 
 def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False) -> ValuesInForce:
-    """Return the values for a run. The run is submitted with the options of all adjustments.
+    """Return the adjusted values for the next run of a program.
+
+    A trial tests one or more adjusted values. The run is submitted with the options of all adjustments.
 
     Args:
         trials: all trials of the program.
-        only_plain: leave out a pending trial that needs options, or that waits for a run without adjustments.
+        only_plain: leave out a pending trial that needs options, or that waits for a run without
+            adjustments.
     """
     values: dict[str, int] = {}
     for trial in sorted((one for one in trials if one.state == KEPT), key=lambda one: one.decided or 0.0):
@@ -86,17 +94,18 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 
 
 def own_values(trial: AdjustmentTrial) -> dict[str, int]:
-    """Return the new values of a trial by kind of adjustment.
+    """Return the new values that a trial uses, by kind of adjustment (for example `workers`).
 
-    Values of earlier trials are not included.
+    Values of earlier trials of the program are not included.
     """
     return {one.kind.value: one.new for one in trial.proposal.adjustments}
 
 
 def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
-    """Return whether a trial respects the given limits, which may be newer than the trial.
+    """Return whether the values of a trial of adjustments are within the given limits.
 
-    A trial whose values are not in force always respects the limits.
+    The limits may be newer than the trial. A trial whose values are not in force always counts as within the
+    limits.
     """
     if trial.state not in (PENDING, KEPT):
         return True
@@ -108,7 +117,10 @@ def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
 
 
 def effective_values(offered: OfferedRun | None) -> dict[str, int]:
-    """Return the values that a run used: requested by its program, or set by sbatch options."""
+    """Return the adjusted values that took effect in a run.
+
+    A value took effect if the program requested it, or if an sbatch option set it.
+    """
     if offered is None:
         return {}
     return {
@@ -119,7 +131,11 @@ def effective_values(offered: OfferedRun | None) -> dict[str, int]:
 
 
 def unrequested(trial: AdjustmentTrial, offered: OfferedRun) -> list[str]:
-    """Return the kinds of adjustment in a trial that the program should have requested but has not."""
+    """Return the adjustments of a trial that the program has not used.
+
+    A program uses an adjustment if it requests the value from its agent. The result contains the kinds of
+    adjustment that it has not requested.
+    """
     return sorted(name for name in trial.program_values if name not in offered.requested)
 
 

@@ -1,4 +1,8 @@
-"""Periodic task that verifies trials of adjustments, and starts trials for jobs with policy `auto`."""
+"""Periodic task in senergyctld that verifies trials of adjustments.
+
+A trial is an attempt to save time or energy by adjustments, which are changes of settings of a user's
+program. The task also starts trials for jobs with policy `auto`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class AdjustmentLoop:
-    """Periodic task that verifies trials and starts trials for jobs with policy `auto`.
+    """Periodic task that compares runs with and without adjusted values, and starts new comparisons.
+
+    A comparison is called a trial. The task starts trials only for jobs with policy `auto`.
 
     Args:
         config: returns the current configuration.
@@ -56,7 +62,11 @@ class AdjustmentLoop:
         self._started = self._decided = 0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Verify and start trials periodically until cancelled. `interval_s` returns the current interval."""
+        """Periodically verify pending trials and start new trials, until cancelled.
+
+        A trial is a set of adjustments that the next runs of a program try. `interval_s` returns the current
+        interval in seconds.
+        """
         while True:
             try:
                 await self.verify()
@@ -89,7 +99,7 @@ class AdjustmentLoop:
         return count
 
     async def start_automatic(self) -> int:
-        """Start trials for programs whose jobs with policy `auto` have ended.
+        """Start trials of adjustments for programs whose jobs with the policy `auto` have ended.
 
         Return the number of started trials.
         """
@@ -108,11 +118,12 @@ class AdjustmentLoop:
         return started
 
     async def _started_for(self, run: JobRun, uid: int) -> bool:
-        """Start the trial that is advised for the program of a run, if any.
+        """Start the trial that the advice for a finished run suggests, if there is one.
 
-        Return whether a trial was started.
+        A trial tries adjustments in the next runs of the run's program. Return whether a trial was started.
 
-        If the run cannot be diagnosed, the error is logged, so that other runs are still processed.
+        If the run cannot be diagnosed, the error is logged. The caller can therefore continue with other
+        runs.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -128,7 +139,10 @@ class AdjustmentLoop:
         return False
 
     async def _start_for(self, run: JobRun, uid: int) -> bool:
-        """Start the trial that the diagnosis of a run advises. Return whether a trial was started."""
+        """Start a trial of the adjustments that the diagnosis of a run advises.
+
+        A trial compares runs without and with the adjustments. Return whether a trial was started.
+        """
         permissions = await self._trials.permissions(run.cluster, uid)
         if permissions is None:
             permissions = self._config().diagnosis.site_permissions
@@ -156,6 +170,6 @@ class AdjustmentLoop:
 
 
 def _is_new(proposal: AdjustmentProposal, earlier: list[StoredTrial]) -> bool:
-    """Return whether no earlier trial had the same values."""
+    """Return whether a proposal has other values than all earlier trials of the program."""
     values = {one.kind.value: one.new for one in proposal.adjustments}
     return all(own_values(AdjustmentTrial.from_json(trial.body)) != values for trial in earlier)

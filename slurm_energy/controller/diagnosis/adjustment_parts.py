@@ -1,4 +1,4 @@
-"""Construction of the parts of senergyctld that adjust programs."""
+"""Construction of the parts of senergyctld that change settings of users' programs (adjustments)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Routes about adjustments: `/v1/adjustments` for users, and `/v1/adjustments/values` for agents.
+"""HTTP routes about adjustments, which are changes of settings of a user's program.
 
-Users apply, permit and undo adjustments of their own programs only. Operators see the adjustments of all
-users.
+Users use `/v1/adjustments`; agents use `/v1/adjustments/values`. Users apply, permit and undo adjustments of
+their own programs only. Operators see the adjustments of all users.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class AdjustmentRoutes:
         )
 
     async def values(self, query: Mapping[str, str], sender: Sender) -> dict[str, Any]:
-        """Return the response to `GET /v1/adjustments/values`: values for a job on the sender's node.
+        """Return the response to `GET /v1/adjustments/values`, the agent's request for a job's values.
+
+        The values are adjustments of the program that are tried or in force, such as the number of loader
+        processes.
 
         Raises:
             ForbiddenError: the sender or the job does not run on the node.
@@ -169,7 +172,10 @@ class AdjustmentRoutes:
         return {"trial": trial_json(trial), "further_proposals": len(proposals) - 1}
 
     async def permit(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Store the adjustments that the caller permits, also for policy `auto`.
+        """Store which adjustments of a user's programs the caller permits.
+
+        An adjustment is a value that the diagnosis advises for the next run of a program. The permissions
+        also apply to jobs with policy `auto`.
 
         Raises:
             UsageError: the text that names the adjustments is malformed.
@@ -209,10 +215,10 @@ class AdjustmentRoutes:
         return {"undone": undone}
 
     async def submitted(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Store that the caller has submitted a job with adjusted sbatch options.
+        """Record that the caller has submitted a job with the sbatch options that slurm-energy adjusted.
 
-        The adjustments are those of the caller's program. A stored job is ignored if its run later
-        turns out to belong to another user or program.
+        The adjustments are those stored for a program of the caller. If the run later turns out to belong to
+        another user or program, the recorded job is ignored.
 
         Raises:
             NotFoundError: the caller has no such program.
@@ -240,12 +246,12 @@ class AdjustmentRoutes:
         return {"job_id": job_id, "values": dict(stored.offered), "trial": stored.trial}
 
     def _count_submission(self, uid: int) -> None:
-        """Count a submission that the user reports, and refuse too many submissions.
+        """Count the submissions that a user reports, and refuse more than a maximum per hour.
 
-        Each submission adds a row to the database, even if its job does not exist yet.
+        Each reported submission adds a row to the database, even if its job does not exist yet.
 
         Raises:
-            UnavailableError: the user reported too many in this hour.
+            UnavailableError: the user has reported too many submissions in this hour.
         """
         hour = int(self._clock() // _HOUR_S)
         if hour != self._hour:

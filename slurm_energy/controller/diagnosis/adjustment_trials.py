@@ -1,4 +1,8 @@
-"""Trials of adjustments: senergyctld proposes, stores, verifies, keeps and undoes the trials."""
+"""Trials of adjustments in senergyctld: proposal, start and verification.
+
+An adjustment changes a value for the next run of a program. A trial tests whether adjustments remove the
+cause of a finding about lost time or energy. senergyctld keeps or undoes the adjustments after the trial.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +51,16 @@ OfferedRuns = list[tuple[ProgramRun, OfferedRun | None]]
 
 
 class AdjustmentTrials:
-    """Trials of adjustments of all programs.
+    """Trials of adjustments, for all programs.
+
+    An adjustment is a value that the diagnosis advises for the next run of a program. A trial compares runs
+    with an adjustment with earlier runs.
 
     Args:
-        config: returns the current configuration.
+        config: function that returns the current configuration.
         store: the database.
         diagnosis: reads and diagnoses stored runs.
-        clock: returns Unix seconds.
+        clock: function that returns Unix seconds.
     """
 
     def __init__(
@@ -71,11 +78,14 @@ class AdjustmentTrials:
         return None if text is None else AdjustmentPermissions.parse(text)
 
     async def of_program(self, program: AdjustedProgram) -> list[StoredTrial]:
-        """Return the trials of a program, oldest first."""
+        """Return the trials of a program, oldest first.
+
+        A trial is a set of adjustments that the next runs of the program try.
+        """
         return await self._store.read(adjustments.trials_of, *program)
 
     async def effective(self, program: AdjustedProgram) -> list[StoredTrial]:
-        """Return the trials of a program.
+        """Return the trials of adjustments of a program, for use in its next run.
 
         Trials with values beyond the site's present limits are left out.
         """
@@ -107,7 +117,9 @@ class AdjustmentTrials:
         slowdown_percent: int,
         source: str,
     ) -> StoredTrial:
-        """Store a pending trial of a proposal. An earlier pending trial of the program ends.
+        """Store a new trial: a test whether proposed adjustments help the next runs of a program.
+
+        The trial is pending until it is decided. An earlier pending trial of the program ends.
 
         Args:
             program: program of the diagnosed run.
@@ -215,9 +227,9 @@ class AdjustmentTrials:
 def _is_control(
     trial: AdjustmentTrial, stored: StoredTrial, run: ProgramRun, offer: OfferedRun | None
 ) -> bool:
-    """Return whether a run is a control of a trial.
+    """Return whether a run is a control run of a trial of adjustments.
 
-    A control started after the trial began, but used the values from before the trial.
+    A control run started after the trial began, but used the values from before the trial.
     """
     is_later = run.start > stored.created and run.state == _COMPLETED
     return is_later and effective_values(offer) == trial.base

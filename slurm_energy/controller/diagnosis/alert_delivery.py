@@ -32,7 +32,7 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class FindingAlert:
-    """One finding of one running job.
+    """An alert about one finding of one running job.
 
     Attributes:
         job: the running job, with all its findings.

@@ -23,13 +23,16 @@ _AlertKey = tuple[str, int, int, str]
 
 
 class FindingAlerts:
-    """Sender of one alert for each kind of finding of a job's run. A failed delivery is not repeated.
+    """Sender of alerts about findings (causes of lost time or energy) of running jobs.
+
+    A run of a job causes at most one alert for each kind of finding. An alert whose delivery fails is not
+    sent again.
 
     Args:
-        config: returns section `diagnosis` of the current configuration.
+        config: function that returns section `diagnosis` of the current configuration.
         findings: the findings of the running jobs.
         failures: log of failures; a repeated failure is logged once.
-        clock: returns monotonic seconds.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class FindingAlerts:
         return count
 
     def _due(self, config: DiagnosisConfig) -> Iterator[FindingAlert]:
-        """Yield the alerts that were not sent yet."""
+        """Yield the alerts about findings of jobs that are due and were not sent yet."""
         now_s = self._clock()
         for job in self._findings.jobs():
             elapsed_s = self._findings.elapsed_s(job)
@@ -98,7 +101,7 @@ class FindingAlerts:
         return [alert for _, alert in sorted(turns, key=lambda turn: turn[0])]
 
     def _take(self, config: DiagnosisConfig, uid: int) -> bool:
-        """Return whether another alert is permitted now.
+        """Return whether another alert to users is permitted now.
 
         A permitted alert is counted for the owner of the job.
         """

@@ -65,7 +65,7 @@ class RunDiagnosis:
         self._config, self._store = config, store
 
     async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
-        """Return a run of a user's job with its stored data.
+        """Return a run of the user's job together with the stored data that the diagnosis needs.
 
         Raises:
             NotFoundError: this user has no record of this run.
@@ -74,7 +74,7 @@ class RunDiagnosis:
         return await asyncio.to_thread(_parse, run, *texts, self._config())
 
     async def change_sets(self, observed: DiagnosableRun) -> list[ChangeSet]:
-        """Return the changes of settings that the diagnosis of a run advises."""
+        """Diagnose a stored run of a job, and return the changes of settings that the diagnosis advises."""
         return await asyncio.to_thread(_change_sets, observed, self._config())
 
 

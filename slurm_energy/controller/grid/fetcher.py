@@ -71,7 +71,7 @@ class FetchedSeries:
 
     @property
     def subject(self) -> str:
-        """Quantity, provider and zone, for messages."""
+        """Text for messages that names the quantity, the provider and the zone of the series."""
         return f"{self.key.quantity}: {self.key.provider} {self.key.zone}"
 
 
@@ -101,7 +101,10 @@ class FetchState:
 
 
 def configured_series(config: Config) -> list[FetchedSeries]:
-    """Return the series to fetch according to the configuration. The site's zone comes before other zones."""
+    """Return the configured series of carbon intensity and price that must be fetched.
+
+    The series of the site's own zone come before those of other zones.
+    """
     return _series_of(carbon_settings(config)) + _series_of(price_settings(config))
 
 
@@ -142,9 +145,9 @@ class GridFetcher:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def fetch_all(self) -> list[dict[str, Any]]:
-        """Fetch every series and return the state of each series.
+        """Fetch all series of carbon intensity and price now, and return the state of each series.
 
-        Fetch nothing if the last call was less than `MIN_MANUAL_PAUSE_S` seconds ago.
+        Nothing is fetched if the last call was less than `MIN_MANUAL_PAUSE_S` seconds ago.
         """
         now_s = time.monotonic()
         if now_s - self._manual_s >= MIN_MANUAL_PAUSE_S:
@@ -213,7 +216,7 @@ class GridFetcher:
                 self._tasks[series] = asyncio.create_task(self.fetch(series))
 
     async def _fetch_missing(self, series: FetchedSeries, state: FetchState) -> int:
-        """Fetch and store recent values, then some missing older values.
+        """Fetch and store recent values of a series, then some missing older values.
 
         Return the number of recent values.
 
@@ -261,7 +264,10 @@ class GridFetcher:
     async def _fetch_window(
         self, series: FetchedSeries, state: FetchState, token: str, window: tuple[float, float]
     ) -> int:
-        """Fetch and store the values between two times; return their number."""
+        """Fetch the values of a series between two times from its provider, and store them.
+
+        Return the number of stored values.
+        """
         query = SeriesQuery(series.key.zone, *window, series.base_url, _currency(series))
         now = self._clock()
         body = await self._fetch(series.provider.request(query, token, now), series.subject, token)
@@ -314,10 +320,9 @@ def _series_of(settings: GridSettings) -> list[FetchedSeries]:
 
 
 def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float) -> float:
-    """Return the start of the recent values to fetch.
+    """Return the time from which the recent values of a series must be fetched.
 
-    If values are stored, recent values begin shortly before the end of the newest stored value; otherwise
-    they begin a day ago.
+    If the database has values, it is shortly before the end of the newest value. Otherwise it is a day ago.
     """
     first = now - min(series.backfill_s, _DAY_S)
     if newest_end is not None:
@@ -340,7 +345,10 @@ def _currency(series: FetchedSeries) -> str:
 
 
 def _within(samples: list[Sample], start_s: float, end_s: float) -> list[Sample]:
-    """Return the samples that overlap the requested time, so that a response cannot fill the database."""
+    """Return the samples that overlap the requested time (start minus one day, to the end).
+
+    Other samples of a provider's response are dropped, so that a response cannot fill the database.
+    """
     return [sample for sample in samples if sample[0] < end_s and sample[1] > start_s - _DAY_S]
 
 

@@ -1,4 +1,7 @@
-"""HTTP requests to providers of carbon intensities and prices: limited bytes and time, verified TLS."""
+"""HTTP requests to providers of carbon intensities and prices.
+
+The size of a response and the time are limited. TLS certificates are verified.
+"""
 
 from __future__ import annotations
 

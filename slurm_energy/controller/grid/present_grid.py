@@ -26,7 +26,10 @@ class PresentGrid:
         self._read_s, self._factors = -_MAX_AGE_S, PresentFactors()
 
     async def current(self) -> PresentFactors:
-        """Return the present factors. The factors are unknown while the database or a file cannot be read."""
+        """Return the present carbon intensity and price.
+
+        Both are unknown while the database or a file cannot be read.
+        """
         now_s = self._clock()
         if abs(now_s - self._read_s) >= _MAX_AGE_S:
             self._read_s = now_s

@@ -1,4 +1,7 @@
-"""Holding of pending jobs under quotas whose use exceeds the hold level. The module needs numpy."""
+"""Holding of pending jobs of accounts or users that have used too much of their quota.
+
+Jobs are held if the used part of the quota exceeds the hold level. The module needs numpy.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,14 @@ class QuotaHolds:
         return len(self._holds.jobs)
 
     def apply(self, standings: QuotaStandings, now_unix_s: float) -> tuple[str, ...]:
-        """Hold the pending jobs under quotas whose use exceeds the hold level, and release all other jobs.
+        """Hold the pending jobs under quotas whose use exceeds the hold level; release all others.
 
-        The queue is read only if the use of a quota exceeds its hold level, or if jobs are held.
+        The hold level is the fraction of a quota from which pending jobs are held. The queue is read only if
+        the use of a quota exceeds its hold level, or if jobs are held.
 
         Args:
             standings: present use of each quota.
-            now_unix_s: the time now.
+            now_unix_s: the current time.
 
         Returns:
             The failures, one line of text each.

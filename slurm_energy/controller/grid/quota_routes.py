@@ -62,10 +62,10 @@ class QuotaRoutes:
         )
 
     async def show(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/quota`: the quotas that the caller may see, with their present use.
+        """Return the response to `GET /v1/quota`: quotas, each with the amount used so far.
 
-        Operators see all quotas. Other users see the quotas of their accounts, and those of users in accounts
-        that they coordinate.
+        Operators see all quotas. Other users see the quotas of their accounts, and those of users in
+        accounts that they coordinate.
         """
         refuse_unknown(query, ())
         accounts = await self._accounts(rights)
@@ -161,9 +161,9 @@ class QuotaRoutes:
         return dict.fromkeys(own, False) | dict.fromkeys(rights.accounts, True)
 
     async def _without_use(self, accounts: Mapping[str, bool] | None, user: str) -> list[dict[str, Any]]:
-        """Return the quotas without a known use.
+        """Return the quotas for which it is unknown how much is used.
 
-        The use is unknown if the custom period of the quota has not begun or is over, or if an error occurs.
+        This is so if the quota has a fixed start and end and now is not between them, or if an error occurs.
         """
         stored = await self._store.read(quotas.read_quotas, self._config().cluster.name)
         current = {use.quota for use in self._watch.standings.uses}

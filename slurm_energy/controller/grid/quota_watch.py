@@ -44,7 +44,8 @@ class UsedAmount:
 
     Attributes:
         amount: amount in the unit of the quota; None means unknown.
-        basis: origin of the factor for emissions or cost, and the PUE; empty for energy.
+        basis: text for the user. It states the origin of the carbon intensity or price, and the PUE (power
+            usage effectiveness). It is empty for energy.
     """
 
     amount: float | None
@@ -106,7 +107,10 @@ class QuotaWatch:
             self._run.stop()
 
     async def update(self) -> None:
-        """Compute the use of all quotas. After a failure no quota has an effect."""
+        """Compute how much of each quota is used.
+
+        If the computation fails, no quota has an effect until the next success.
+        """
         try:
             self.standings = await self._compute()
         except EnergyError as error:
@@ -116,7 +120,7 @@ class QuotaWatch:
             self._failures.clear("quotas")
 
     def refresh(self) -> None:
-        """Let `loop` compute the use at once, because a quota was changed."""
+        """Make `loop` compute the use of the quotas at once. Call this after a quota was changed."""
         self._due.set()
 
     def status(self) -> dict[str, Any]:
@@ -137,7 +141,9 @@ class QuotaWatch:
         return {account for account, name in self._tree.users if name == user}
 
     async def use_of(self, quota: Quota, now: float) -> QuotaUse | None:
-        """Return the use of a quota; None means that the custom period of the quota has not begun or is over.
+        """Return how much of a quota is used.
+
+        None means that the quota has a fixed start and end, and that now is not between them.
 
         Raises:
             UnavailableError: the database cannot be read.
@@ -168,7 +174,10 @@ class QuotaWatch:
         return QuotaStandings(tuple(use for use in uses if use is not None))
 
     async def _read_accounts(self) -> None:
-        """Read the tree of accounts. Without this tree, a quota covers its own account only."""
+        """Read Slurm's tree of accounts, so that the quota of an account covers the accounts below it.
+
+        If the tree cannot be read, a quota covers its own account only.
+        """
         try:
             self._tree = await asyncio.to_thread(self._shares.current)
         except UnavailableError as error:
@@ -177,10 +186,10 @@ class QuotaWatch:
             self._failures.clear("quotas, accounts")
 
     async def _priced(self, quota: Quota, parts: list[Any], start: float, now: float) -> UsedAmount:
-        """Return the emissions or the cost of the energy used under a quota.
+        """Return the emissions or the cost of the energy that was used under a quota.
 
-        If the price or carbon intensity is unknown for a part of the energy, only the other parts are
-        counted. The amount is then a lower bound, and the basis says so.
+        If the price or carbon intensity is unknown for a part of the energy, only the rest is counted. The
+        amount is then a lower bound. The text `basis` of the result says so.
         """
         factors = await self._source.factors(start, now)
         result = await asyncio.to_thread(factors.footprint, parts)

@@ -1,4 +1,7 @@
-"""Routes about carbon intensity and price: the values in a time range, and a request to fetch now."""
+"""HTTP routes of senergyctld about carbon intensity and price.
+
+They return the values in a time range, or fetch new values immediately.
+"""
 
 from __future__ import annotations
 

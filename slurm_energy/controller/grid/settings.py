@@ -1,4 +1,7 @@
-"""Settings of a source of carbon intensities or prices, in one form for both quantities."""
+"""Settings of the sources of carbon intensities and prices.
+
+The settings of both quantities have the same form.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class GridSettings:
         return provider_of(self.quantity, self.provider_name)
 
     def key(self, zone: str = "") -> SeriesKey:
-        """Return the identity of a series in the database. Without `zone`, use the zone of the site."""
+        """Return the key under which a series of carbon intensity or price is stored in the database.
+
+        The default of `zone` is the zone of the site.
+        """
         return SeriesKey(self.cluster, self.quantity, self.provider_name, zone or self.zone, self.unit)
 
 

@@ -41,7 +41,7 @@ class GridFactorSource:
         self._files: ChangedFiles[list[Sample]] = ChangedFiles()
 
     async def factors(self, start_s: float, end_s: float, zone: str = "") -> GridFactors:
-        """Return the factors of emissions and cost between two times.
+        """Return carbon intensity and price, with which emissions and cost of energy are computed.
 
         Args:
             start_s: start of the time range, in Unix seconds.
@@ -146,7 +146,10 @@ class GridFactorSource:
 
 
 def _hourly(source: SeriesSource, part: list[Sample], start_s: float, end_s: float) -> Sequence[Sample]:
-    """Return the given samples between two times, as hourly means if there are more than one per hour."""
+    """Return the samples of a series between two times, with at most about one value per hour.
+
+    If there are more values, they are replaced by hourly means.
+    """
     clipped = [(max(start, start_s), min(end, end_s), value) for start, end, value in part]
     return GridSeries(source, clipped).thinned(int((end_s - start_s) / _HOUR_S) + 1).samples
 

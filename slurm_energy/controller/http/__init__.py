@@ -1,1 +1,4 @@
-"""HTTP interface of senergyctld: connections, identity and authorization of callers, limits, responses."""
+"""HTTP interface of senergyctld.
+
+The package contains connections, the identity and authorization of callers, limits, and responses.
+"""

@@ -76,7 +76,10 @@ class PrivilegedUsers:
     operator_groups: frozenset[int] = frozenset()
 
     def is_privileged(self, uid: int) -> bool:
-        """Return whether a user is an agent or an operator. The call may query a directory service."""
+        """Return whether a user is an agent or an operator, and so may see and do more.
+
+        The call may query a directory service.
+        """
         listed = uid in self.agents or uid in self.operators
         return listed or not self.operator_groups.isdisjoint(gids_of(uid) if self.operator_groups else ())
 
@@ -157,7 +160,7 @@ class RoleCache:
 
 
 class RightsResolver:
-    """Lookup of the rights of users.
+    """Resolver that determines what a user may see and do.
 
     The directory service is queried at most once per minute and user.
 

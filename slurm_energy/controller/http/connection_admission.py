@@ -35,7 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionPhase(enum.Enum):
-    """Phase of a connection. The value is the maximum duration of the phase in seconds."""
+    """Phase of an HTTP connection to senergyctld.
+
+    The value is the maximum duration of the phase in seconds.
+    """
 
     HEAD = 5.0
     IDENTIFICATION = 20.0
@@ -92,11 +95,14 @@ class ConnectionAdmission:
 
     @property
     def unidentified(self) -> int:
-        """Number of connections without an identified user."""
+        """Number of open connections whose user has not been identified yet."""
         return self._count
 
     def admit(self, connection: GuardedConnection) -> None:
-        """Count a new connection. If there are too many, close the oldest connection without a request."""
+        """Count a new connection to senergyctld.
+
+        If there are too many connections, close the oldest one that has not sent a request.
+        """
         of_address = self._unidentified.setdefault(connection.address, {})
         of_address[connection] = None
         self._count += 1
@@ -113,9 +119,10 @@ class ConnectionAdmission:
             log.warning("too many connections without a request, the latest from %s", connection.address)
 
     def mark_identified(self, handler: Any) -> None:
-        """Stop counting the connection that `handler` serves, because its user has been identified.
+        """Stop counting the connection that `handler` serves as one of an unknown user.
 
-        Nothing happens if `handler` serves none of the counted connections.
+        The user of the connection has been identified. Nothing happens if `handler` serves none of the
+        counted connections.
         """
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
@@ -123,9 +130,12 @@ class ConnectionAdmission:
             connection.resume_reading(ConnectionPhase.SERVICE)
 
     def mark_refused(self, handler: Any) -> None:
-        """Read and discard the rest of the request that `handler` serves.
+        """Let the server read and discard the rest of a request that is refused.
 
         Otherwise the sender of the request would not receive the refusal.
+
+        Args:
+            handler: protocol object that serves the request.
         """
         if (connection := self._by_handler.get(handler)) is not None:
             connection.resume_reading(ConnectionPhase.REFUSAL)
@@ -205,11 +215,11 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
     @property
     def awaits_head(self) -> bool:
-        """Whether the head of the request is incomplete."""
+        """Whether the head of the HTTP request has not been received completely yet."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection with the admission."""
+        """Register a new connection with the object that limits the number of connections."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.address = address_key(transport.get_extra_info("peername"))
@@ -226,7 +236,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
         ]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process the `nbytes` bytes that were received into the read buffer."""
+        """Process the next `nbytes` bytes of a request, which are in the read buffer."""
         data = bytes(self._shared_buffer[:nbytes])
         if self._transport is None or self._transport.is_closing():
             return
@@ -236,7 +246,10 @@ class GuardedConnection(asyncio.BufferedProtocol):
             self._receive_body(data)
 
     def eof_received(self) -> None:
-        """Close the connection: half-closed connections are not served."""
+        """Close the connection when the client has closed its sending side.
+
+        Half-closed connections are not served.
+        """
         if self._handler is not None:
             self._handler.eof_received()
 

@@ -96,7 +96,7 @@ def is_not_about_bad_requests(record: logging.LogRecord) -> bool:
 
 
 class RequestLogger(AbstractAccessLogger):
-    """Logger of each answered request, at level debug."""
+    """Writes a line to the log for each answered HTTP request, at level debug."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log method, path, status and duration in seconds.

@@ -34,7 +34,9 @@ class Caller:
     rights: Rights
 
     def check_body(self, body: bytes) -> None:
-        """Refuse a request body whose digest differs from the digest in the credential.
+        """Check that a request's body is the one for which the caller's credential was made.
+
+        The credential contains a digest of the body.
 
         Raises:
             ForbiddenError: the body was changed in transit.

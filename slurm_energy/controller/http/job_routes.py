@@ -102,7 +102,7 @@ class RecordReader:
 
 
 class JobRoutes:
-    """Routes about one job.
+    """HTTP handlers for requests about one job.
 
     Args:
         reader: reads records.
@@ -154,7 +154,7 @@ class JobRoutes:
 
 
 def find_selected(connection: Connection, selection: RecordSelection) -> Sequence[int]:
-    """Return the ids of the selected records.
+    """Return the row ids of the energy records that match a user's query.
 
     Raises:
         ForbiddenError: a selected job belongs to another user.

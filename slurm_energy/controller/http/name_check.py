@@ -65,7 +65,9 @@ class NameCheck:
             await self._refuse(partitions, "partition", frozenset())
 
     async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
-        """Raise an error for the first name that neither Slurm nor a record has.
+        """Check that each name is known, and raise an error for the first unknown name.
+
+        A name is known if Slurm has it or an energy record contains it.
 
         Args:
             names: names in the query.

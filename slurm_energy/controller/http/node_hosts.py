@@ -36,7 +36,7 @@ _MAX_NODES: Final = 100_000
 
 
 class Verdict(Enum):
-    """Result of the check whether a host may deliver a node's records.
+    """Result of the check whether a host may deliver the records of a node.
 
     Attributes:
         ALLOWED: the host has an address of the node.
@@ -53,7 +53,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Origin of a delivery of records.
+    """Addresses from which a delivery of records came.
 
     Attributes:
         peer: IP address of the remote end of the connection.
@@ -96,7 +96,10 @@ class NodeHosts:
     async def verdicts(self, nodes: Iterable[str], sender: Sender, mode: str) -> dict[str, Verdict]:
         """Return, for each node, whether this sender may deliver the node's records.
 
-        `mode` is the value of `controller.record_hosts`.
+        Args:
+            nodes: names of the nodes.
+            sender: sender of the records.
+            mode: value of the configuration key `controller.record_hosts`.
         """
         names = set(nodes)
         if mode == OFF:
@@ -128,7 +131,10 @@ class NodeHosts:
         return Verdict.ALLOWED if is_local and (_is_loopback(peer) or peer == own) else Verdict.REFUSED
 
     async def _refresh_older_than(self, nodes: Iterable[str], max_age_s: float) -> None:
-        """Refresh entries older than `max_age_s` seconds, and wait a short time for the result."""
+        """Look up the hosts of nodes again if the known addresses are older than `max_age_s` seconds.
+
+        The method waits for the results only a short time.
+        """
         now = time.monotonic()
         waits = []
         if self._names_time_s is None or now - self._names_time_s > max_age_s:

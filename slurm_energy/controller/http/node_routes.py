@@ -28,11 +28,11 @@ MAX_STALE_S: Final = 120.0
 
 
 class SlurmNodeCache:
-    """Cache of the nodes in Slurm. Simultaneous requests share one command.
+    """Cache of the nodes that Slurm knows. Requests at the same time share one command.
 
     Args:
-        run: runs sinfo.
-        clock: returns monotonic seconds.
+        run: function that runs sinfo.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(self, run: Runner, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class SlurmNodeCache:
         self._lock = asyncio.Lock()
 
     async def read(self) -> tuple[Mapping[str, NodeInSlurm], str]:
-        """Return the nodes by name, and the reason why Slurm did not answer.
+        """Return the nodes that Slurm knows, by name, and the reason why Slurm did not answer.
 
         The reason is empty if Slurm answered.
         """

@@ -14,10 +14,10 @@ _MAX_NODES: Final = 10_000
 
 
 class RecentRefusals:
-    """Reasons why live reports were refused, by node.
+    """The reasons why senergyctld refused the latest live reports, by node.
 
     Args:
-        clock: returns monotonic seconds.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -25,7 +25,10 @@ class RecentRefusals:
         self._reasons: dict[str, tuple[float, str]] = {}
 
     def add(self, node: str, reason: str) -> None:
-        """Store the reason of a refusal. The oldest reason is dropped if there are too many."""
+        """Store why a delivery of a node was refused.
+
+        The oldest reason is dropped if there are too many.
+        """
         self._reasons.pop(node, None)
         if len(self._reasons) >= _MAX_NODES:
             del self._reasons[next(iter(self._reasons))]

@@ -46,9 +46,10 @@ def visible_status(status: Mapping[str, Any], caller: Caller) -> Mapping[str, An
 
 
 def _with_uids(selection: RecordSelection) -> RecordSelection:
-    """Return a copy of a selection with uids instead of user names. The call may query a directory service.
+    """Return a copy of a selection of records in which uids replace the user names.
 
-    Names that the directory service does not know are looked up in the records.
+    The call may query a directory service. A name that the directory service does not know stays in the
+    selection and is looked up in the records.
     """
     uids = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
     unknown = tuple(name for name in selection.users if name not in uids)

@@ -118,7 +118,9 @@ class RequestLimiter:
 
 
 class ByteBudget:
-    """Limit on the memory for request bodies. A body is read when enough bytes are free.
+    """Limit on the memory that the bodies of simultaneous requests use.
+
+    A body is read only when enough bytes are free.
 
     Args:
         total_bytes: maximum bytes of all bodies in memory.

@@ -1,4 +1,4 @@
-"""Limits on concurrent requests to senergyctld, by kind of request."""
+"""Limits on how many requests senergyctld handles at the same time, for each kind of request."""
 
 from __future__ import annotations
 

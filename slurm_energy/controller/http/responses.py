@@ -1,4 +1,7 @@
-"""JSON responses that end with a signature of the server, and unsigned error responses. No routes here."""
+"""HTTP responses of senergyctld: JSON with a signature at the end, and unsigned errors.
+
+The module contains no routes.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +82,8 @@ class SignedResponder:
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
         """Send a JSON object in pieces and sign it.
 
-        `pieces` yields the text of the object without the closing brace.
-
-        The first piece is computed before the status is sent, so that an error in this piece can set the
-        status.
+        `pieces` yields the text of the object without the closing brace. The first piece is computed before
+        the HTTP status is sent. An error in this piece can therefore still change the status.
 
         Raises:
             ConnectionResetError: the client does not read, or the object can no longer be completed.
@@ -145,7 +146,7 @@ def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] |
 
 
 def error_object(error: EnergyError) -> dict[str, Any]:
-    """Return an error as the JSON object of the HTTP interface."""
+    """Return an error as a JSON object for an HTTP response of senergyctld."""
     code = error.exit_code if error.exit_code is not None else EXIT_FAILURE
     described: dict[str, Any] = {"error": str(error), "code": code}
     if isinstance(error, PassiveControllerError | LostLeaseError):

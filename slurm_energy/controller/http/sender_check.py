@@ -31,9 +31,9 @@ class ItemSource:
 async def refuse_foreign(
     hosts: NodeHosts | None, mode: str, sources: Iterable[ItemSource], sender: Sender, subject: str
 ) -> list[Refusal]:
-    """Return a refusal for each item that the sender may not deliver.
+    """Return a refusal for each item of a delivery that the sender may not deliver.
 
-    A sender may deliver the items of a node if the sender runs on a host of that node.
+    A sender may deliver the items of a node if the sender runs on a host of this node.
 
     Args:
         hosts: addresses of nodes; None means that any sender may deliver for any node.

@@ -212,7 +212,10 @@ class ControllerServer:
         return {path: Route(*report, for_agents=True) for path, report in reports.items()}
 
     def follow_roles(self, follow: bool) -> None:
-        """Set whether user roles in Slurm's database grant rights. The roles are then read at once."""
+        """Set whether user roles in Slurm's database give users rights in senergyctld.
+
+        If so, the roles are read at once.
+        """
         self.roles.read = read_roles if follow else None
         self.roles.refresh()
 
@@ -276,7 +279,10 @@ class ControllerServer:
 
     @staticmethod
     def _reporting(receive: Receiver) -> CallerHandler:
-        """Return the handler of an agent's report. `receive` gets the report's body and its sender."""
+        """Return an HTTP handler for reports of agents.
+
+        The handler calls `receive` with the body of the report and its sender.
+        """
 
         async def handler(request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
             return await receive(body, _sender(request, caller))
@@ -294,7 +300,11 @@ class ControllerServer:
 
     @staticmethod
     def _changing(change: Change) -> CallerHandler:
-        """Return the handler of a change. `change` gets the JSON body and the caller's rights."""
+        """Return the handler of a request that changes something.
+
+        The handler calls `change` with the JSON body and the caller's rights, and returns the response of
+        `change`.
+        """
 
         async def handler(_: web.Request, caller: Caller, body: bytes) -> ResponseContent:
             return dict(await change(await asyncio.to_thread(read_object, body), caller.rights))
@@ -319,7 +329,7 @@ class ControllerServer:
         }
 
     async def _current_statistics(self) -> dict[str, Any]:
-        """Return the statistics of the database. Simultaneous requests share one query."""
+        """Return statistics of the database; requests at the same time share one query."""
         now_s = time.monotonic()
         if self._statistics is None or (
             self._statistics[1].done() and now_s > self._statistics[0] + _STATISTICS_AGE_S

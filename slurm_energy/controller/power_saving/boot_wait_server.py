@@ -1,9 +1,9 @@
-"""Socket on which PrologSlurmctld waits until the nodes of a job have booted.
+"""Server of a socket on which Slurm's PrologSlurmctld waits until the nodes of a job have booted.
 
-slurmctld allocates nodes that are powered down and boots them. Afterwards, a pass every 30 s starts batch
-jobs whose nodes have booted (PERIODIC_TIMEOUT in slurmctld.h, job_time_limit in job_mgr.c, all releases up to
-26.05). slurmctld also starts a batch job whose nodes have booted when PrologSlurmctld ends
-(prolog_running_decr), but at no other event.
+slurmctld allocates nodes that are powered down and boots them. Two events then start a batch job whose nodes
+have booted. The first event is a pass of slurmctld every 30 s (PERIODIC_TIMEOUT in slurmctld.h,
+job_time_limit in job_mgr.c, all releases up to 26.05). The second event is the end of PrologSlurmctld
+(prolog_running_decr). There is no other such event.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _BootWait:
-    """A wait of a job for the boot of its nodes."""
+    """A job that waits for the boot of its nodes."""
 
     names: frozenset[str]
     until_s: float

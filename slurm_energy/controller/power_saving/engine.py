@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CycleReport:
-    """Decisions of one cycle.
+    """Report on one cycle of power saving: what was decided and why.
 
     Attributes:
         plan: the nodes to power down or up.
@@ -122,7 +122,7 @@ class PowerSavingEngine:
     def cycle(
         self, config: PowerSavingConfig, idle_watts: Mapping[str, float], headroom_watts: float
     ) -> CycleReport:
-        """Decide once which nodes to power down or up. In mode `on`, carry out the decision.
+        """Decide once which nodes to power down or up; in mode `on`, also carry out the decision.
 
         Args:
             config: the configuration.
@@ -256,7 +256,10 @@ def fold(changes: Sequence[str] | Sequence[NodeChange]) -> str:
 
 
 def rules_of(config: PowerSavingConfig) -> PowerSavingRules:
-    """Return the parameters of the power saving rule. `wake_probability` is at least `risk`."""
+    """Return the parameters of the rule that powers idle nodes down and up.
+
+    The result's `wake_probability` is at least the configured `risk`.
+    """
     return PowerSavingRules(
         risk=config.risk,
         wake_probability=max(config.risk, config.wake_probability),

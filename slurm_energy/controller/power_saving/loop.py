@@ -46,16 +46,16 @@ log = logging.getLogger(__name__)
 
 
 class PowerSavingLoop:
-    """Loop that powers idle nodes down and up.
+    """Loop of senergyctld that powers idle nodes down, and up again when they are needed.
 
     Args:
-        config: returns the configuration.
+        config: function that returns the configuration.
         store: the database.
         live: the last live report of each node, for the power of idle nodes.
-        budget: the power budgets. A boot needs headroom under the budgets.
+        budget: the power budgets. A node is booted only if the budgets have enough unused power.
         failures: log of failures; a repeated failure is logged once.
-        run: runs Slurm's commands.
-        clock: returns Unix seconds.
+        run: function that runs Slurm's commands.
+        clock: function that returns Unix seconds.
         history: history of measured runs; None means that jobs are expected to run until their time limits.
     """
 
@@ -128,7 +128,7 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.power_program_interval_s)
 
     async def _record_off(self) -> None:
-        """Store the periods for which nodes were off, with the measured energy of the nodes."""
+        """Store for which times nodes were off, with the energy that was measured in these times."""
         off = [name for name, (phase, _) in self._boots.away().items() if phase is PowerPhase.OFF]
         now = self._clock()
         ended = self._off.update({name: self._away.off_watts.get(name) for name in off}, now)
@@ -217,7 +217,7 @@ class PowerSavingLoop:
             )
 
     def status(self) -> dict[str, Any]:
-        """Return the entries about power saving on the status page."""
+        """Return the section about power saving for the status of senergyctld."""
         report, mode = self._report, self._config().power_saving.mode
         status: dict[str, Any] = {"mode": mode, "decided": self._decided, "error": self._error or None}
         if report is None:
@@ -245,7 +245,10 @@ def headroom_watts(budget: BudgetLoop) -> float:
 
 
 def _node_watts(watts: Mapping[str, float | None]) -> float | None:
-    """Return the power of a node: the value of its meter, else the sum of its components; None if unknown."""
+    """Return the power of a node in watts; None if unknown.
+
+    It is the value of the node's meter or, without a meter, the sum of the known components.
+    """
     if watts.get(_NODE) is not None:
         return watts[_NODE]
     known = [value for name, value in watts.items() if value is not None and name != _NODE]

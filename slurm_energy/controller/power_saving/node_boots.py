@@ -1,4 +1,4 @@
-"""Last known power state of each node, and the completed shutdowns and boots."""
+"""Record of the last known power state of each node, and of finished shutdowns and boots."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PowerTransition:
 
 
 class NodeBoots:
-    """Power states of the nodes at the last reading, and boots in progress. The methods are thread-safe.
+    """Power states of the nodes as last read, and the nodes that are booting. Thread-safe.
 
     A boot begins with a request, which senergyctld makes, or which Slurm makes for a job. The boot ends when
     the node responds to slurmctld.
@@ -65,7 +65,7 @@ class NodeBoots:
         self._ended: deque[PowerTransition] = deque(maxlen=_CHANGES)
 
     def observe(self, nodes: Sequence[NodePowerStatus], now: float) -> None:
-        """Store the states of all nodes.
+        """Take note of the current states of all nodes, to measure how long boots and shutdowns take.
 
         Args:
             nodes: states of all nodes, as read from Slurm.
@@ -128,7 +128,10 @@ class NodeBoots:
             return all(phase in (PowerPhase.READY, PowerPhase.DOWN) for phase in phases)
 
     def away(self) -> dict[str, tuple[PowerPhase, str]]:
-        """Return the power state and the kind of nodes that are off, booting or shutting down, by name."""
+        """Return the power state and the kind of each node that is off, booting or shutting down.
+
+        The keys of the result are the names of the nodes.
+        """
         with self._lock:
             away = (PowerPhase.STOPPING, PowerPhase.OFF, PowerPhase.BOOTING)
             return {name: state for name, state in self._states.items() if state[0] in away}

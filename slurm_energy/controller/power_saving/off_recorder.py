@@ -28,9 +28,10 @@ class _OpenPeriod:
     readings: list[tuple[float, float]] = field(default_factory=list)
 
     def energy_uj(self, until_s: float, length_s: float) -> int | None:
-        """Return the energy in `length_s` seconds at the mean power of the readings.
+        """Return the energy of a powered-down node in `length_s` seconds.
 
-        None means that the readings cover too little of the time from the start to `until_s`.
+        The energy is the mean power of the readings times `length_s`. It is None if the readings cover too
+        little of the time from the start of the period to `until_s`.
         """
         if not self.readings or until_s - self.readings[0][0] < _MIN_SHARE * (until_s - self.since_s):
             return None

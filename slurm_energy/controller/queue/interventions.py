@@ -1,7 +1,8 @@
-"""Interventions on jobs in Slurm: assignment of GPU shapes before jobs start, and preemptions.
+"""Interventions on jobs in Slurm: changing the GPUs of pending jobs, and preempting running jobs.
 
-The package `priority` decides which jobs are changed. This module queries and changes these jobs in Slurm,
-and records each decision. The module changes a limited number of jobs per cycle.
+A pending job may get another GPU shape (type and number of GPUs per node). The package `priority` decides
+which jobs are changed. This module queries and changes these jobs in Slurm, and records each decision. The
+module changes a limited number of jobs per cycle.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class JobChanger(Protocol):
 
 
 class Interventions:
-    """Executor of the interventions that follow from a snapshot of the queue. One thread makes all calls.
+    """Executor of the interventions (changes of jobs) that follow from a snapshot of the queue.
+
+    One thread makes all calls.
 
     Args:
         config: mode, permission to preempt, interval.
@@ -119,7 +122,10 @@ class Interventions:
         return self._nodes
 
     def apply(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Apply the interventions that follow from a snapshot. Add them to `InterventionState.unsaved`.
+        """Carry out the interventions in Slurm that follow from a ranking of the queue.
+
+        An intervention assigns a GPU type and number to a pending job, or preempts a running job. Each
+        intervention is also added to `InterventionState.unsaved`.
 
         Args:
             snapshot: result of the priority cycle.
@@ -221,13 +227,13 @@ class Interventions:
         self._state.unsaved.append(Decision(job_id, assigned.submit_s, assigned.since_s, SHAPE, why, details))
 
     def _fields(self, request: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
-        """Return the job fields to set in Slurm for the chosen shape.
+        """Return the job fields to set in Slurm so that the job gets the chosen GPUs.
 
-        The result is empty if the job already has this shape.
+        The result is empty if the job already has these GPUs.
 
         Args:
             request: slurmctld's current data of the job.
-            choice: the chosen GPU shape.
+            choice: the chosen GPU shape (number and type of GPUs).
             excluded: nodes that the owner of the job excluded, as a host list.
         """
         if self._release is None:
@@ -249,10 +255,10 @@ class Interventions:
         return {} if same else fields
 
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
-        """Restore the original request of each job that Slurm cannot run in the assigned GPU shape.
+        """Restore the original GPU request of each job that Slurm cannot run with the assigned GPUs.
 
-        If Slurm cannot run a job, Slurm holds the job with the reason BadConstraints until the job's request
-        is changed again.
+        senergyctld had assigned the job another number or type of GPUs (a shape). If Slurm cannot run the
+        job, it holds the job with the reason BadConstraints until the job's request is changed again.
         """
         queue, now = snapshot.queue, self._clock()
         for row, word in enumerate(queue.reason if self._state.assigned else []):

@@ -69,24 +69,24 @@ def make_pipeline(
 
 
 class PriorityLoop:
-    """Periodic ranking of the queue. Requests are answered from the last snapshot.
+    """Task that ranks the queue periodically. Each ranking is a cycle.
 
-    All work except database access runs in one dedicated thread, so that a long cycle delays only the next
-    cycle.
+    Requests are answered with the result of the last cycle (snapshot). All work except database access runs
+    in one dedicated thread, so that a long cycle delays only the next cycle.
 
     Args:
         config: configuration at the start.
         store: the database.
         history: history of measured runs; None means that predictions do not use it.
         failures: log of failures; a repeated failure is logged once.
-        make: creates the priority pipeline.
+        make: function that creates the priority pipeline.
 
     Attributes:
         snapshot: result of the last cycle; None means that no cycle has been completed.
-        quotas: returns the use of quotas, which the order takes into account.
+        quotas: function that returns the use of quotas, which the order takes into account.
         deferral: loop that defers jobs. Time for which a job is deferred does not count as waiting. None
             means that jobs are not deferred.
-        permit: raises an error while the order must not be published.
+        permit: function that raises an error while the order must not be published.
         config: the configuration.
 
     Raises:
@@ -132,7 +132,10 @@ class PriorityLoop:
         return config, self._make_pipeline(config, self._history, latest.state if latest else None)
 
     def adopt(self, prepared: tuple[Config, PriorityPipeline | None]) -> None:
-        """Use the result of `prepare` from the next cycle on. Do not wait for a running cycle."""
+        """Let the next cycle use the configuration and the pipeline that `prepare` returned.
+
+        The method returns at once, even while a cycle runs.
+        """
         self._next, self.config = prepared, prepared[0]
         self._began_s = float("-inf")
 
@@ -142,7 +145,10 @@ class PriorityLoop:
         return self._pipeline.state if self._pipeline else None
 
     async def loop(self) -> None:
-        """Check every second whether a cycle is due and run it, until cancelled."""
+        """Run the cycles of the priority engine, until cancelled.
+
+        A cycle ranks the queue. The loop checks every second whether a cycle is due.
+        """
         await self._wait_for_history()
         while True:
             if self._due():
@@ -273,7 +279,10 @@ class PriorityLoop:
         self._ahead_s = ahead_s
 
     async def _load_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Load the stored predictions of jobs that were running when senergyctld started, once."""
+        """Load the stored predictions of jobs that were running when senergyctld started.
+
+        The predictions are loaded only once.
+        """
         mispredictions = pipeline.state.mispredictions
         if not mispredictions.loaded:
             before, cluster = time.time() - _LOOKBACK_S, self.config.cluster.name
@@ -291,7 +300,10 @@ class PriorityLoop:
             del mispredictions.unsaved[: len(started)]
 
     async def _intervene(self, pipeline: PriorityPipeline, snapshot: Snapshot) -> None:
-        """Assign GPU shapes and preempt jobs. Store these decisions in the database."""
+        """Change jobs in Slurm as the ranking requires: GPU shapes and preemptions.
+
+        A shape is a type and number of GPUs. The decisions are stored in the database.
+        """
         interventions, cluster = pipeline.state.interventions, self.config.cluster.name
         if not interventions.loaded:
             before = time.time() - _LOOKBACK_S
@@ -304,7 +316,7 @@ class PriorityLoop:
                 del interventions.unsaved[: len(made)]
 
     async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
-        """Compare the order of jobs in a snapshot with Slurm's own order.
+        """Compare the order of the jobs in the ranked queue with Slurm's own order.
 
         Log the result from time to time.
         """

@@ -132,9 +132,10 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
 
 
 def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
-    """Yield a JSON object in pieces, without the closing brace. Its last field is a list of jobs.
+    """Yield a JSON object in pieces, without its closing brace.
 
-    The text of a long queue is never in memory as a whole.
+    The last field of the object is a list of jobs. Pieces are used so that the text of a long queue is never
+    in memory as a whole.
 
     Args:
         head: the first fields of the object.

@@ -1,1 +1,5 @@
-"""Records and energy sums in senergyctld: deliveries of agents, storage, enrichment, retention, reports."""
+"""Storage of records and energy sums in senergyctld.
+
+The package receives the deliveries of agents, stores the records, adds facts about the jobs, deletes old
+data, and serves reports.
+"""

@@ -54,7 +54,10 @@ class AdminCommentWriter:
         self._after: Position = (time.time() - _EARLIER_S, 0)
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Write comments periodically until cancelled. `interval_s` returns the current interval."""
+        """Write the AdminComment of ended jobs periodically until cancelled.
+
+        `interval_s` returns the current interval.
+        """
         while True:
             more = False
             if self._enabled():
@@ -66,7 +69,9 @@ class AdminCommentWriter:
             await asyncio.sleep(0.0 if more else interval_s())
 
     async def write(self) -> bool:
-        """Write comments for jobs that ended since the last call. Return whether more jobs are left.
+        """Write the energy of ended jobs as comments (AdminComment) into Slurm's accounting.
+
+        The jobs are those that ended since the last call. Return whether more jobs are left.
 
         Raises:
             UnavailableError: the database or Slurm's accounting does not answer; the next call repeats the
@@ -90,15 +95,18 @@ class AdminCommentWriter:
 
 
 def is_free(comment: AdminComment) -> bool:
-    """Return whether a comment is empty, or contains only the energy flags of the job."""
+    """Return whether senergyctld may replace the AdminComment of a job.
+
+    It may if the comment is empty, or if it contains only the energy flags of the job.
+    """
     return not comment.text or is_only_flags(comment.text)
 
 
 def comment_text(job: EndedJob, factors: GridFactors, flags: dict[str, str]) -> str:
-    """Return the comment of a job: a JSON object with one key, in ASCII. Unknown values are null.
+    """Return the AdminComment text of a job: a JSON object with one key, in ASCII.
 
-    sacctmgr replaces each quotation mark by a backtick. The texts in the object must therefore contain no
-    backticks.
+    Unknown values are null. sacctmgr replaces each quotation mark by a backtick. The texts in the object
+    must therefore contain no backticks.
     """
     footprint = factors.footprint([(job.start, job.end, job.energy_joules)])
     elapsed_s = job.end - job.start

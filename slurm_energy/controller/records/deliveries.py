@@ -1,4 +1,8 @@
-"""Deliveries of records from agents: parsing, check of the sender, storage, and a result for each record."""
+"""Receiver of energy records that agents deliver.
+
+A delivery is parsed, the sender is checked, and the records are stored. The response contains a result for
+each record.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,7 @@ def _is_name(value: Any) -> bool:
 def delivery_response(
     accepted: Sequence[str], refusals: Sequence[Refusal], schema: int = SCHEMA_VERSION
 ) -> dict[str, Any]:
-    """Return the response to a delivery.
+    """Return senergyctld's response to items (for example records) that an agent delivered.
 
     Args:
         accepted: ids of the items that are in the database.

@@ -1,4 +1,7 @@
-"""Queries to Slurm's accounting about jobs with new energy records: schedule, queries, storage of answers."""
+"""Periodic queries to Slurm's accounting about jobs whose energy records have arrived.
+
+The module decides when a job is queried, runs the queries and stores the answers.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,14 @@ class QuerySchedule:
     _queries: dict[JobLookup, tuple[int, float]] = field(default_factory=dict)
 
     def due(self, jobs: Sequence[JobLookup], now: float) -> list[JobLookup]:
-        """Return the jobs to query at `now`. Forget jobs that are not in `jobs`.
+        """Return the jobs about which Slurm must be queried at `now`.
+
+        A job is open while its accounting data are incomplete. Jobs that are not in `jobs` are forgotten.
 
         Args:
             jobs: all open jobs.
-            now: monotonic seconds. With Unix seconds, no query would be due for some time after the clock was
-                set back.
+            now: monotonic seconds. With Unix seconds, no query would be due for some time after the clock
+                was set back.
         """
         still_open = set(jobs)
         self._queries = {job: entry for job, entry in self._queries.items() if job in still_open}
@@ -61,7 +66,7 @@ class QuerySchedule:
 
 
 class Enrichment:
-    """Periodic task that adds accounting data to records.
+    """Periodic task that adds data of Slurm's accounting to energy records.
 
     The task queries Slurm at most once per cycle.
     """
@@ -114,7 +119,10 @@ class Enrichment:
         return outcome.linked
 
     def status(self) -> dict[str, Any]:
-        """Return the entries about enrichment on the status page; times in Unix seconds."""
+        """Return what the status page shows about the queries to Slurm's accounting.
+
+        The queries add facts about jobs to their energy records (enrichment). Times are Unix seconds.
+        """
         return {
             "last_answer": self._last_answer,
             "last_error": self._last_error,

@@ -24,12 +24,14 @@ _DAY_S: Final = 86400.0
 async def drop_old_data(
     config: Callable[[], Config], store: Store, grid: GridFetcher, failures: RepeatedFailureLog
 ) -> None:
-    """Delete old data every hour until cancelled. The current configuration states the maximum ages.
+    """Delete old data from the database every hour until cancelled.
+
+    The current configuration states the maximum age of each kind of data.
 
     Args:
-        config: returns the current configuration.
+        config: function that returns the current configuration.
         store: the database.
-        grid: deletes old carbon intensities and prices.
+        grid: object that deletes old carbon intensities and prices.
         failures: log of failures; a repeated failure is logged once.
     """
     while True:
@@ -50,7 +52,10 @@ async def drop_old_data(
 
 
 async def _drop_budget_history(kept_s: float, store: Store) -> None:
-    """Merge old samples of budgets, and delete those older than `kept_s` seconds."""
+    """Reduce the stored history of power budgets.
+
+    Old samples are merged into coarser samples. Samples older than `kept_s` seconds are deleted.
+    """
     now = time.time()
     while await store.write(budgets.merge_old_samples, now - budgets.FINE_KEPT_S):
         await asyncio.sleep(0)

@@ -1,4 +1,8 @@
-"""Access to the database for asyncio. One thread writes, a few read, and the event loop never waits."""
+"""Access to the database for asyncio.
+
+One thread writes to the database and a few threads read from it. The event loop never waits for the
+database.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +80,7 @@ class Store:
             threading.Thread(target=self._keep_session, name="database-session", daemon=True).start()
 
     def _take(self, location: Location) -> None:
-        """Lock the database and bring its schema up to date."""
+        """Lock the database for this process and bring its schema up to date."""
         if self.path is not None:
             if self.path.parent.is_dir():  # otherwise `prepare` reports the error
                 self._lock = lock_file(self.path)
@@ -233,10 +237,17 @@ class Store:
 
 
 class _NoAbsence:
-    """Counterpart of `_Absence` for a SQLite file, which has no server that could fail to answer."""
+    """Counterpart of `_Absence` for a SQLite file.
+
+    `_Absence` records that a database server does not answer. A SQLite file has no server, so there is
+    nothing to record.
+    """
 
     def noted(self) -> AbstractContextManager[None]:
-        """Context manager without effect."""
+        """Return a context manager without effect.
+
+        It stands in for the one that notes failures of a database server; a SQLite file has no server.
+        """
         return nullcontext()
 
 

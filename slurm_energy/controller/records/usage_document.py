@@ -48,9 +48,9 @@ class GridRates:
         return bool(self._varying)
 
     def __call__(self, start: int, end: int) -> list[float | None]:
-        """Return, for each factor that varies with time, the rate per microjoule between two times.
+        """Return emissions or cost per microjoule between two times, for each factor that varies.
 
-        None means that the rate is unknown.
+        A factor is a carbon intensity or a price. None means that the rate is unknown.
         """
         if (start, end) not in self._known:
             self._known[start, end] = [self._rate(factor, start, end) for factor in self._varying]
@@ -59,10 +59,10 @@ class GridRates:
     def footprint(
         self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
     ) -> tuple[float | None, float | None]:
-        """Return the emissions in grams and the cost of energy used in an interval; None if unknown.
+        """Return the emissions in grams and the cost of the energy used in an interval.
 
-        `energy_uj` is the energy of `groups`; a group has one combination of user, account and other
-        dimensions.
+        A value is None if it is unknown. `energy_uj` is the energy in microjoules that all `groups` used
+        together. A group is the energy of one combination of user, account and other dimensions.
         """
         members = sorted(groups)
         grams, cost = (self._amount(factor, energy_uj, members, interval) for factor in self._factors)
@@ -100,7 +100,7 @@ def _varies(factor: GridFactor | None) -> TypeGuard[GridFactor]:
 def usage_rows(
     usage: WindowUsage, groups: Mapping[int, GroupKey], by: Sequence[str], rates: GridRates
 ) -> list[dict[str, Any]]:
-    """Return the rows of the response, sorted by cluster, interval, kind and dimensions.
+    """Return the rows of a usage report, sorted by cluster, interval, kind and dimensions.
 
     Args:
         usage: energy sums of the requested time range.

@@ -1,4 +1,7 @@
-"""Summation of energy, CPU time and GPU time for `senergy report`, soon after records have arrived."""
+"""Periodic task that adds new records to the sums for `senergy report`.
+
+The sums contain energy, CPU time and GPU time.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ _MAX_CATCH_UP_S: Final = 2.0
 
 
 class UsageLoop:
-    """Periodic task that adds newly arrived data to the sums.
+    """Periodic task that keeps the usage sums in the database up to date.
 
-    The task adds the data in pieces. The task pauses between pieces so that other tasks can write to the
-    database.
+    The task adds newly arrived data to the sums in pieces. It pauses between pieces so that other tasks can
+    write to the database.
 
     Args:
         store: the database.

@@ -36,10 +36,10 @@ class WriteBatches(Generic[ItemT, ResultT]):
         self._began_s = -math.inf
 
     async def add(self, items: Sequence[ItemT]) -> ResultT:
-        """Store the items of a delivery. Return the result of the delivery when its items are on the disk.
+        """Store the items of a delivery, and return the result when the items are on the disk.
 
         Raises:
-            UnavailableError: the database refused; nothing is stored.
+            UnavailableError: the database refused the items; nothing is stored.
         """
         future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, future))

@@ -32,12 +32,12 @@ RunActive = Callable[[Config, Store, ControllerLease, ControllerHost], "Resignat
 
 
 class Resignation:
-    """End of the active role while the daemon continues to run.
+    """The reason why this controller is not active any more, although the daemon continues to run.
 
     Args:
         config: the configuration when the active role ended.
-        successor: controller that should take the lease; None means that another controller has already taken
-            the lease.
+        successor: controller that should take the lease; None means that another controller has already
+            taken the lease.
     """
 
     def __init__(self, config: Config, successor: str | None = None) -> None:
@@ -45,11 +45,11 @@ class Resignation:
 
 
 async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> str | None:
-    """Wait until this process should stop being the active controller.
+    """Wait until this process must stop being the active controller.
 
     Returns:
-        The controller that should take the lease; None means that another controller has already taken the
-        lease.
+        Name of the controller that should become active; None if another controller has already taken the
+        lease and is active.
     """
     while True:
         lease.note_loop()
@@ -64,17 +64,17 @@ async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> s
 
 
 def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run_active: RunActive) -> None:
-    """Alternate between the roles until a signal ends the daemon.
+    """Run as passive and as active controller in turn, until a signal ends the daemon.
 
     The process is passive until the lease is free. The process is then active until it loses the lease.
 
     Args:
-        host: state of this controller, which both roles share.
+        host: state of this controller in both the passive and the active time.
         manager: the service manager to notify.
         run_active: serves as the active controller.
 
     Raises:
-        EnergyError: a role cannot be served.
+        EnergyError: the process can serve neither as passive nor as active controller.
     """
     retry_s = 0.0
     while True:
@@ -94,9 +94,9 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
 
 
 def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
-    """Take the lease and serve as the active controller. Return why the active role ended.
+    """Take the lease and run senergyctld as the active controller.
 
-    None means that a signal ended the daemon.
+    Return why the controller is not active any more. None means that a signal ended the daemon.
     """
     location = configured_database(host.config.controller)
     lease = ControllerLease(location, host.presence, free.token)

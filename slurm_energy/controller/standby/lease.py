@@ -1,7 +1,9 @@
-"""The lease of this process while it is the active controller: fencing of writes, renewal, validity.
+"""The lease in the database that allows this senergyctld to act as the active controller.
 
-A separate thread renews the lease as long as the event loop works. After the lease has expired, nothing may
-act until the lease is renewed: another controller may have taken over.
+The lease prevents two controllers from acting at the same time. Writes are fenced: the database accepts them
+only while this process holds the lease. A separate thread renews the lease as long as the event loop works.
+After the lease has expired, nothing may act until the lease is renewed, because another controller may have
+taken over.
 """
 
 from __future__ import annotations
@@ -74,9 +76,10 @@ class ControllerLease:
         self.on_loss: Callable[[], None] = lambda: None
 
     def enter(self, connection: Connection) -> None:
-        """Fence a new database connection of the writer. The connection has already locked the database.
+        """Let a new database connection write only while this controller has the lease.
 
-        The first connection takes the lease.
+        The connection has already locked the database. The first connection takes the lease. Each later
+        transaction of the connection first checks the lease.
 
         Raises:
             LostLeaseError: another controller has the lease.
@@ -113,9 +116,10 @@ class ControllerLease:
 
     @property
     def is_valid(self) -> bool:
-        """Whether this process may act, because no other controller can be active yet.
+        """Whether this process still holds the lease and may therefore work as the active controller.
 
-        After a renewal of the lease, no other controller can become active for a limited time.
+        After a renewal of the lease, no other controller can become active for a limited time. The value is
+        true during this time.
         """
         return not self._lost and self._clock_s() < self._valid_until_s
 
@@ -131,7 +135,7 @@ class ControllerLease:
             raise PassiveControllerError("the database has not confirmed the lease for too long")
 
     def start(self) -> None:
-        """Start the thread that renews the lease."""
+        """Start the thread that regularly renews the lease of the active controller."""
         self.note_loop(_START_S)
         self._thread = threading.Thread(target=self._renew_often, name="lease", daemon=True)
         self._thread.start()

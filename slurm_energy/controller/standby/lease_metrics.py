@@ -36,7 +36,10 @@ def lease_families(state: LeaseState, *, is_active: bool) -> Sequence[MetricFami
 
 
 def lease_status(state: LeaseState) -> dict[str, Any]:
-    """Return the entries about the lease on the status page of the active controller."""
+    """Return the entries of the status page that show which controller is active.
+
+    The active controller holds the lease, the right to write to the database for a limited time.
+    """
     return {
         "active": state.active,
         "token": state.token,

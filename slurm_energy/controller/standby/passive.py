@@ -1,4 +1,8 @@
-"""The passive role of senergyctld: watches the lease, updates the policy file, refuses all requests."""
+"""The passive role of senergyctld, while another controller is active.
+
+A passive controller watches the lease of the active controller. It keeps the policy file up to date and
+refuses all requests.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +152,10 @@ class PassiveController:
         return takes
 
     def _write_policies(self, lines: Sequence[str]) -> None:
-        """Keep the policy file up to date, because slurmctld may become active on this host and read it."""
+        """Keep the policy file on the host of this passive controller up to date.
+
+        The reason is that slurmctld may become active on this host and read the file.
+        """
         try:
             self._host.write_policies(lines)
             self._failures.clear("policy file")
@@ -156,10 +163,10 @@ class PassiveController:
             self._failures.report("policy file", str(error))
 
     def _announce(self) -> tuple[LeaseState, str | None]:
-        """Announce this controller and return the lease.
+        """Announce this passive controller in the database, and return the state of the lease.
 
-        Also return the reason why this controller cannot take the lease; None means that this controller can
-        take the lease.
+        The lease is held by the active controller. The second value is the reason why this controller cannot
+        take the lease, or None if it can.
         """
         self._host.observe_slurmctld()
         with self._database.connect() as connection:
@@ -230,9 +237,9 @@ class PassiveController:
 
 
 def _schema_problem(connection: Connection, name: str) -> str | None:
-    """Return why this release of senergyctld cannot use a database; None if it can use the database.
+    """Return the reason why this release of senergyctld cannot use a database; None if it can.
 
-    A database of an older release can be used after a migration.
+    A database of an older release counts as usable, because it can be migrated.
     """
     try:
         migrations.schema_version(connection, name)

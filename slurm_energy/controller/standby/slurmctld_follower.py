@@ -1,4 +1,7 @@
-"""Preference for the senergyctld on the host of the active slurmctld, with hysteresis."""
+"""Rule that prefers the senergyctld on the host where the active slurmctld runs.
+
+The rule changes the active senergyctld only after a delay, so that it does not switch back and forth.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Learning from finished runs in senergyctld, and tuning advice to agents."""
+"""Learning in senergyctld from finished runs. The agents receive the results as tuning advice."""

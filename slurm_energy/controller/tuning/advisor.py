@@ -1,4 +1,8 @@
-"""Tuning advice for agents about jobs on their nodes: response curves, pins and starting points."""
+"""Advice that senergyctld gives to agents about the tuning of jobs.
+
+The advice consists of response curves, settings that were fixed by hand (pins), and operating points with
+which jobs start.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +75,8 @@ class TuningAdvisor:
         store: the database.
         hosts: addresses of nodes; None means that any agent may speak for any node.
         running: cache of the running jobs in Slurm.
-        oracle: returns the response curve of a model (`--energy-model`) on a kind of hardware; None means
-            unknown.
+        oracle: predictor that returns the response curve of a model (`--energy-model`) on a kind of
+            hardware; the curve is None if it is unknown.
     """
 
     def __init__(
@@ -186,17 +190,17 @@ class TuningAdvisor:
     async def _assign(
         self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
     ) -> IssuedStart:
-        """Return the starting point of a job.
+        """Return the operating point with which a tuned job starts.
 
-        If the job has no starting point yet, choose and store a starting point.
+        If the job has no starting point yet, one is chosen and stored.
 
         Args:
             run: the run of the job.
             program: the program of the job.
-            recommended: starting point that the earlier runs recommend.
-            settled: starting point without exploration. This starting point is stored instead of
-                `recommended` if `recommended` is a point that is tried for learning, and if another run of
-                the program already tries such a point.
+            recommended: starting point that the earlier runs recommend. It may be a point that is tried in
+                order to learn the program's response.
+            settled: starting point that is not tried for learning. It is stored instead of `recommended` if
+                another run of the program already tries a point for learning.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
@@ -206,7 +210,11 @@ class TuningAdvisor:
     def _curves(
         self, known: _Knowledge, hardware: str, workload: str | None, model: str | None
     ) -> tuple[ResponseCurve | None, list[ResponseCurve]]:
-        """Return the response curve of the program, and the curves of the site's characterisation."""
+        """Return the response curve of a program, and the site's own curves for the hardware.
+
+        The program's curve comes from its earlier runs. If there are none and the model is known, it comes
+        from the predictor (oracle). The site's curves were measured with reference kernels.
+        """
         curve = program_curve(known.runs, hardware, workload) if workload else None
         if curve is None and model is not None and self.oracle is not None:
             curve = self.oracle(model, hardware)
@@ -231,7 +239,10 @@ def curve_oracle(config: Config) -> CurveOracle | None:
 
 
 def parse_run(stored: StoredRun) -> LearnedRun | None:
-    """Return a run, parsed from its stored form; None if this release of senergyctld cannot parse it."""
+    """Parse a stored run from which tuning learns.
+
+    The result is None if this release of senergyctld cannot read the run.
+    """
     try:
         return LearnedRun.from_json(stored.body)
     except EnergyError as error:
@@ -275,9 +286,9 @@ def _load(
 async def _recommend(
     run: JobRun, known: _Knowledge, request: AdviceRequest, objective: Objective
 ) -> RecurringStart | None:
-    """Return the starting point that the earlier runs recommend for a job.
+    """Return the operating point with which tuning of a job should start, from earlier runs.
 
-    The result is None if the earlier runs recommend no point.
+    The result is None if the earlier runs recommend no operating point.
     """
     return await asyncio.to_thread(
         recurring_start,

@@ -36,13 +36,15 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Group:
-    """A job on several nodes, with the coordinator that tunes it. One poll at a time may use the coordinator.
+    """A job on several nodes and the coordinator that tunes the job on all these nodes.
+
+    Only one request of an agent at a time may use the coordinator.
 
     Attributes:
         coordinator: coordinator that decides about the settings of the job on all its nodes.
         created_s: time at which the group was created, in monotonic seconds.
-        checked_s: time of the last successful check that a node runs the job, in monotonic seconds, by node
-            and address of the sender.
+        checked_s: time of the last successful check that a node runs the job, in monotonic seconds. The keys
+            are (node, address of the sender).
     """
 
     coordinator: GroupCoordinator
@@ -52,13 +54,13 @@ class _Group:
 
 
 class TuningGroups:
-    """The tuning groups of all running jobs on several nodes.
+    """The tuning groups of senergyctld: one group for each running job on several nodes.
 
     Args:
-        config: returns the current configuration.
-        advisor: verifies that a job runs on the node of an agent; None means that any agent may speak for any
-            node.
-        clock: returns monotonic seconds.
+        config: function that returns the current configuration.
+        advisor: object that verifies that a job runs on the node of an agent; None means that any agent may
+            speak for any node.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -98,7 +100,10 @@ class TuningGroups:
         return decision.to_json()
 
     async def _check(self, poll: GroupPoll, sender: Sender) -> None:
-        """Check that the job runs on the polling node. A poll that fails this check changes no state."""
+        """Check that the job runs on the node whose agent sent the request (poll).
+
+        A request that fails this check changes no state.
+        """
         if self._advisor is None:
             return
         group = self._groups.get((poll.job_id, poll.restart_count))
@@ -136,7 +141,7 @@ class TuningGroups:
         return create
 
     def _forget(self) -> None:
-        """Remove the tuning groups whose agents have not polled for a long time."""
+        """Remove the tuning groups whose agents have sent no request for a long time."""
         now_s = self._clock()
         for key, group in list(self._groups.items()):
             if now_s - max(group.coordinator.last_poll_s, group.created_s) > _FORGOTTEN_S:
@@ -144,7 +149,7 @@ class TuningGroups:
 
 
 def read_poll(body: bytes) -> Any:
-    """Parse the JSON body of a poll.
+    """Parse the JSON body of a request with which an agent polls its tuning group.
 
     Raises:
         UsageError: the body is not JSON.

@@ -1,6 +1,7 @@
-"""In-memory history of measured runs, which learns ended runs and answers prediction requests. No SQL.
+"""History of measured runs in memory, from which requests for predictions are answered.
 
-One thread owns the history. The history is built from the runs that the database stores.
+Runs are added when they have ended. The module executes no SQL. One thread owns the history. The history is
+built from the runs that the database stores.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class HistoryCache:
         return self._thread.submit(function, self._history).result()
 
     def status(self) -> dict[str, Any]:
-        """Return the entries about the history on the status page.
+        """Return the entries of the status page that describe the history of finished runs.
 
         The number of learned runs includes the runs that were loaded at the start.
         """
@@ -168,9 +169,9 @@ class HistoryCache:
         return [None if prediction is None else prediction.to_json() for prediction in predictions]
 
     def _with_caps(self, request: PredictionRequest) -> PredictionRequest:
-        """Return a copy of the request with power caps.
+        """Return the prediction request with power caps filled in.
 
-        Missing caps are taken from the energy policy of the job.
+        If the request has no caps, the caps of the job's energy policy are used.
         """
         cap, gpu_cap = self.policy_caps.get(request.policy or "", (None, None))
         return dataclasses.replace(

@@ -91,9 +91,10 @@ class TuningLearner:
             return None
 
     def _learn_job(self, job: UnlearnedJob) -> StoredRun | None:
-        """Return the run of a job; None means that nothing can be learned from this job.
+        """Return what tuning can learn from a finished job; None means that nothing can be learned.
 
-        The owner of the run is the user in Slurm's accounting. A record with another uid is not trusted.
+        The owner of the run is the user in Slurm's accounting. A job is not used if one of its energy
+        records has another uid.
         """
         complete = job.records == max(1, job.nodes or 1)
         uid = uid_of(job.user) if job.user else None

@@ -1,4 +1,4 @@
-"""Calibrations of the oracle in senergyctld: configured calibrations and refitted calibrations."""
+"""Calibrations of the training model (oracle) in senergyctld: configured ones and refitted ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def refit_folder(config: Config) -> Path:
-    """Return the directory that contains the refitted calibrations."""
+    """Return the directory with the calibrations that senergyctld has improved from finished runs."""
     return config.controller.state_folder / _FOLDER
 
 
@@ -29,9 +29,10 @@ def refit_file(config: Config, kind: str) -> Path:
 
 
 def site_calibrations(config: Config) -> SiteCalibrations:
-    """Register the site's hardware, and return the configured and the refitted calibrations.
+    """Register the site's hardware, and return the calibrations that the site uses.
 
-    A refitted calibration is used only for a kind of GPU for which the configuration has no calibration. A
+    A calibration is either named in the configuration or was fitted again (refitted) to later runs. A
+    refitted calibration is used only for a kind of GPU for which the configuration has no calibration. A
     refitted file that cannot be read is left out.
 
     Raises:

@@ -1,10 +1,11 @@
-"""Periodic task that refits the oracle's calibrations to runs of known workloads at several power limits.
+"""Periodic task that improves the calibrations of the predictor (oracle) from finished runs.
 
-A job names its workload with `--energy-model`, and nothing proves that the name is true. A calibration serves
-all users of the site. Therefore only runs of trusted accounts count: operators and `controller.agent_users`.
-A kind of GPU is refitted only if its calibration is transferred from other kinds: a calibration that was
-fitted to measured training steps contains more information than runs of jobs. A calibration that the
-configuration names is never replaced.
+The runs are those of known workloads at several power limits. A job names its workload with
+`--energy-model`, and nothing proves that the name is true. A calibration serves all users of the site.
+Therefore only runs of trusted accounts are used: operators and `controller.agent_users`. A kind of GPU is
+refitted only if its calibration is transferred from other kinds. A calibration that was fitted to measured
+training steps contains more information than runs of jobs. A calibration that the configuration names is
+never replaced.
 """
 
 from __future__ import annotations
@@ -43,15 +44,17 @@ log = logging.getLogger(__name__)
 
 
 class OracleRefit:
-    """Periodic task that refits calibrations. Each fit runs in a separate process.
+    """Periodic task that fits the calibrations of the predictor (oracle) to new runs.
+
+    Each fit runs in a separate process.
 
     Args:
-        config: returns the current configuration.
+        config: function that returns the current configuration.
         store: the database.
         failures: log of failures; a repeated failure is logged once.
-        is_trusted: takes a login name and returns whether runs of this user may change a calibration. The
-            call may block.
-        changed: called after a calibration was written.
+        is_trusted: function that takes a login name and returns whether runs of this user may change a
+            calibration. The call may block.
+        changed: function that is called after a calibration was written.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class OracleRefit:
         return done
 
     def _requests(self, stored: Sequence[StoredRun]) -> dict[str, list[dict[str, Any]]]:
-        """Return the runs to fit, keyed by kind of GPU."""
+        """Return the measured runs to which the oracle's parameters are fitted, by kind of GPU."""
         programs: dict[tuple[str, str, str], list[LearnedRun]] = {}
         for run in stored:
             if run.model is not None and (parsed := parse_run(run)) is not None:
@@ -144,9 +147,9 @@ class OracleRefit:
 
 
 def refittable_kind(hardware: str, config: Config) -> str | None:
-    """Return the oracle's name of a kind of GPU.
+    """Return the predictor's name of a kind of GPU whose calibration may be fitted again.
 
-    The result is None if the calibration of this kind of GPU must not be refitted.
+    The result is None if the calibration must not be fitted again.
 
     Args:
         hardware: product name of the GPU.
@@ -170,10 +173,11 @@ def refittable_kind(hardware: str, config: Config) -> str | None:
 
 
 def relative_rows(runs: Iterable[LearnedRun]) -> list[dict[str, Any]]:
-    """Return the runs of one program as rows for a refit. Time and power are relative to untuned runs.
+    """Return the runs of one program as rows for a new fit of the model (refit).
 
-    The result is empty if there are too few runs or power limits. Only whole runs on GPUs at a power limit
-    are used, and only if there is an untuned run in the same shape (nodes, GPUs, CPUs).
+    The time of each row is relative to the untuned runs. The result is empty if there are too few runs or
+    power limits. Only whole runs on GPUs at a power limit are used, and only if there is an untuned run in
+    the same shape (nodes, GPUs, CPUs).
     """
     shapes: dict[str, list[LearnedRun]] = {}
     for run in runs:

@@ -58,9 +58,10 @@ class TuningRoutes:
         return await self._advisor.advise(AdviceRequest.from_query(query), sender)
 
     async def show(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/tuning`: programs with their response curves and pins.
+        """Return the response to `GET /v1/tuning`: programs with response curves and fixed points.
 
-        Everyone may see the site's characterisation.
+        The fixed operating points are called pins. Everyone may see the measured response of the site's
+        hardware (characterisation).
 
         Raises:
             ForbiddenError: the query names another user.
@@ -101,7 +102,7 @@ class TuningRoutes:
         return {"forgotten_runs": deleted}
 
     async def pin(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Pin a program to an operating point.
+        """Fix the operating point of a program, so that tuning uses this point in its later runs.
 
         Raises:
             ForbiddenError: the program belongs to another user.
@@ -119,7 +120,7 @@ class TuningRoutes:
         return {"pinned": _pin_json(pin)}
 
     async def unpin(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Remove the pins of a program.
+        """Remove the pins of a program: the operating points that its owner has fixed.
 
         Raises:
             ForbiddenError: the program belongs to another user.
@@ -138,7 +139,11 @@ class TuningRoutes:
         return {"unpinned": removed}
 
     async def _owned(self, body: Mapping[str, Any], rights: Rights) -> tuple[str, str | None, str | None]:
-        """Return owner, workload and hardware in a request that changes stored response curves or pins."""
+        """Return the owner, the workload and the hardware that a request names.
+
+        The request changes stored response curves or pins (operating points fixed by a user). Programs of
+        other owners need the matching rights.
+        """
         for key in body:
             if key not in (*_PROGRAM_KEYS, "point", "all", "site"):
                 raise UsageError(f"unknown key '{shown(key)}'")
@@ -202,7 +207,10 @@ def _described(workload: str | None) -> str:
 
 
 def _check_range(point: OperatingPoint, runs: Iterable[LearnedRun]) -> None:
-    """Refuse a GPU limit outside the range of the GPUs on which the program ran."""
+    """Refuse to fix a GPU power limit for a program (pin) outside the range of its GPUs.
+
+    The range is that of the GPUs on which the program ran.
+    """
     limits: LearnedLimitRange | None = None
     for run in runs:
         limits = run.gpu_limits or limits

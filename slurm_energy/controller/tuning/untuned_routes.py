@@ -18,7 +18,7 @@ from slurm_energy.protocol.untuned_runs import read_programs
 
 
 async def find(body: bytes, rights: Rights, read: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
-    """Return the response to `POST /v1/untuned-runs`.
+    """Return the response to `POST /v1/untuned-runs`: untuned runs of the requested programs.
 
     Args:
         body: JSON object in the body of the request.

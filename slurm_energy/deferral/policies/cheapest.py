@@ -1,4 +1,4 @@
-"""The deferral policy `cheapest`."""
+"""Deferral policy `cheapest`: it defers jobs to the cheapest time in their slack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deferral policy `cleanest`."""
+"""Deferral policy `cleanest`: it defers jobs to the time with the lowest emissions."""
 
 from __future__ import annotations
 
@@ -10,5 +10,8 @@ from slurm_energy.signals import SignalName
 
 @register("cleanest")
 def cleanest(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
-    """Defer jobs to the window with the lowest emissions in their slack."""
+    """Deferral policy that starts each job when the emissions of its run are lowest.
+
+    The start is delayed at most by the slack, which is the delay that the job permits.
+    """
     return windowed_plan(queue, options, SignalName.CARBON)

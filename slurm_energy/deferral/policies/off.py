@@ -1,4 +1,4 @@
-"""The deferral policy `off`."""
+"""Deferral policy `off`, which defers no job."""
 
 from __future__ import annotations
 

@@ -48,7 +48,10 @@ class AmdEnergyCounter(EnergyCounter):
 
 
 def discover(root: Path) -> list[EnergyCounter]:
-    """Return one counter per socket. The list is empty on a node without the driver."""
+    """Return one energy counter for each CPU socket that the driver amd_energy shows.
+
+    The list is empty on a node without this driver.
+    """
     packages = _package_by_node(root)
     counters: list[EnergyCounter] = []
     for chip in find_chips(root, _NAME):
@@ -62,9 +65,9 @@ def discover(root: Path) -> list[EnergyCounter]:
 
 
 def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
-    """Return the Esocket channels of a chip as sorted pairs.
+    """Return the socket energy channels (Esocket) of a hwmon chip, sorted by socket.
 
-    A pair is the socket number in the label and the energyN_input file.
+    Each channel is a pair of the socket number in the label and the energyN_input file.
     """
     entries = []
     for channel in chip.channels("energy", "input"):

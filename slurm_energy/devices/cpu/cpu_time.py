@@ -72,7 +72,10 @@ class _GroupParents:
     _listed: list[tuple[str, str]] | None = None
 
     def listed(self) -> list[tuple[str, str]]:
-        """Return pairs: a parent directory, and the name of the CPU time file in each child directory."""
+        """Return the parent directories of the jobs' cgroups, each with the name of the CPU time file.
+
+        The CPU time file is in each child directory.
+        """
         if self._listed is None:
             base = os.path.join(self.root, CGROUP_MOUNT)
             names = (f"slurm_{self.node}", "slurm")
@@ -86,7 +89,7 @@ class _GroupParents:
 
 @dataclass(slots=True)
 class JobCpuTimeReader:
-    """Reader of the CPU time of jobs, with one open file per job.
+    """Reader of the CPU time that jobs have used. It keeps one open file per job.
 
     Attributes:
         root: directory that contains /sys and /proc.
@@ -203,7 +206,7 @@ class JobCpuTimeReader:
         return next((path for path in paths if os.path.exists(path)), None)
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
-        """Return the CPU time file of the job's cgroup to which a process belongs.
+        """Return the file with the CPU time of the job's cgroup, found through a process of the job.
 
         Return None if the process belongs to no cgroup of the job.
 

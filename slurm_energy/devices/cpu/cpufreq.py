@@ -1,7 +1,9 @@
-"""CPU frequency: governor, bounds, energy_performance_preference and boost, for every cpufreq driver.
+"""Frequency settings of CPUs for every cpufreq driver.
+
+The settings are the governor, the frequency bounds, energy_performance_preference and boost. The lower and
+the upper bound form one setting (knob), because the permitted order of their writes depends on both.
 
 Source: kernel, Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst and amd-pstate.rst.
-The two bounds are one knob, because the permitted order of their writes depends on both.
 """
 
 from __future__ import annotations
@@ -39,16 +41,17 @@ class _FileKnob(Knob):
 
 
 class CpufreqGovernor(_FileKnob):
-    """scaling_governor of one cpufreq policy.
+    """Knob for the file `scaling_governor` of one cpufreq policy (group of CPUs).
 
-    intel_pstate and amd-pstate in active mode change energy_performance_preference when the governor changes.
+    When the governor changes, intel_pstate and amd-pstate in active mode also change
+    energy_performance_preference.
     """
 
     name = "cpufreq.governor"
     stage = WriteStage.GOVERNOR
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Return the keys of the knobs that may change when the governor is written.
+        """Return the keys of the settings (knobs) that may change when the governor is written.
 
         If the current governor is `userspace`, the keys include `cpufreq.setspeed`, because the configured
         speed is lost when another governor is selected.
@@ -91,7 +94,7 @@ class CpufreqBoost(_FileKnob):
     Args:
         path: file of the switch.
         inverted: whether `1` in the file forbids boost, as in intel_pstate's no_turbo.
-        dependents: keys of the frequency range knobs. A write to the switch may change these ranges.
+        dependents: keys of the frequency range settings. A write to the switch may change these ranges.
     """
 
     name = "cpufreq.boost"
@@ -157,7 +160,7 @@ class CpufreqRange(Knob):
         return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Return whether the actual upper bound does not exceed the requested one by more than 50 MHz.
+        """Return whether the actual upper frequency bound is at most 50 MHz above the requested bound.
 
         Drivers with a frequency table round the bound to a frequency in the table.
         """
@@ -212,11 +215,11 @@ def _policy(folder: Path) -> CpufreqPolicy:
 
 
 def _preferences(folder: Path) -> tuple[str, ...]:
-    """Return the energy preferences that the driver supports.
+    """Return the energy preferences that the cpufreq driver supports.
 
     AMD's active driver lists only `performance` under the performance governor, and all preferences under
-    powersave. Therefore all preferences are returned if the performance governor is set and only
-    `performance` is listed. Source: kernel, drivers/cpufreq/amd-pstate.c.
+    the powersave governor. If the performance governor is set and only `performance` is listed, this
+    function therefore returns all preferences. Source: kernel, drivers/cpufreq/amd-pstate.c.
     """
     preferences = tuple((read_optional(folder / "energy_performance_available_preferences") or "").split())
     if preferences == ("performance",) and read_optional(folder / "scaling_governor") == "performance":

@@ -57,7 +57,7 @@ class GroupSensor(SignalSensor):
 
     @abstractmethod
     def resources(self) -> frozenset[str]:
-        """Return the resources that the cgroups account for.
+        """Return the resources whose use the sensor can read from the cgroups of jobs.
 
         The possible resources are `cpu`, `memory`, `io` and `pressure` (of the CPUs).
         """
@@ -131,7 +131,7 @@ class UnifiedGroupSensor(GroupSensor):
         return frozenset(name for name, file in files.items() if self._file(file) is not None)
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call."""
+        """Return the signals of a job's cgroup for the time since the previous call."""
         readings: list[SignalReading] = []
         if content := self._file("cpu.stat"):
             if (usec := dict(numbers(content)).get(b"usage_usec")) is not None:
@@ -181,7 +181,7 @@ class SplitGroupSensor(GroupSensor):
         return frozenset(name for name, controller in controllers.items() if controller in self._folders)
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call."""
+        """Return the signals of a job's cgroups (version 1) for the time since the previous call."""
         readings: list[SignalReading] = []
         usage = self._file("cpuacct", "cpuacct.usage")
         if usage and usage.strip().isdigit():
@@ -230,9 +230,10 @@ def _unified_block(content: bytes) -> dict[str, int]:
 
 
 def _split_block(content: bytes, rows: dict[bytes, str]) -> dict[str, int]:
-    """Sum the values in a blkio file over all devices; a line is `MAJOR:MINOR OPERATION N`.
+    """Sum the values in a file of the blkio controller over all devices.
 
-    `rows` maps each operation that is counted to its key in the result.
+    A line of the file is `MAJOR:MINOR OPERATION N`. `rows` maps each operation that is counted to its key in
+    the result.
     """
     sums = dict.fromkeys(rows.values(), 0)
     for line in content.splitlines():

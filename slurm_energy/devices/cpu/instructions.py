@@ -1,4 +1,7 @@
-"""Instructions retired in user mode on a set of CPUs, through perf. Virtual machines often lack the event."""
+"""Counter of the instructions that a set of CPUs retires in user mode.
+
+The module uses perf events. Virtual machines often lack this event.
+"""
 
 from __future__ import annotations
 

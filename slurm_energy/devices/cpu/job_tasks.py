@@ -46,9 +46,9 @@ def job_tasks(root: Path, jobs: Mapping[JobProcesses, str | None]) -> dict[int, 
 
 
 def processes_of_group(folder: Path) -> set[int]:
-    """Return the processes in a cgroup and in all groups below it.
+    """Return the processes in a cgroup and in all cgroups below it.
 
-    A group without a process list adds no processes.
+    A cgroup without a process list adds no processes.
     """
     pids: set[int] = set()
     for path, _, files in os.walk(folder):

@@ -30,7 +30,7 @@ class PerfEnergyCounter(EnergyCounter):
     range_uj = None
 
     def __init__(self, event: str, pmu_type: int, config: int, cpu: int, microjoules: Fraction) -> None:
-        """Open the event.
+        """Open the perf event that counts energy.
 
         Args:
             event: name, for example `energy-pkg`.

@@ -3,8 +3,9 @@
 Zones are identified by the content of their file `name`, never by number or order. Source: kernel,
 Documentation/power/powercap/powercap.rst and drivers/powercap/intel_rapl_common.c.
 
-Range of a counter: `max_energy_range_uj` is the maximum value of a 32-bit register, converted to microjoules
-(`get_max_energy_counter`). The counter wraps after 2^32 register units, one register unit above this maximum.
+Range of a counter: the file `max_energy_range_uj` states the maximum value of a 32-bit register, converted
+to microjoules (`get_max_energy_counter`). The counter wraps after 2^32 register units, which is one register
+unit more than this maximum.
 
 AMD processors have one counter per socket. Older kernels show this counter once per die.
 """
@@ -132,7 +133,7 @@ class RaplTimeWindow(_NumberKnob):
         return low == high or (low > 0 and high / low <= _WINDOW_ROUNDING)
 
     def format_value(self, value: str) -> str:
-        """Convert an averaging window from microseconds to text in seconds."""
+        """Convert the averaging window of a RAPL power limit from microseconds to text in seconds."""
         return f"{int(value) / 1e6:g} s"
 
 
@@ -165,10 +166,10 @@ class PowercapDevices:
 
 
 def discover(root: Path) -> PowercapDevices:
-    """Find the RAPL zones and the counters, limits and packages that they provide.
+    """Find the RAPL zones of the kernel's powercap interface, and the devices that they provide.
 
-    A package that also has a memory-mapped zone is counted once. The limit of a package with two zones is set
-    through both.
+    The result contains energy counters, power limits and packages. A package that also has a memory-mapped
+    zone is counted once. The power limit of such a package is set through both zones.
     """
     zones, notes = _without_repeated_dies(_zones(root / _CLASS), is_amd(root))
     counters: dict[str, EnergyCounter] = {}
@@ -235,7 +236,10 @@ def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZ
 
 
 def _zones(folder: Path) -> list[RaplZone]:
-    """Return all zones below `folder`, intel-rapl before intel-rapl-mmio, each sorted by label."""
+    """Return all RAPL zones below a directory.
+
+    Zones of intel-rapl come before those of intel-rapl-mmio. Each of the two lists is sorted by label.
+    """
     try:
         entries = {entry.name: entry for entry in folder.iterdir() if _ZONE.fullmatch(entry.name)}
     except OSError:
@@ -251,7 +255,10 @@ def _zones(folder: Path) -> list[RaplZone]:
 
 
 def _component(zone: RaplZone) -> str | None:
-    """Return the component that a zone measures; None for zones inside other zones (core, uncore)."""
+    """Return the component of the node that a RAPL zone measures.
+
+    The result is None for zones inside other zones, such as core and uncore.
+    """
     if _PACKAGE.fullmatch(zone.name) and not zone.package:
         return "cpu"
     if _PLATFORM.fullmatch(zone.name) and not zone.package:

@@ -55,10 +55,10 @@ class ProcessSensor(SignalSensor):
         self._time_s = 0.0
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call.
+        """Return the signals of the job's processes since the previous call.
 
-        A process that has started since the previous call counts from its start. Exception: the first call
-        after `forget` counts no process from its start.
+        A process that has started since the previous call is counted from its start. There is one exception:
+        in the first call after `forget`, no process is counted from its start.
         """
         if not self.pids or len(self.pids) > MAX_PROCESSES:
             self.forget()

@@ -24,13 +24,13 @@ _CHILDREN_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The fields of /proc/PID/stat that this module needs. Times are in clock ticks.
+    """Some fields of /proc/PID/stat. Times are in clock ticks.
 
     Attributes:
         parent: process id of the parent.
         ticks: CPU time of the process, user and system.
         waited_ticks: CPU time of ended children for which the process has called wait(2).
-        started: start time after boot, which distinguishes processes with the same id.
+        started: start time after boot. It tells apart two processes that have used the same id.
     """
 
     parent: int
@@ -213,12 +213,13 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
 
 
 def _is_of_slurmd_user(path: str) -> bool:
-    """Return whether root started a process.
+    """Return whether a process was started by root, which is the user of slurmd.
 
-    In a test cluster without root, the user that runs this agent counts as root.
+    The user that runs this agent counts as root, too. This is needed in a test cluster without root.
 
-    Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is the
-    uid of its caller. Programs such as sudo change the real uid, too, but keep the real gid.
+    The real user id and the real group id of the process are checked. Any user can start a set-uid program
+    under any title. Such a program runs as root, but its real uid is the uid of its caller. Programs such as
+    sudo change the real uid, too, but keep the real gid.
 
     Args:
         path: /proc/PID/status of the process.

@@ -25,7 +25,7 @@ _CLOCK: Final = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 
 
 class CpuBusySensor(SignalSensor):
-    """Share of time in which each CPU of the node was busy.
+    """Sensor for the percentage of time in which each CPU of the node was busy.
 
     Args:
         root: directory that contains /proc.
@@ -36,7 +36,7 @@ class CpuBusySensor(SignalSensor):
         self._rates = RateMeter()
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the busy share of all CPUs since the previous call."""
+        """Return how busy each CPU was since the previous call, as signals in percent."""
         readings = []
         for line in (self._file.read() or b"").splitlines()[1:]:
             if not line.startswith(b"cpu"):

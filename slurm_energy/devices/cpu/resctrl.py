@@ -59,7 +59,7 @@ class ResctrlSupport:
 
 
 def find_support(root: Path) -> ResctrlSupport:
-    """Return the node's capabilities for monitoring groups of tasks.
+    """Return what the node's processor can count for groups of tasks (resctrl monitoring groups).
 
     Args:
         root: directory that contains /sys and /proc.
@@ -250,7 +250,11 @@ class MonitoringFiles:
             raise DeviceError(str(self._mount_point / path), error_reason(error)) from None
 
     def make(self, folder: str, name: str) -> None:
-        """Create a directory in a directory below the mount point.
+        """Create the directory of a monitoring group.
+
+        Args:
+            folder: parent directory, relative to the mount point of resctrl.
+            name: name of the directory.
 
         Raises:
             OSError: the kernel refused.
@@ -258,7 +262,11 @@ class MonitoringFiles:
         (self._mount_point / folder / name).mkdir()
 
     def discard(self, folder: str, name: str) -> None:
-        """Remove a directory from a directory below the mount point.
+        """Remove the directory of a monitoring group.
+
+        Args:
+            folder: parent directory, relative to the mount point of resctrl.
+            name: name of the directory.
 
         Raises:
             OSError: the kernel refused.

@@ -43,7 +43,7 @@ class RunDelaySensor(SignalSensor):
         self._time_s = 0.0
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the mean number of waiting tasks since the previous call.
+        """Return how many tasks of the job waited for a CPU, on average since the previous call.
 
         Tasks that have started since the previous call are not counted yet.
         """

@@ -1,4 +1,8 @@
-"""Processors of the node: model, online CPUs, packages, and cores in the order of Slurm's core numbers."""
+"""Processors of the node.
+
+The module reads the model, the online CPUs, the packages, and the cores in the order in which Slurm numbers
+them.
+"""
 
 from __future__ import annotations
 
@@ -192,9 +196,9 @@ class CpuThermalThrottle(ThrottleSensor):
 
 
 def throttle_sensors(root: Path, cpus: tuple[int, ...]) -> list[ThrottleSensor]:
-    """Return one sensor for the thermal throttling of all packages.
+    """Return the sensor for thermal throttling, which covers all CPU packages of the node.
 
-    The list is empty if the kernel does not count thermal throttling.
+    The list has one element. It is empty if the kernel does not count thermal throttling.
     """
     files: dict[int, CounterFile] = {}
     for cpu in cpus:

@@ -85,7 +85,10 @@ class AmdSmiLibrary:
             return None
 
     def constant(self, kind: str, name: str) -> Any:
-        """Return a constant of the library by class and name; None if this release lacks the constant."""
+        """Return a constant of the library AMD SMI, given the constant's class and name.
+
+        The result is None if this release of the library lacks the constant.
+        """
         return getattr(getattr(self._library, kind, None), name, None)
 
     def close(self) -> None:
@@ -111,7 +114,7 @@ class AmdSmiEnergyCounter(EnergyCounter):
         self._smi, self._index = smi, gpu.index
 
     def read(self) -> int:
-        """Return the energy of the GPU since the driver was loaded, in microjoules."""
+        """Return the energy that the GPU has used since its driver was loaded, in microjoules."""
         energy = self._smi.call("amdsmi_get_energy_count", self._index)
         count = int(energy["energy_accumulator"])
         if count == _NOT_AVAILABLE:
@@ -120,7 +123,7 @@ class AmdSmiEnergyCounter(EnergyCounter):
 
 
 class AmdSmiPowerLimit(Knob):
-    """Power cap of a GPU in microwatts. The driver accepts whole watts only."""
+    """Power cap of an AMD GPU in microwatts. The driver accepts only whole watts."""
 
     name = "amdsmi.power_limit"
     stage = WriteStage.GPU_LIMIT
@@ -201,7 +204,10 @@ class AmdSmiThrottleSensor(ThrottleSensor):
 
 
 def discover() -> GpuDevices:
-    """Open AMD SMI and return the GPUs with the counters, knobs and sensors that each GPU supports."""
+    """Open the library AMD SMI and return the GPUs of this node.
+
+    Each GPU has the energy counters, settings (knobs) and sensors that it supports.
+    """
     smi = AmdSmiLibrary.open()
     devices = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
     for index in range(smi.count() if smi else 0):

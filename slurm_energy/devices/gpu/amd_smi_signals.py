@@ -27,7 +27,7 @@ _RESIDENCIES: Final = {
 
 
 class AmdSmiSignalSensor(SignalSensor):
-    """Signals of one GPU.
+    """Reader of the signals of one AMD GPU, such as its activity, its memory and its throttling.
 
     Args:
         call: function that calls a named `amdsmi_...` function for the GPU with the given arguments. The
@@ -46,7 +46,10 @@ class AmdSmiSignalSensor(SignalSensor):
         self._rates = RateMeter()
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call, without those that the GPU does not report."""
+        """Return the values of the GPU's signals, for the time since the previous call where possible.
+
+        Signals that the GPU does not report are left out.
+        """
         return [*self._activity(), *self._memory(), *self._state(), *self._throttling(now_s)]
 
     def forget(self) -> None:

@@ -102,9 +102,9 @@ class IntelGpuDevices:
 
 
 def discover(root: Path) -> IntelGpuDevices:
-    """Return the cards with their counters and power limits.
+    """Return the Intel GPUs of the node with their energy counters and power limits.
 
-    The cards are numbered in the order of PCI addresses.
+    The GPUs are numbered in the order of PCI addresses.
     """
     devices = IntelGpuDevices([], [], [])
     for chip in find_chips(root, *_NAMES):

@@ -313,7 +313,10 @@ class NvmlLockedClocks(_GpuKnob):
     readable = False
 
     def read(self) -> str:
-        """Return `default`, the value to restore, because NVML cannot report the range."""
+        """Return `default`, which means that no clocks are locked.
+
+        NVML cannot report a locked range. A restore therefore always unlocks the clocks.
+        """
         return UNLOCKED
 
     def write(self, value: str) -> None:
@@ -324,7 +327,7 @@ class NvmlLockedClocks(_GpuKnob):
             self._nvml.call("nvmlDeviceSetGpuLockedClocks", self._index, *parse_range(value))
 
     def format_value(self, value: str) -> str:
-        """Return the range with its unit MHz; `default` stays as it is."""
+        """Return a range of clocks with its unit MHz; the value `default` stays unchanged."""
         return value if value == UNLOCKED else f"{value} MHz"
 
 
@@ -366,7 +369,7 @@ def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
 
 
 def is_partitioned(nvml: NvmlLibrary, index: int) -> bool:
-    """Return whether the GPU is divided into MIG instances now; False for GPUs without MIG."""
+    """Return whether a GPU is divided into MIG instances now; False for GPUs without MIG."""
     mode = nvml.optional("nvmlDeviceGetMigMode", index)
     return bool(mode) and mode[0] == 1
 

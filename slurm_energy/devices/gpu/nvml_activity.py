@@ -21,7 +21,9 @@ _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 
 
 class NvmlActivitySensor(ActivitySensor):
-    """Sensor of a GPU's utilisation and, if the GPU supports GPM, of the GPU's work.
+    """Sensor of a GPU's utilisation and activity.
+
+    The activity is read only if the GPU supports GPM, NVIDIA's performance monitoring of GPUs.
 
     Args:
         nvml: the open library.
@@ -44,19 +46,21 @@ class NvmlActivitySensor(ActivitySensor):
         return cls(nvml, index, has_gpm=support)
 
     def read(self) -> Activity:
-        """Return the utilisation and the work of the GPU.
+        """Return the utilisation of the GPU and the work that it has done.
 
         The driver averages the utilisation over 1/6 to 1 second. The work is a mean rate since the previous
-        call, by kind of work: the activity of a hardware unit of the GPU multiplied by the unit's clock.
+        call, by kind of work. It is the activity of a hardware unit of the GPU multiplied by the unit's
+        clock.
         """
         rates = self._nvml.optional("nvmlDeviceGetUtilizationRates", self._index)
         utilisation = None if rates is None else rates.gpu / 100
         return Activity(utilisation, self._work(self._gpm) if self._gpm else {})
 
     def _work(self, gpm: GpmSampler) -> dict[str, float]:
-        """Return the activity in percent multiplied by the clock in MHz, by kind of work.
+        """Return how much work of each kind the GPU has done since the previous call.
 
-        The result is empty at the first call.
+        The work is the activity in percent multiplied by the clock in MHz. The result is empty at the first
+        call.
         """
         percent = gpm.read()
         clocks, last = self._read_clocks(), self._clocks_mhz

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class NvmlCaller(Protocol):
-    """The calls of `NvmlLibrary` that sensors and knobs use."""
+    """The functions of `NvmlLibrary` that sensors and settings (knobs) of GPUs call."""
 
     def call(self, function: str, index: int, *arguments: Any) -> Any:
         """Call an NVML function for the GPU `index`; raise DeviceError if it fails."""

@@ -1,4 +1,4 @@
-"""NVIDIA workload power profiles through NVML: which profiles a GPU offers, and the knob that requests one.
+"""NVIDIA workload power profiles through NVML: profiles of a GPU, and the setting to request one.
 
 The GPU computes the enforced profiles from the requested profiles. A profile with a lower priority number
 takes precedence, and profiles that conflict with each other (conflict mask) are never enforced together. A
@@ -59,7 +59,7 @@ class NvmlPowerProfile(Knob):
         return _text(_numbers(self._current().requestedProfilesMask))
 
     def write(self, value: str) -> None:
-        """Request the profiles `value` and no others. This requires root.
+        """Request the NVIDIA workload power profiles in `value` and no others. This requires root.
 
         Raises:
             DeviceError: a name is unknown, the driver refused the request, or the GPU enforces none of the

@@ -123,7 +123,10 @@ class NvmlSignalSensor(SignalSensor):
                 yield self._reading(_POLICIES[field], min(100.0, rate / 1e7), "perf_policy")
 
     def _means(self, gpm: GpmSampler) -> Iterator[SignalReading]:
-        """Yield the means since the previous call that GPM measures."""
+        """Yield the means of the signals since the previous call.
+
+        NVIDIA's GPU performance monitoring (GPM) measures them.
+        """
         try:
             means = gpm.read() or {}
         except DeviceError:

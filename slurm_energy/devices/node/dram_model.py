@@ -32,9 +32,9 @@ _MEMINFO_BYTES = 512
 def module_watts(size_bytes: int) -> float:
     """Return the base power in watts of a memory module (DIMM).
 
-    The base power is the value in the table for the next larger size.
-
-    A module above the largest size in the table counts as several modules of the largest size.
+    The base power comes from a table. If the size of the module lies between two sizes of the table, the
+    larger one applies. For a module above the largest size of the table, the power of the largest size is
+    scaled by the ratio of the sizes.
     """
     size_gib = size_bytes / _GIB
     for bound_gib, watts in MODULE_WATTS:
@@ -86,7 +86,10 @@ def used_share(meminfo: bytes) -> float:
 
 
 class DramPowerModel(PowerSensor):
-    """Power sensor that applies the model to the node's memory modules and current memory use."""
+    """Sensor that estimates the power of the node's DRAM with a model.
+
+    The inputs of the model are the sizes of the memory modules and the current memory use.
+    """
 
     key = "dram_model"
     component = "dram"
@@ -120,14 +123,17 @@ class DramPowerModel(PowerSensor):
         return PowerReading(boottime_s(), model_watts(self._sizes, share))
 
     def close(self) -> None:
-        """Close /proc/meminfo."""
+        """Close the file /proc/meminfo, from which the model estimates the power of the memory."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def discover(root: Path) -> tuple[DramPowerModel | None, str]:
-    """Return (model of this node's memory power, empty text), or (None, reason why there is no model)."""
+    """Return the model that estimates the power of this node's memory, and an empty text.
+
+    If a model is not possible, return None and the reason.
+    """
     modules = memory_modules(root)
     if not modules:
         return None, "dram model: the firmware's table of memory modules is absent or unreadable"

@@ -62,12 +62,12 @@ class IpmiTransport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DcmiPowerReading:
-    """Response to DCMI Get Power Reading, in watts.
+    """Response of a BMC to the IPMI command DCMI Get Power Reading, in watts.
 
     Attributes:
         current: power at this moment.
         minimum, maximum, mean: power over the statistics period.
-        period_ms: length of the statistics period.
+        period_ms: length of the statistics period in milliseconds.
         active: whether the BMC is measuring. If False, the other values are meaningless.
     """
 
@@ -248,7 +248,7 @@ class IpmiDevice:
         self._ioctl(descriptor, SEND_COMMAND, request)
 
     def _receive(self, descriptor: int) -> bytes:
-        """Return the data of the response to the last request.
+        """Return the data of the BMC's response to the last request.
 
         Late responses to earlier requests are dropped.
         """
@@ -268,7 +268,7 @@ class IpmiDevice:
 
 @dataclass(frozen=True, slots=True)
 class Ipmitool:
-    """Transport to a BMC over the network through the program `ipmitool` (IPMI 2.0, encrypted).
+    """Connection to a BMC over the network through the program `ipmitool` (IPMI 2.0, encrypted).
 
     Attributes:
         host: name or address, with an optional `:port`.

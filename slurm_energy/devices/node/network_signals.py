@@ -93,7 +93,7 @@ class InfinibandSensor(SignalSensor):
         return readings
 
     def forget(self) -> None:
-        """Discard the previous reading."""
+        """Discard the previous reading, so that the next one has no rate."""
         self._rates.forget()
 
     def close(self) -> None:

@@ -44,7 +44,10 @@ class CounterFileGroup:
         self._numbers: dict[str, int] = {}
 
     def next_number(self, name: str) -> int:
-        """Return the number in a file. If this round has already returned it, a new round reads all files.
+        """Return the number in one file of the group.
+
+        All files are read together in a round. Each number of a round is returned once. If the number of
+        this file has been returned already, a new round reads all files.
 
         Raises:
             DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.
@@ -82,7 +85,7 @@ class CounterFileGroup:
 
 
 class PmEnergyCounter(EnergyCounter):
-    """Counter of one energy file, which counts whole joules and does not wrap."""
+    """Energy counter in one file of Cray pm_counters; it counts whole joules and does not wrap."""
 
     range_uj = None
 
@@ -110,7 +113,10 @@ class PmEnergyCounter(EnergyCounter):
 
 
 def discover(root: Path) -> list[EnergyCounter]:
-    """Return the node's counters; an empty list on a node without /sys/cray/pm_counters."""
+    """Return the energy counters of a Cray node.
+
+    The list is empty on a node without /sys/cray/pm_counters.
+    """
     folder = root / _FOLDER
     try:
         files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith("energy"))

@@ -139,7 +139,7 @@ class RedfishClient:
         raise DeviceError(self.url, f"{len(resources)} chassis report a power: {', '.join(resources)}")
 
     def _system_chassis(self) -> list[str]:
-        """Return the paths of the chassis to which the computer systems link."""
+        """Return the Redfish paths of the chassis that belong to the computer systems."""
         paths: list[str] = []
         for system in _members(self.get("/redfish/v1/Systems")):
             links = self.get(system).get("Links")
@@ -148,9 +148,9 @@ class RedfishClient:
         return paths
 
     def _power_of(self, chassis: str) -> str | None:
-        """Return the path of the resource that reports the power of `chassis` (a path).
+        """Return the Redfish path of the resource that reports the power of a chassis.
 
-        Return None if no resource reports the power of the chassis.
+        `chassis` is the path of the chassis. Return None if no resource reports its power.
         """
         data = self.get(chassis)
         for name in ("EnvironmentMetrics", "Power"):

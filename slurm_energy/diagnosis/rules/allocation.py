@@ -85,7 +85,10 @@ def _mean_watts(view: JobView, start: float, end: float) -> float | None:
 
 
 def _activity(view: JobView) -> _Activity:
-    """Return the activity of the job's GPUs, or of its CPUs if it has no GPUs; empty if unknown."""
+    """Return the intervals in which the job's GPUs were active.
+
+    For a job without GPUs, the CPUs are examined. The result is empty if the activity is unknown.
+    """
     tests = [
         test for gpu in view.gpus if (test := _gpu_test(view, gpu.node, gpu.part, gpu.series)) is not None
     ]
@@ -128,9 +131,9 @@ def _has_steps(view: JobView, start: float, end: float) -> bool:
 def _gpu_test(
     view: JobView, node: str, part: str, by_name: Mapping[str, ObservedSeries]
 ) -> tuple[ObservedSeries, float] | None:
-    """Return the signal of a GPU and the limit above which the GPU is active.
+    """Return data to decide whether a GPU is active: a signal, and a limit above which it is active.
 
-    If the use of the GPU is unknown, the signal is its power. Return None if both are unknown.
+    The signal is the use of the GPU, or its power if the use is unknown. Return None if both are unknown.
     """
     if "gpu_busy_percent" in by_name:
         return by_name["gpu_busy_percent"], view.threshold("gpu_active")
@@ -142,10 +145,10 @@ def _gpu_test(
 
 
 def _wait_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
-    """Yield the signals that show that a job without CPU use is not idle, with their limits.
+    """Yield the signals that can show that a job without CPU use is not idle, with their limits.
 
-    While a signal is above its limit, the job waits for storage, or for CPUs that other work on the node
-    occupies.
+    If a signal is above its limit, the job waits. It waits for storage, or for CPUs that other work on the
+    node occupies.
     """
     rate, share = view.threshold("data_rate") * 1e6, view.threshold("other_load")
     limits = {
@@ -172,11 +175,12 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 
 
 def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
-    """Return the number of a job's CPUs that are in use, from the use of each CPU.
+    """Return the number of a job's CPUs in use over time, as the sum over its CPUs.
 
-    The result is None if the use of a CPU is unknown.
+    The result is None if the use of one of the CPUs is unknown.
 
-    A job without processes on the node has no cgroup whose CPU time could be read.
+    This value replaces the CPU time of the job's cgroup if the job has no process on the node. Such a job
+    has no cgroup.
     """
     cpus = [series for series in node.series if series.name == "cpu_busy_percent"]
     times = {(series.start_s, series.interval_s, len(series.values)) for series in cpus}
@@ -239,13 +243,13 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 
 
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
-    """Return the number of CPUs in use on a node over time, and the limit for an unused node.
+    """Return data to decide whether the job used a node: CPUs in use over time, and a limit.
 
-    If the CPUs in use are below the limit, the job does not use the node. Return None if the CPUs
-    in use are unknown.
+    If the CPUs in use stay below the limit, the job did not use the node. Return None if the CPUs in use are
+    unknown.
 
-    A node on which no Slurm step ran has no cgroup of the job. On such a node, the CPUs in use
-    include those that the operating system uses.
+    Normally the CPUs in use are those of the job. A node on which no Slurm step ran has no cgroup of the
+    job. On such a node, the CPUs in use include those that the operating system uses.
     """
     own = view.node_series(node, "cpu_busy_cores")
     return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)
@@ -256,7 +260,7 @@ def _has_gpu_activity(view: JobView, node: str) -> bool:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """Return means of neighbouring values.
+    """Return the means of each two neighbouring values, to smooth a series of measured use.
 
     After this smoothing, a start-up that lasts one interval does not count as use.
     """

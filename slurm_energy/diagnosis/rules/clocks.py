@@ -1,4 +1,7 @@
-"""Rules about clocks and power limits: throttling by temperature or power, and unsuitable limits."""
+"""Rules of the diagnosis about clocks and power limits.
+
+They find throttling by temperature or power, and unsuitable limits.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def _thermal_fact(view: JobView, gpu: GpuView, share: float) -> FindingEvidence:
 
 
 def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
-    """Return the drop of a GPU's mean clock below the reference clock, as a fraction; None if unknown."""
+    """Return by which fraction the mean clock of a working GPU is below its reference clock.
+
+    The result is None if a clock is unknown.
+    """
     mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY), reference_mhz(view)
     return None if mean is None or not reference else max(0.0, 1 - mean / reference)
 
@@ -63,7 +69,7 @@ def reference_mhz(view: JobView) -> float | None:
 
 
 def limited_power(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that a power limit or clock limit slows the GPUs down too much.
+    """Yield a finding if a power limit or clock limit slows the GPUs of a job down too much.
 
     A GPU that lowers its clock a little at its highest power limit works as designed.
     """
@@ -119,7 +125,10 @@ def _low_limit(view: JobView) -> Iterator[JobFinding]:
 
 
 def _is_slowed(view: JobView, gpu: GpuView) -> bool:
-    """Return whether a busy GPU runs far below the reference clock for a reason other than temperature."""
+    """Return whether a busy GPU runs far below its reference clock.
+
+    A clock that is low because of the temperature does not count.
+    """
     drop = _clock_drop(view, gpu)
     if drop is None or 100 * (1 - drop) >= view.threshold("clock_ratio"):
         return False

@@ -85,9 +85,10 @@ def _power_level(view: JobView) -> float | None:
 
 
 def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding of stragglers or of a load imbalance.
+    """Find out whether some processes (ranks) of a job are slower than the others that wait for them.
 
-    The finding is derived from step times, or else from the activity of GPUs or nodes.
+    The function yields a finding: single slow ranks (stragglers) or a load imbalance. It compares the step
+    times. If there are none, it compares the activity of GPUs or nodes.
     """
     ranks = _joint_ranks(view)
     if len(ranks) < 2 <= len(view.ranks):
@@ -102,11 +103,12 @@ def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
 
 
 def _joint_ranks(view: JobView) -> list[RankView]:
-    """Return the processes that take their steps together; empty if the job runs independent programs.
+    """Return the processes of a job that do their steps in lockstep.
 
-    If several processes have the same rank, as after a restart, only the last one counts. Ranks that exchange
-    data in each step have completed equally many steps. Independent programs, such as those of a parameter
-    search, have completed different numbers of steps.
+    The result is empty if the job runs independent programs. Processes that exchange data in each step have
+    completed about the same number of steps. Independent programs, such as those of a parameter search, have
+    completed different numbers of steps. If several processes have the same rank, as after a restart, only
+    the last of them counts.
     """
     last: dict[object, RankView] = {}
     for view_of_rank in sorted(view.ranks, key=_start_s):
@@ -127,8 +129,8 @@ def _own_seconds(rank: RankView) -> float:
     """Return the seconds per step in which a rank does not wait for other ranks.
 
     If the program marks no phase `communication`, the whole backward pass is subtracted, because ranks wait
-    for each other during this pass. The time outside of all phases is subtracted too, because a rank may also
-    wait in that time, for example for a broadcast.
+    for each other during this pass. The time outside of all phases is subtracted too, because a rank may
+    also wait in this time, for example for a broadcast.
     """
     waiting = rank.times.seconds.get("communication")
     if waiting is None and "forward" in rank.steps.phases and "backward" in rank.steps.phases:
@@ -169,9 +171,9 @@ def _straggler_fact(view: JobView, rank: RankView, ratio: float) -> FindingEvide
 
 
 def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding of a load imbalance between GPUs.
+    """Yield a finding if the GPUs of a job have unequal loads.
 
-    A GPU that waits for other GPUs in communication is busy, but its compute units are less active.
+    A GPU that waits for other GPUs in communication is shown as busy, but its compute units are less active.
     """
     signal = "sm_active_percent"
     if any(signal not in gpu.series for gpu in view.busy_gpus):

@@ -17,7 +17,10 @@ _OTHER_RESOURCE_SHARE = 50.0
 
 
 def contention(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that tasks wait for CPUs because of too many threads or a CPU quota."""
+    """Yield a finding if tasks of the job wait for CPUs.
+
+    The causes are too many threads or a CPU quota.
+    """
     throttled = view.mean("cpu_throttled_percent")
     if throttled is not None and throttled >= view.threshold("cpu_throttled"):
         text = f"The CPU quota stopped the job's tasks for {throttled:.0f} % of the time."
@@ -56,11 +59,11 @@ def contention(view: JobView) -> Iterator[JobFinding]:
 
 
 def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
-    """Yield the finding that tasks contend for CPUs.
+    """Yield the finding that too many tasks compete for the CPUs of the job.
 
-    The sign is the number of tasks that run or wait for a CPU.
+    The evidence is the mean number of tasks per CPU that run or wait for a CPU.
 
-    If tasks wait although the job has a CPU for each of its tasks, other work is the cause.
+    Tasks may wait although the job has a CPU for each of them. The cause is then work of others.
     """
     if tasks < view.threshold("processes_per_cpu"):
         return
@@ -72,9 +75,9 @@ def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
 
 
 def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> Iterator[JobFinding]:
-    """Yield the finding of contention if the CPUs are busy and the job has too many processes.
+    """Yield the finding of CPU contention if the CPUs are busy and the job has too many processes.
 
-    This rule applies if the CPU pressure and the number of waiting tasks are unknown.
+    The caller uses this rule if the CPU pressure and the number of waiting tasks are unknown.
     """
     if use is None or ratio is None:
         return
@@ -88,7 +91,10 @@ def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> It
 
 
 def _processes_per_cpu(view: JobView) -> float | None:
-    """Return the number of ranks and loader processes per CPU of the job; None if unknown."""
+    """Return the job's number of processes per CPU; None if unknown.
+
+    The processes are the ranks of the program and their loader processes.
+    """
     workers = [rank.steps.hints.get("num_workers") for rank in view.ranks]
     counts = [count for count in workers if isinstance(count, int) and not isinstance(count, bool)]
     cpus = sum(
@@ -100,18 +106,21 @@ def _processes_per_cpu(view: JobView) -> float | None:
 
 
 def _gpu_wait_s(view: JobView) -> float | None:
-    """Return the seconds in which GPUs waited for CPUs; None for a job without GPUs."""
+    """Return for how many seconds the GPUs of a job waited for CPUs.
+
+    The result is None for a job without GPUs.
+    """
     if (seconds := view.category_seconds("data")) is not None:
         return seconds
     return None if view.gpu_busy is None else (1 - view.gpu_busy / 100) * view.active_s
 
 
 def small_batch(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that batches are so small that costs per batch dominate the time.
+    """Yield the finding that batches are so small that constant costs per batch dominate the time.
 
-    The time of the optimizer depends on the parameters of the model only, and a loader worker sends one
-    message per batch, whatever its size. On GPUs the optimizer's share of the time is a weak sign, because
-    compute kernels are short.
+    The optimizer takes the same time for a batch of any size, because its time depends only on the
+    parameters of the model. A loader worker also sends one message per batch, whatever its size. On GPUs the
+    optimizer's share of the time is a weak sign, because compute kernels are short.
     """
     optimizer_s, share = _optimizer(view)
     message_s = message_seconds(view)
@@ -138,9 +147,10 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
 
 
 def _optimizer(view: JobView) -> tuple[float, float | None]:
-    """Return the optimizer's seconds per rank, and its percentage of the computation time on CPUs.
+    """Return how long the optimizer of a training runs on the CPUs.
 
-    The percentage is None if unknown, or if the job has GPUs.
+    The first value is the seconds per rank (process). The second value is the percentage of the computation
+    time. It is None if unknown, or if the job has GPUs.
     """
     times = [rank.times for rank in view.ranks if "optimizer" in rank.steps.phases]
     if view.gpus or not times or len(times) < len(view.ranks):
@@ -178,9 +188,9 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
 
 
 def _peak_use(view: JobView) -> tuple[float | None, float | None]:
-    """Return the number of allocated CPUs, and the percentage in use at the peak.
+    """Return how many CPUs the job has, and the percentage of these CPUs that it uses at its peak.
 
-    Both values are None if the CPU use of a node is unknown.
+    Both values are None if the CPU use of any of the job's nodes is unknown.
     """
     peaks, cpus = [], []
     for node in view.observation.nodes:
@@ -198,7 +208,8 @@ def _peak_use(view: JobView) -> tuple[float | None, float | None]:
 def _holds_memory(view: JobView) -> bool:
     """Return whether the job uses a large share of its memory limit.
 
-    The job may then need unused CPUs for the memory that is allocated with each CPU.
+    A job may request more CPUs than it uses in order to get the memory that Slurm allocates with each CPU.
+    In such a job, unused CPUs are not necessarily a waste.
     """
     used, limit = view.mean("memory_used_bytes"), view.mean("memory_limit_bytes")
     share = None if used is None or not limit else 100 * used / limit

@@ -29,13 +29,14 @@ _EVEN_USE = 1.25
 
 
 def data_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that steps wait for data.
+    """Yield the finding that training steps wait for data.
 
-    The finding is derived from step times, or else from signals.
+    The finding is derived from the times of the steps. If the job reports no steps, it is derived from
+    signals.
 
-    The wait for the first batch of an epoch contains the start of the loader's processes. A single start is
-    no stall. Starts in several epochs are a separate finding. The time to receive batches that are ready is
-    no stall either.
+    Two waits do not count as a stall. The first is the start of the loader's processes, which delays the
+    first batch of an epoch; if it happens in several epochs, it is a separate finding. The second is the
+    time to receive batches that are ready.
     """
     share, seconds = view.category_share("data"), view.category_seconds("data")
     if share is None or seconds is None:
@@ -93,9 +94,10 @@ class LoaderStarts(NamedTuple):
 
 
 def loader_starts(view: JobView) -> LoaderStarts:
-    """Return the waits of training steps for starts of the loader's processes.
+    """Return how often a data loader has started its processes, and how long the job waited for it.
 
-    The waits are 0 if a rank does not report its waits for starts of the loader.
+    The second value is in seconds of the training steps. Both values are 0 if a rank (process) does not
+    report its waits.
     """
     counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
     waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]
@@ -107,7 +109,7 @@ def loader_starts(view: JobView) -> LoaderStarts:
 
 
 def reception_seconds(view: JobView) -> float:
-    """Return the mean seconds per rank in which steps receive batches that are ready.
+    """Return for how many seconds, on average over the ranks, steps receive batches that are ready.
 
     The result is 0 if a rank does not report how long it takes to receive a batch.
     """
@@ -120,12 +122,14 @@ def reception_seconds(view: JobView) -> float:
 
 
 def message_seconds(view: JobView) -> float | None:
-    """Return the seconds per rank that steps wait for workers' messages; None if something else is slow.
+    """Return the seconds per rank for which training steps wait for messages of loader processes.
 
-    A worker sends each batch as one message. A message of one sample takes about as long as one of a hundred
-    samples. Therefore messages dominate the waits of a training with batches of a few samples. The CPU time
-    of the worker does not distinguish the message from the preparation of samples, because messages cost CPU
-    time as well.
+    Return None if something else slows the steps down.
+
+    A loader process sends each batch as one message. A message of one sample takes about as long as a
+    message of a hundred samples. Messages therefore dominate the waits of a training with batches of a few
+    samples. The CPU time of the loader process does not reveal this, because both the messages and the
+    preparation of samples cost CPU time.
     """
     batch, workers, wait_s = view.hint("batch_size"), view.hint("num_workers"), view.mean_phase_s("data")
     if batch is None or not workers or wait_s is None or batch > view.threshold("small_batch_samples"):
@@ -139,7 +143,10 @@ def message_seconds(view: JobView) -> float | None:
 
 
 def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], float]:
-    """Return the kind of a data stall, with evidence for the kind and the confidence."""
+    """Return why a job waits for data, as a kind of finding.
+
+    The evidence for this kind and the confidence are returned as well.
+    """
     io, use, running = view.mean("io_pressure_percent"), _loader_use(view), _loader_use(view, waits=False)
     if io is not None and io >= view.threshold("io_pressure"):
         return FindingKind.DATA_STALL_IO, [_io_fact(view, io)], 0.95
@@ -231,9 +238,13 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
 def _keeps_up_alone(view: JobView) -> bool:
     """Return whether the loader is slow only because other work on the nodes takes CPUs.
 
-    In that case a worker runs for a shorter time per batch than a thread of the computation, and the waits of
-    the loader's processes for CPUs explain a notable part of the waits for data. A worker that waits for
-    something else, such as storage in the network, would not keep up on a node without other work either.
+    Two conditions must hold:
+
+    - A worker of the loader runs for a shorter time per batch than a thread of the computation.
+    - The waits of the loader's processes for CPUs explain a notable part of the waits for data.
+
+    A worker that waits for something else, such as storage in the network, would not keep up even on a node
+    without other work.
     """
     window, ready, running = view.active_window, _loader_use(view), _loader_use(view, waits=False)
     if ready is None or running is None:
@@ -291,10 +302,10 @@ def is_count(hint: Hint | None) -> TypeGuard[int]:
 
 
 def _share(used: float, wanted: float, limit: float | None, computing: float) -> float:
-    """Return the loader's CPU use in percent of the CPUs that the loader could use.
+    """Return the CPU use of the data loader in percent of the CPUs that the loader could use.
 
-    The loader could use the CPUs that the loader's processes can keep busy, or fewer if the job has fewer
-    CPUs left.
+    The loader could use as many CPUs as its processes can keep busy. If the computation of the job leaves
+    fewer CPUs, the loader could use only the remaining CPUs.
     """
     available = wanted if limit is None else min(wanted, max(limit - computing, 0.1))
     return max(0.0, min(100.0, 100 * used / max(available, 0.01)))
@@ -334,7 +345,7 @@ def _stalls_without_steps(view: JobView) -> Iterator[JobFinding]:
 
 
 def _busy_cores(view: JobView) -> float | None:
-    """Return the CPUs in use on all nodes; None if unknown on a node."""
+    """Return the CPUs in use, summed over all nodes. Return None if the use of any node is unknown."""
     means = [view.window_mean(series) for series in view.observation.series("cpu_busy_cores")]
     known = [mean for mean in means if mean is not None]
     return sum(known) if known and len(known) == len(view.observation.nodes) else None

@@ -51,7 +51,7 @@ def _end_fact(view: JobView, threshold: str | None = None) -> FindingEvidence:
 
 
 def _step_facts(view: JobView) -> Iterator[FindingEvidence]:
-    """Yield the exit status of the step that failed, if the job has another exit status."""
+    """Yield as evidence the exit status of a failed step, if it differs from that of the job."""
     status = view.context.step_exit_status
     if status is not None and not status.is_success and status != view.context.exit_status:
         yield view.fact("step_exit_status", None, f"A step of srun ended with {status}.")

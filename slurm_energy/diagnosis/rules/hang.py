@@ -44,9 +44,9 @@ def hang(view: JobView) -> Iterator[JobFinding]:
 
 
 def hang_s(view: JobView) -> float:
-    """Return how many seconds at the job's end all active GPUs are busy but compute nothing.
+    """Return for how long before the job's end all active GPUs were busy but computed nothing.
 
-    The result is 0 if not all active GPUs are in this state when the job ends.
+    The time is in seconds. It is 0 if not all active GPUs were in this state when the job ended.
     """
     ends = [_quiet_end(view, gpu) for gpu in view.busy_gpus]
     starts = [quiet[0] for quiet in ends if quiet is not None]
@@ -56,11 +56,11 @@ def hang_s(view: JobView) -> float:
 
 
 def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
-    """Return start and remaining activity of the final time in which a busy GPU is inactive.
+    """Find the time at the end of the job in which a GPU is busy but does almost no work.
 
-    The remaining activity is relative to the usual activity before this time.
-
-    Return None if the GPU is active or idle in the last interval, or if its activity is unknown.
+    The function returns the start of this time, and the remaining activity relative to the usual activity
+    before. None is returned if the GPU is active or idle in the last interval, or if its activity is
+    unknown.
     """
     busy = gpu.series.get("gpu_busy_percent")
     if busy is None or not busy.values or busy.values[-1] < view.threshold("gpu_active"):
@@ -80,11 +80,10 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
 
 
 def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
-    """Return a GPU's SM activity in the intervals of the series `busy`.
+    """Return how active a GPU is in each interval of the series `busy`.
 
-    If the SM activity is unknown, return the power above idle.
-
-    NaN marks an unknown value. The sequence is empty if the GPU reports neither signal.
+    The values are the GPU's SM activity. If this signal is unknown, the values are the power above idle. NaN
+    marks an unknown value. The sequence is empty if the GPU reports neither signal.
     """
     active = gpu.series.get("sm_active_percent")
     if active is not None and (active.start_s, active.interval_s) == (busy.start_s, busy.interval_s):

@@ -1,4 +1,7 @@
-"""Rules about iterations: stalls by checkpoints, and iterations that take much longer than the others."""
+"""Diagnosis rules about the iterations of a job.
+
+The rules find iterations that wait for checkpoints, and iterations that take much longer than the others.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
 
 
 def _write_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding of stalls by checkpoints.
+    """Yield the finding that GPUs are often idle while the job writes data, probably checkpoints.
 
-    The stalls are recognised by repeated bursts of writes while the GPUs are idle.
+    Such stalls are recognised by repeated bursts of writes while the GPUs are idle.
     """
     shares, stalls = [], 0
     for node in view.observation.nodes:
@@ -66,7 +69,10 @@ def _write_stalls(view: JobView) -> Iterator[JobFinding]:
 
 
 def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | None, int]:
-    """Return the percentage of time with writes and idle GPUs, and the number of periods of this kind."""
+    """Return in which percentage of the time GPUs were idle while the node wrote data.
+
+    The second result is the number of periods in which this happened.
+    """
     gpus = [gpu.series["gpu_busy_percent"] for gpu in view.busy_gpus if gpu.node == node.node]
     writes = [series for series in node.series if series.name in _WRITES]
     window = view.active_window
@@ -106,7 +112,11 @@ def _bursts(rates: Sequence[float], busy: Sequence[float | None]) -> list[float]
 
 
 def outliers(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that single iterations beyond 3 sigma of the rolling mean cost notable time."""
+    """Find out whether single slow training iterations cost a job a notable part of its time.
+
+    An iteration is slow if its time is more than 3 sigma above the rolling mean. The function yields a
+    finding if the part is at least the threshold `outlier_share`.
+    """
     ranks = [rank for rank in view.ranks if rank.steps.outlier_count and rank.times.step_s > 0]
     if not ranks:
         return
@@ -138,13 +148,11 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
 
 
 def _own_excess_s(view: JobView, rank: RankView) -> float:
-    """Return by how many seconds the outliers of a rank exceed their expected times.
+    """Return the seconds by which slow iterations of a rank exceed their expected times.
 
-    Delays by other work are left out.
-
-    If other work on the node takes CPUs, an iteration takes longer without a cause in the job. The fraction
-    of the excess that is due to other work is known for the listed outliers. All other outliers are assumed
-    to have the same fraction.
+    Delays by other work on the node are left out, because they have no cause in the job. The fraction of the
+    excess that is due to other work is known only for the listed outliers. All other outliers are assumed to
+    have the same fraction.
     """
     listed = math.fsum(outlier.duration_s - outlier.expected_s for outlier in rank.steps.outliers)
     limit = view.threshold("other_load")

@@ -18,10 +18,10 @@ _GROWTH = 1.05
 
 @dataclass(frozen=True, slots=True)
 class _MemoryUse:
-    """Memory use near its limit.
+    """Use of a memory that is close to its limit.
 
     Attributes:
-        fact: the maximum use.
+        fact: the maximum use, as evidence for a finding.
         grows: whether the use grew over time.
     """
 
@@ -75,7 +75,7 @@ def _use(view: JobView, used: ObservedSeries, limit: float, where: str, what: st
 
 
 def _grows(values: Sequence[float]) -> bool:
-    """Return whether values grow steadily over the last three quarters of the time."""
+    """Return whether values grow steadily; the first quarter of the time is ignored."""
     quarter = len(values) // 4
     if quarter < 2:
         return False
@@ -117,7 +117,7 @@ def out_of_memory(view: JobView) -> Iterator[JobFinding]:
 def _signs(
     view: JobView, statuses: Sequence[ExitStatus], uses: Sequence[_MemoryUse]
 ) -> list[FindingEvidence]:
-    """Return the evidence that a failed job exhausted its memory; empty if there are no signs."""
+    """Return the evidence that a failed job ran out of memory; an empty list if there is none."""
     killed = next((status for status in statuses if status.is_killed), None)
     is_host = any(use.fact.signal == "memory_used_bytes" for use in uses)
     if killed is not None and is_host:

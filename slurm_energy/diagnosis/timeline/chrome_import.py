@@ -67,9 +67,9 @@ class ProfileHead:
 
 
 def read_head(items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool = False) -> ProfileHead:
-    """Return the facts about a trace from its first events.
+    """Return general facts about a trace, read from its first events.
 
-    Damage after an event is reported by the import, not here.
+    If the file is damaged after an event, no error is raised here. The later import reports the damage.
 
     Args:
         items: items of the scanned file; this function consumes the first ones.

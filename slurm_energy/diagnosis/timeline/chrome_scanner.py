@@ -157,12 +157,12 @@ def _members(text: _TextWindow) -> Iterator[ScannedEvent | ScannedValue]:
 
 
 def _events(text: _TextWindow, *, may_end: bool) -> Iterator[ScannedEvent]:
-    """Yield the elements of a list of events.
+    """Yield the events in a list of a Chrome trace file.
 
     Args:
         text: content, after the opening bracket.
-        may_end: whether the file may end without the closing bracket. The format permits a missing bracket
-            for a file that is only a list, because programs append events until they exit.
+        may_end: whether the file may end without the closing bracket. The format permits this if the file
+            consists only of the list, because programs append events until they exit.
     """
     while True:
         character = text.skip_separators()
@@ -208,7 +208,10 @@ class _TextWindow:
         self._at += count
 
     def skip_blanks(self) -> str:
-        """Skip white space. Return the next character; empty at the end of the content."""
+        """Skip white space and return the next character, without going past it.
+
+        The result is empty at the end of the content.
+        """
         while True:
             match = _BLANKS.match(self._text, self._at)
             self._at = match.end() if match else self._at
@@ -252,14 +255,14 @@ class _TextWindow:
                 self.fail(self._fault_at_end(why))
 
     def _fault_at_end(self, why: str) -> str:
-        """Return the fault of a value that is incomplete at the end of the content."""
+        """Return why the value at the end of the file cannot be parsed."""
         start = self._text[self._at : self._at + 1]
         if not start:
             return "the file ends too early"
         return "the file ends in the middle of a value" if start in '{["' else f"not JSON ({why})"
 
     def _more(self) -> bool:
-        """Append the next piece to the window; return False at the end of the content."""
+        """Append the next piece of the file to the text; return False at the end of the file."""
         piece = next(self._pieces, None)
         if piece is None:
             self._is_complete = True

@@ -20,7 +20,10 @@ MAX_LANES: Final = 100_000
 
 
 class LaneTable:
-    """Process numbers of groups, and thread numbers of lanes, in one trace."""
+    """Table of the process and thread numbers in one Chrome trace.
+
+    Each group of rows (lanes) gets a process number, and each lane gets a thread number.
+    """
 
     def __init__(self) -> None:
         self._groups: list[str] = []
@@ -35,10 +38,12 @@ class LaneTable:
         return len(self._groups)
 
     def add_lane(self, group: int, name: str, order: int = 0) -> int | None:
-        """Return the thread number of a new lane; None if the trace has `MAX_LANES` lanes already.
+        """Add a lane (a row of events) to the trace and return its thread number.
+
+        None means that the trace already has `MAX_LANES` lanes.
 
         Args:
-            group: process number of the group.
+            group: process number under which the lane is grouped.
             name: name of the lane.
             order: position within the group; lanes of equal order are shown in the order of their creation.
         """
@@ -57,7 +62,10 @@ class LaneTable:
         self._lanes[lane - _FIRST_THREAD] = (group, name, order)
 
     def metadata(self) -> Iterator[str]:
-        """Yield the events that name and order groups and lanes."""
+        """Yield the trace events that give groups and lanes their names and their order in a viewer.
+
+        A lane is a row of events that do not overlap.
+        """
         for number, name in enumerate(self._groups, 1):
             yield _metadata(number, number, "process_name", f'{{"name":{json_text(name)}}}')
             yield _metadata(number, number, "process_sort_index", f'{{"sort_index":{number}}}')

@@ -1,6 +1,7 @@
-"""Overview on the page of a timeline: the time of processes by phase, in a fixed number of columns.
+"""Overview of a job on its timeline page: how much time each process spent in each phase.
 
-The fixed number of columns limits the size of the page.
+The overview divides the time window into a fixed number of columns. The fixed number limits the size of the
+page.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class OverviewRow:
     nanoseconds: dict[str, array[float]] = field(default_factory=dict)
 
     def column(self, phase: str) -> array[float]:
-        """Return the nanoseconds per column of the category to which a phase belongs."""
+        """Return the time in nanoseconds per column of the chart for the category of a phase.
+
+        If the row has no such category yet, the function adds one with zeros.
+        """
         category = phase if phase in CATEGORIES else OTHER
         if category not in self.nanoseconds:
             self.nanoseconds[category] = array("d", bytes(8 * COLUMNS))
@@ -49,7 +53,7 @@ class OverviewRow:
 
 
 class Overview:
-    """Rows of processes over the time window of the timeline.
+    """Overview of a job's processes over the time window of the timeline: one row per process.
 
     Args:
         window: part of the job's time that the timeline shows.
@@ -80,12 +84,15 @@ class Overview:
         return [pairs[index // size] for index in range(len(names))]
 
     def add(self, column: array[float], start_ns: int, end_ns: int, weight: float = 1.0) -> None:
-        """Add an interval of Unix nanoseconds within the window to the columns that it covers.
+        """Add a time interval to the columns of the chart that the interval overlaps.
+
+        A column of the chart is an equal part of the time window. Each overlapped column grows by the
+        nanoseconds of the overlap.
 
         Args:
-            column: nanoseconds per column.
-            start_ns: start of the interval.
-            end_ns: end of the interval.
+            column: nanoseconds per column of the chart; changed in place.
+            start_ns: start of the interval in Unix nanoseconds, within the window.
+            end_ns: end of the interval in Unix nanoseconds, within the window.
             weight: fraction of the interval that counts.
         """
         index = max(0, (start_ns - self.window.from_ns) // self.column_ns)
@@ -98,7 +105,10 @@ class Overview:
         column[min(index, COLUMNS - 1)] += weight * (end_ns - start_ns)
 
     def add_steps(self, row: OverviewRow, steps: RankSteps) -> None:
-        """Add the steps over time of a process that has no event file."""
+        """Add the steps of a process to its row of the overview.
+
+        The process has no event file. Only statistics of its steps over time are known.
+        """
         intervals = steps.intervals
         if intervals is None:
             return

@@ -1,6 +1,6 @@
-"""Events of one process from its event file.
+"""Conversion of the event file of one process to a timeline.
 
-The events become lanes of a Chrome trace and a row of the overview.
+The events become rows (lanes) of a Chrome trace and one row of the overview page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOO_MANY_OVERLAP = f"more than {MAX_OVERLAPPING} overlapping events of a phase"
 
 
 class _Lane:
-    """Lane of one phase of one thread.
+    """One row of events (lane) of the timeline, for one phase of one thread.
 
     Attributes:
         end_ns: end of the last event in the lane.
@@ -51,16 +51,16 @@ _Placed = tuple[_Lane, int, int, float]
 
 
 class ProcessEvents:
-    """Conversion of the events of one process.
+    """Converter of the events of one process into a Chrome trace and into the overview of a timeline.
 
     Args:
         header: header of the event file.
         window: part of the job's time that the timeline shows.
         writer: writer of the Chrome trace; None means that no trace is written.
-        group: process number in the trace.
+        group: process number under which the Chrome trace shows the events.
         overview: overview for the page of the timeline; None means that no page is created.
-        rows: row of the overview for events that the CPU has timed, and row for events that the GPU has
-            timed.
+        rows: two rows of the overview: one for events that the CPU has timed, and one for events that the
+            GPU has timed.
     """
 
     def __init__(
@@ -88,9 +88,10 @@ class ProcessEvents:
             self._draw(self._overview, placed)
 
     def _place(self, batch: Sequence[RawEvent]) -> list[_Placed]:
-        """Return the intervals within the time window, each with its lane.
+        """Return those events that lie in the time window, each with its lane (row of bars) in the trace.
 
-        Marks and counters are written directly and are not returned.
+        Events are cut at the ends of the window. Marks and counters are written directly and are not
+        returned.
         """
         offset_ns, from_ns, to_ns = self._header.unix_offset_ns, self._window.from_ns, self._window.to_ns
         lanes = self._lanes
@@ -144,7 +145,7 @@ class ProcessEvents:
                     overview.add(column, start, end)
 
     def _point(self, lane: _Lane, at_ns: int, value: float, kind: int, name: str) -> None:
-        """Write a mark, or a value of a counter."""
+        """Write one point of the timeline: a mark, or a value of a counter."""
         self.tally.shown += 1
         if self._writer is None:
             return
@@ -162,9 +163,9 @@ class ProcessEvents:
         return lane
 
     def _free_lane(self, lane: _Lane, start_ns: int, key: int) -> _Lane | None:
-        """Return a lane of the same phase and thread that is free at a time.
+        """Return a lane (row of bars in the trace) that is free at the start time of an event.
 
-        Return None if the trace has too many lanes.
+        The lane belongs to the phase and thread of the event. Return None if the trace has too many lanes.
         """
         depth = 1
         while start_ns < lane.end_ns:

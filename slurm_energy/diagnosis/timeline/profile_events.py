@@ -1,6 +1,6 @@
-"""Events of an imported Chrome trace.
+"""Import of the events of a Chrome trace into the timeline of a job.
 
-The events become lanes of the written trace and a row of the overview.
+The events become lanes (rows of events) of the written trace, and one row of the overview.
 """
 
 from __future__ import annotations
@@ -170,9 +170,10 @@ class ProfileEvents:
         return ""
 
     def _draw(self, key: _Key, name: str, event: Mapping[str, Any], start_us: float, end_us: float) -> None:
-        """Add an event to the overview if it is shown there.
+        """Add an event of a profiler trace to the overview, if the overview shows such events.
 
-        Events on the GPU are shown, and the outermost events of the first thread.
+        If the trace has events on the GPU, only these are shown. Otherwise the outermost events of the first
+        thread are shown.
         """
         if self._drawing is None or is_gpu_event(event) is not self._has_gpu:
             return
@@ -248,7 +249,10 @@ class ProfileEvents:
             self._lane_names[key] = name
 
     def _lane(self, key: _Key) -> tuple[int, int] | None:
-        """Return process and thread number of a lane of the trace; None if there are too many lanes."""
+        """Return process and thread number of a lane (row of events) of a profile.
+
+        A new lane is added to the trace. The result is None if there are too many lanes.
+        """
         if key in self._lanes:
             return self._groups[key[0]], self._lanes[key]
         if len(self._lanes) >= MAX_PROFILE_LANES:
@@ -266,9 +270,9 @@ class ProfileEvents:
         return self._groups[key[0]], number
 
     def _name_lanes(self) -> None:
-        """Rename the lanes to the names in the trace.
+        """Rename the lanes (rows) of the timeline to the names that the trace states.
 
-        A trace may contain the name of a lane later than the events of this lane.
+        A trace may state the name of a lane after the events of this lane.
         """
         if self._writer is None:
             return

@@ -21,10 +21,10 @@ Gap = tuple[float, float]
 
 
 def write_node(writer: TraceWriter, window: TimeWindow, node: NodeObservation) -> int:
-    """Write the signals of a node and of its GPUs. Return the number of tracks.
+    """Write the signals of a node and of its GPUs to a Chrome trace. Return the number of tracks.
 
-    A counter of a Chrome trace keeps its value until the next value. Intervals of unknown values are
-    therefore marked on a separate lane.
+    A counter of a Chrome trace keeps its value until the next value. Intervals with unknown values are
+    therefore marked on a separate row (lane) of the trace.
     """
     groups: dict[str, list[ObservedSeries]] = {"": []}
     for series in node.series:
@@ -43,9 +43,9 @@ def write_node(writer: TraceWriter, window: TimeWindow, node: NodeObservation) -
 
 
 def write_steps(writer: TraceWriter, window: TimeWindow, group: int, steps: RankSteps) -> bool:
-    """Write the steps over time of a process that has no event file.
+    """Write counter tracks of a process's steps over time to a Chrome trace.
 
-    Return whether there are any steps.
+    The function serves processes that have no event file. Return whether there are any steps.
     """
     intervals = steps.intervals
     if intervals is None or not len(intervals.steps):
@@ -74,10 +74,11 @@ def write_steps(writer: TraceWriter, window: TimeWindow, group: int, steps: Rank
 def counter_points(
     series_start_s: float, interval_s: float, values: Iterable[float], window: TimeWindow
 ) -> tuple[list[tuple[float, float]], list[Gap]]:
-    """Return the points of a counter track, and the gaps without value, both within the time window.
+    """Return the points of a signal's curve in the timeline, and the gaps without value.
 
-    The samples of a series do not begin and end exactly with the job. Therefore a time without value before
-    the first or after the last interval is no gap if it lasts at most 1.5 intervals.
+    Points and gaps lie within the time window. The samples of a series do not begin and end exactly with the
+    job. Therefore a time without value before the first or after the last interval is no gap if it lasts at
+    most 1.5 intervals.
 
     Args:
         series_start_s: start of the first interval, Unix seconds.
@@ -114,7 +115,7 @@ def counter_points(
 
 
 def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
-    """Yield the gaps after joining neighbouring ones."""
+    """Yield gaps in time, with overlapping or adjacent gaps joined into one gap."""
     last: Gap | None = None
     for gap in gaps:
         if last is not None and gap[0] <= last[1]:
@@ -128,9 +129,9 @@ def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
 
 
 class _CounterGroup:
-    """Writer of the counter tracks of one group.
+    """Writer of the signals of one group in a Chrome trace, as counter tracks.
 
-    The writer also writes the lanes that mark intervals without value.
+    The writer also marks the intervals in which a signal has no value.
 
     Args:
         writer: Chrome trace.
@@ -160,7 +161,10 @@ class _CounterGroup:
                 self._names_by_gaps.setdefault(tuple(gaps[:MAX_GAPS]), []).append(name)
 
     def finish(self) -> None:
-        """Write the lanes that mark intervals without value. Tracks with identical intervals share a lane."""
+        """Write the lanes (rows of bars) that mark the intervals in which signals have no value.
+
+        Signals with identical intervals share a lane.
+        """
         window = self._window
         for gaps, names in self._names_by_gaps.items():
             what = names[0] if len(names) == 1 else f"{len(names)} signals"

@@ -1,6 +1,6 @@
-"""Text and numbers of a Chrome trace.
+"""Conversion of texts and numbers to safe JSON for a Chrome trace.
 
-All names come from users, so every text passes through `json_text`.
+All names come from users. Every text therefore passes through `json_text`.
 """
 
 from __future__ import annotations

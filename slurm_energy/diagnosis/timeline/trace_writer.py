@@ -82,14 +82,14 @@ class TraceWriter:
     def flow(
         self, lane: tuple[int, int], labels: tuple[str, str], at_us: float, phase: str, number: int
     ) -> None:
-        """Append one end of an arrow between two events.
+        """Append one point of an arrow that connects events of the timeline.
 
         Args:
             lane: process and thread number of the event that encloses `at_us`.
             labels: category and name of the arrow.
-            at_us: time, microseconds of the timeline.
-            phase: `s` for the start, `t` for a step between, `f` for the end.
-            number: number of the arrow.
+            at_us: time of the point in microseconds of the timeline.
+            phase: `s` if the arrow starts at this point, `f` if it ends there, `t` for a point in between.
+            number: number of the arrow; the same for all its points.
         """
         binding = ',"bp":"e"' if phase == "f" else ""
         self.add_lines(

@@ -1,6 +1,7 @@
-"""Time window of a timeline within the time of a job.
+"""Selection of the part of a job's time that a timeline shows.
 
-The module also counts events by their use.
+The module also counts events: the events that are shown, the events outside this part, and the refused
+events.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TimeWindow:
 
     @property
     def from_s(self) -> float:
-        """Start of the window, Unix seconds."""
+        """Start of the time window in Unix seconds."""
         return self.from_ns / NANOSECONDS
 
     @property
@@ -60,12 +61,14 @@ class TimeWindow:
 
 @dataclass(slots=True)
 class EventTally:
-    """Numbers of events of one input: shown, outside the window, and refused.
+    """Counts of the events of one input file of a timeline.
+
+    An event is shown, lies outside the time window, or is refused.
 
     Attributes:
-        shown: events in the timeline.
-        outside: events outside the time window.
-        refused: events that cannot be shown, by reason.
+        shown: number of events in the timeline.
+        outside: number of events outside the time window.
+        refused: number of events that cannot be shown, by reason.
         first_offsets: position of the first refused event in the input, in bytes, for each reason; empty if
             unknown.
     """

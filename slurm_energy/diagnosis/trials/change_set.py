@@ -1,4 +1,4 @@
-"""Changes that advice proposes, before permissions limit them."""
+"""Changes to a job that the diagnosis advises, before the user's permissions limit them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from slurm_energy.adjustment import AdjustmentKind
 
 @dataclass(frozen=True, slots=True)
 class AdvisedChange:
-    """A change that advice proposes.
+    """A change of a program's parameter that the advice of the diagnosis proposes.
 
     Attributes:
         kind: kind of the value.
         new: advised value.
         old: value of the diagnosed run; None if unknown.
-        requires: kind of another change of the same advice. Without that change, this change must be smaller.
+        requires: kind of another change of the same advice that this change needs in order to reach `new`.
             None means that this change is independent.
-        alone: value to use if the required change is not made; None means that this change is useless without
-            the required change.
+        alone: smaller value to use if the required change is not made; None means that this change is
+            useless without the required change.
     """
 
     kind: AdjustmentKind
@@ -29,13 +29,13 @@ class AdvisedChange:
     alone: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the change as a JSON object."""
+        """Return the advised change of a value as a JSON object."""
         return {"kind": self.kind.value, "old": self.old, "new": self.new}
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """The changes of one piece of advice, with their expected gain.
+    """Changes of settings that one advice of the diagnosis proposes, with their expected gain.
 
     Attributes:
         finding: kind of the finding.

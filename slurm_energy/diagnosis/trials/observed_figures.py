@@ -1,4 +1,7 @@
-"""Time, energy and progress of a run, in the form that trials compare."""
+"""Time, energy and progress of a run of a program.
+
+Trials compare these figures between runs with and without an adjustment.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def _steps(rank: RankSteps) -> float | None:
 
 
 def common_hints(ranks: Sequence[RankSteps]) -> dict[str, float]:
-    """Return the numeric settings for which all ranks report the same value, by name."""
+    """Return the numeric settings (hints) for which all ranks report the same value, by name."""
     if not ranks:
         return {}
     numbers = {name: value for name, value in ranks[0].hints.items() if isinstance(value, int | float)}

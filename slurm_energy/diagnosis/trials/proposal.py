@@ -56,7 +56,7 @@ class AdjustmentProposal:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AdjustmentProposal:
-        """Return the proposal from an object that `to_json` returned."""
+        """Build a proposal of adjustments from a JSON object that `to_json` returned."""
         return cls(
             data["finding"],
             tuple(Adjustment.from_json(item) for item in data["adjustments"]),
@@ -105,7 +105,10 @@ def _permitted(
     changes: Mapping[AdjustmentKind, AdvisedChange],
     permissions: AdjustmentPermissions,
 ) -> Iterator[tuple[Adjustment, float]]:
-    """Yield the permitted part of a change, and the fraction of the gain; nothing if no part is permitted."""
+    """Yield the part of an advised change that the user permits, with its fraction of the gain.
+
+    Nothing is yielded if no part of the change is permitted.
+    """
     if change.kind not in permissions.ranges:
         return
     target = change.new

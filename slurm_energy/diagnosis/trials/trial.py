@@ -1,4 +1,8 @@
-"""A trial: adjustments of a program, the runs without and with the adjustments, and the decision."""
+"""Trial of adjustments of a program.
+
+A trial contains the adjustments, the runs without and with the adjustments that are compared, and the
+decision.
+"""
 
 from __future__ import annotations
 
@@ -56,20 +60,23 @@ class AdjustmentTrial:
 
     @property
     def values(self) -> dict[str, int]:
-        """The values of `base`, overwritten by the adjustments."""
+        """Values of a run in the trial: those of the diagnosed run, overwritten by the adjustments."""
         return {**self.base, **{one.kind.value: one.new for one in self.proposal.adjustments}}
 
     @property
     def program_values(self) -> dict[str, int]:
-        """Adjusted values that the running program requests, by kind of adjustment."""
+        """New values of the adjustments that the running program must request itself.
+
+        The dict maps each kind of adjustment to its value.
+        """
         own = self.proposal.adjustments
         return {one.kind.value: one.new for one in own if one.is_for_program}
 
     @property
     def sbatch_options(self) -> list[str]:
-        """Options of sbatch that the adjustments require.
+        """Options that sbatch needs so that the next run uses the adjusted values.
 
-        The options are empty if the adjustments work with any submission.
+        The list is empty if the adjustments work without any option of sbatch.
         """
         return [option for one in self.proposal.adjustments if (option := one.sbatch_option) is not None]
 
@@ -88,7 +95,7 @@ class AdjustmentTrial:
 
     @classmethod
     def from_json(cls, text: str) -> AdjustmentTrial:
-        """Return the trial from the JSON text of an object that `to_json` returned."""
+        """Build a trial of adjustments from JSON text that `to_json` produced."""
         data = json.loads(text)
         decision = data.get("decision")
         return cls(

@@ -1,10 +1,13 @@
-"""Verification: whether runs with an adjustment use less time or energy than earlier runs without it.
+"""Decision whether an adjustment of a program saves time or energy.
 
-Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
-runs report steps of the same size, else per run. If all runs report how long they waited for CPUs that other
-work on the nodes used, the time and energy of these waits are left out. The logarithm of each ratio is
-compared with the run-to-run noise. The noise is estimated from the same runs, but is never taken to be below
-an assumed minimum.
+An adjustment is a value that was changed on advice of the diagnosis. Runs with the adjustment are compared
+with earlier runs without it.
+
+Times and energies are compared per unit of progress. The unit is a sample if all runs report samples. It is
+a step if all runs report steps of the same size. Otherwise it is a whole run. If all runs report how long
+they waited for CPUs that other work on the nodes used, the time and energy of these waits are left out. The
+logarithm of each ratio is compared with the run-to-run noise. The noise is estimated from the same runs, but
+is never taken to be below an assumed minimum.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ _TIMED_OUT: Final = "TIMEOUT"
 
 
 class TrialVerdict(StrEnum):
-    """Result of a verification."""
+    """Outcome of a trial of adjusted values for a program: kept, undone, unused or undecided."""
 
     KEPT = "kept"
     UNDONE = "undone"
@@ -147,14 +150,19 @@ def decide(
 ) -> TrialDecision:
     """Return the decision about a trial: keep its adjustments, undo them, or await a further run.
 
-    Time and energy are per unit of progress. The adjustments are kept in two cases: the energy fell by more
-    than the noise and the time rose by at most `slowdown_percent`; or the time fell by more than the noise
-    and the energy did not rise by more than the noise. The adjustments are undone if the time exceeds the
-    slowdown limit by more than the noise, or if the energy rose by more than the noise. Otherwise the trial
-    continues, for at most `MAX_TRIAL_RUNS` runs, or `MAX_NOISY_RUNS` while the noise exceeds the predicted
-    gain. After these runs, the adjustments are undone. The adjustments are undone earlier if neither time nor
-    energy fell and the noise is at most the predicted gain. A saving that is much smaller than predicted may
-    be noise, so that it counts only after `MIN_RUNS_OF_SHORTFALL` runs.
+    Time and energy are per unit of progress.
+
+    The adjustments are kept in two cases. In the first case, the energy fell by more than the noise of the
+    runs, and the time rose by at most `slowdown_percent`. In the second case, the time fell by more than the
+    noise, and the energy did not rise by more than the noise. A saving that is much smaller than predicted
+    may be noise. It therefore counts only after `MIN_RUNS_OF_SHORTFALL` runs.
+
+    The adjustments are undone in two cases. In the first case, the time exceeds the slowdown limit by more
+    than the noise. In the second case, the energy rose by more than the noise.
+
+    Otherwise the trial continues, for at most `MAX_TRIAL_RUNS` runs, or `MAX_NOISY_RUNS` while the noise
+    exceeds the predicted gain. After these runs, the adjustments are undone. They are undone earlier if
+    neither time nor energy fell and the noise is at most the predicted gain.
 
     Args:
         proposal: the adjustments with their predicted gain.
@@ -179,7 +187,9 @@ def decide(
 
 
 def is_unresolved(proposal: AdjustmentProposal, decision: TrialDecision, runs: int) -> bool:
-    """Return whether a trial is open because the noise of its runs exceeds the predicted gain.
+    """Return whether a trial of adjustments stays undecided because its runs vary too much.
+
+    The noise of the runs exceeds the predicted gain.
 
     Args:
         proposal: the adjustments with their predicted gain.
@@ -197,13 +207,19 @@ def _confidence(runs: int) -> float:
 
 
 def _log_gain(proposal: AdjustmentProposal) -> float:
-    """Return the logarithm of the predicted gain of time or energy, whichever is larger."""
+    """Return the logarithm of the gain that a proposal predicts.
+
+    The gain is that of time or that of energy, whichever is larger.
+    """
     ratio = min(proposal.time_ratio, 1.0 if proposal.energy_ratio is None else proposal.energy_ratio)
     return -math.log(max(_MIN_RATIO, ratio))
 
 
 def _assumed_noise(runs: Sequence[RunFigures]) -> float:
-    """Return the relative standard deviation that is assumed between runs."""
+    """Return the noise that is assumed between runs, as a relative standard deviation.
+
+    The noise is higher if other work on the nodes delayed the runs.
+    """
     shares = [min(1.0, (run.contended_s or 0.0) / run.elapsed_s) for run in runs if run.elapsed_s > 0]
     contention = math.fsum(shares) / len(shares) if shares else 0.0
     return ASSUMED_NOISE + _CONTENTION_NOISE * contention
@@ -212,7 +228,7 @@ def _assumed_noise(runs: Sequence[RunFigures]) -> float:
 def _without_contention(
     before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> tuple[Sequence[RunFigures], Sequence[RunFigures]]:
-    """Return the runs without time and energy of delays by other work.
+    """Return the runs without the time and the energy that delays by other work on the nodes cost.
 
     If the delays are not known for all runs, return the runs unchanged.
     """
@@ -224,7 +240,10 @@ def _without_contention(
 
 
 def _mean_correction(runs: Sequence[RunFigures], corrected: Sequence[RunFigures]) -> float:
-    """Return the mean logarithm of the corrected duration divided by the duration."""
+    """Return the mean logarithm of the ratio of corrected to measured duration, over several runs.
+
+    A corrected duration excludes delays by other work on the nodes.
+    """
     logs = [
         math.log(own.elapsed_s / run.elapsed_s) if run.elapsed_s > 0 else 0.0
         for run, own in zip(runs, corrected, strict=True)
@@ -282,7 +301,10 @@ def _decision(
 def _refusal(
     adjustments: Sequence[Adjustment], before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> TrialDecision | None:
-    """Return the decision about runs that cannot be compared; None if the runs are comparable."""
+    """Return why a trial of adjustments must end without a comparison of its runs.
+
+    The result is a decision with a reason. It is None if the runs can be compared.
+    """
     last = after[-1]
     for adjustment in adjustments:
         hint = KINDS[adjustment.kind].hint
@@ -300,10 +322,11 @@ def _refusal(
 
 
 def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
-    """Return whether runs did the same work.
+    """Return whether the runs before and after an adjustment did the same amount of work.
 
-    Runs did the same work if their progress is about equal. If no run reports progress, the active times of
-    all runs must be about equal, and each run must end with idle time after its activity.
+    The amounts are the same if the progress of all runs is about equal. If no run reports progress, two
+    conditions must hold instead. The active times of all runs must be about equal, and each run must end
+    with some idle time.
     """
     amounts = [run.samples or run.steps for run in (*before, *after)]
     known = [amount for amount in amounts if amount]
@@ -320,7 +343,10 @@ def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> boo
 def _units(
     adjustments: Sequence[Adjustment], before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> tuple[str, list[float], list[float]]:
-    """Return the unit of progress, and the number of units of each run."""
+    """Return the unit in which the progress of runs is compared, and the units of each run.
+
+    The unit is, for example, `sample`. It is `run` if the runs do not report comparable progress.
+    """
     runs = (*before, *after)
     amounts: list[float] = [1.0] * len(runs)
     unit = "run"
@@ -342,9 +368,10 @@ def _energy_log_ratio(
     assumed_noise: float,
     bias: float,
 ) -> tuple[float, float] | None:
-    """Return the log ratio of the energies and its standard error.
+    """Return the logarithm of the energy with adjustments divided by the energy without them.
 
-    Return None if the energy of a run with the adjustments is unknown.
+    The standard error of the logarithm is returned as the second value. Return None if the energy of a run
+    with the adjustments is unknown.
     """
     old = [run.energy_joules / n for run, n in zip(before, amounts_before, strict=True) if run.energy_joules]
     new = [run.energy_joules / n for run, n in zip(after, amounts_after, strict=True) if run.energy_joules]
@@ -356,8 +383,8 @@ def _log_ratio(
 ) -> tuple[float, float]:
     """Return the mean log ratio of two groups of runs, and its standard error.
 
-    The variance is estimated from the runs in both groups. A value below the variance of the assumed noise is
-    raised to this variance. `bias` is the standard error of the ratio that more runs do not reduce.
+    The runs in both groups determine the variance. The variance is at least that of the assumed noise.
+    `bias` is the part of the standard error that more runs do not reduce.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]

@@ -1,4 +1,7 @@
-"""Interface of a provider, and the parsing that several providers share."""
+"""Interface of a provider of carbon intensities or prices.
+
+The module also contains functions to parse responses that several providers use.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class ProviderResponseError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class SeriesQuery:
-    """A part of a series that is to be fetched.
+    """Part of a series of carbon intensities or prices that must be fetched from a provider.
 
     Attributes:
         zone: zone in the provider's notation.
@@ -192,12 +195,15 @@ def checked(samples: Iterable[Sample], provider: GridProvider) -> list[Sample]:
 
 
 def step_ends(points: Sequence[tuple[float, float]], step_s: float) -> list[Sample]:
-    """Return samples that each hold for `step_s`. The points, pairs of time and value, may have any order."""
+    """Return samples of a series from pairs of start time and value.
+
+    Each sample lasts `step_s` seconds. The pairs may have any order.
+    """
     return [(time_s, time_s + step_s, value) for time_s, value in points]
 
 
 def minute_text(time_s: float) -> str:
-    """Return a time as `2026-01-31T08:30Z`."""
+    """Format a Unix time as UTC text with minutes, such as `2026-01-31T08:30Z`."""
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 

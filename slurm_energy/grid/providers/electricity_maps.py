@@ -29,7 +29,7 @@ _HISTORY_S: Final = 24 * _HOUR_S
 
 
 class ElectricityMaps(GridProvider):
-    """Electricity Maps, life-cycle factors."""
+    """Provider Electricity Maps: carbon intensity with life-cycle emissions."""
 
     quantity: ClassVar[GridQuantity] = GridQuantity.CARBON
     name: ClassVar[str] = "electricitymaps"
@@ -50,7 +50,7 @@ class ElectricityMaps(GridProvider):
         return FetchRequest(with_query(f"{path}/past-range", parameters), headers)
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response."""
+        """Return the values of carbon intensity in a response of the provider Electricity Maps."""
         answer = json_object(body, self.name)
         rows = json_rows(answer, "history" if "history" in answer else "data", self.name)
         points = [

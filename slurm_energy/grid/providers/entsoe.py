@@ -55,7 +55,7 @@ MAX_UNKNOWN_SHARE: Final = 0.1
 
 
 class EntsoePrice(GridProvider):
-    """Day-ahead prices of a bidding zone."""
+    """Provider ENTSO-E, which supplies day-ahead electricity prices of a bidding zone."""
 
     quantity: ClassVar[GridQuantity] = GridQuantity.PRICE
     name: ClassVar[str] = "entsoe"
@@ -65,15 +65,15 @@ class EntsoePrice(GridProvider):
     ahead_s: ClassVar[float] = 36 * 3600.0
 
     def request(self, query: SeriesQuery, token: str, now_s: float) -> FetchRequest:
-        """Return the request for a part of a series."""
+        """Return the HTTP request for the day-ahead prices of a time range from ENTSO-E."""
         zones = {"in_Domain": query.zone, "out_Domain": query.zone}
         return _request(query, token, {"documentType": "A44", **zones})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response, as prices per kWh.
+        """Return the day-ahead prices in a response of the ENTSO-E server, as prices per kWh.
 
-        Only the first of several auctions is used. If prices for a time are given for several products, the
-        price of the product with the shortest intervals is used.
+        If the response contains several auctions, only the first auction is used. Several products may state
+        a price for the same time. Then the price of the product with the shortest intervals is used.
         """
         document = read_document(body)
         if document is None:
@@ -98,7 +98,10 @@ class EntsoePrice(GridProvider):
 
 
 class EntsoeCarbon(GridProvider):
-    """Carbon intensity of a zone's generation, from the generation by type."""
+    """Carbon intensity of the electricity that is generated in a zone, from ENTSO-E.
+
+    It is computed from the generation of each type of power plant.
+    """
 
     quantity: ClassVar[GridQuantity] = GridQuantity.CARBON
     name: ClassVar[str] = "entsoe"
@@ -111,7 +114,10 @@ class EntsoeCarbon(GridProvider):
         return _request(query, token, {"documentType": "A75", "processType": "A16", "in_Domain": query.zone})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response: the mean of the emissions, weighted by generation."""
+        """Return the carbon intensity in an ENTSO-E response as samples.
+
+        Each value is the mean of the emissions of all kinds of power plants, weighted by their generation.
+        """
         document = read_document(body)
         if document is None:
             return []
@@ -163,9 +169,10 @@ def _step_s(series: XmlElement) -> float:
 
 
 def _steps(series: XmlElement, value_name: str, step_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the start and the value of each step of a series.
+    """Yield the start and the value of each step of a series in the response.
 
-    All steps have the length `step_s`, so that the series of all types of generation have the same times.
+    A block of the series with a constant value is divided into steps of `step_s` seconds. Then the series of
+    all types of generation have the same times.
 
     Raises:
         ProviderResponseError: there are too many steps.
@@ -189,7 +196,9 @@ def _usual_mix(mixes: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _mix_grams(mix: Mapping[str, float], usual: Mapping[str, float]) -> float | None:
-    """Return the mean emissions of a mix. None if too much of the mix is missing, or has no emission factor.
+    """Return the mean emissions in g/kWh of electricity that several types of plants generate.
+
+    Return None if too much of the generation is missing, or is of types without an emission factor.
 
     Args:
         mix: generation by type at one time. Types that report late are missing.

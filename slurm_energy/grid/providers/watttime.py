@@ -32,7 +32,7 @@ _MAX_TOKEN: Final = 8192
 
 
 class WattTime(GridProvider):
-    """WattTime, signal co2_moer."""
+    """Provider WattTime, which supplies the marginal carbon intensity (signal co2_moer)."""
 
     quantity: ClassVar[GridQuantity] = GridQuantity.CARBON
     name: ClassVar[str] = "watttime"
@@ -42,7 +42,7 @@ class WattTime(GridProvider):
     has_login: ClassVar[bool] = True
 
     def login_request(self, base_url: str, user: str, password: str) -> FetchRequest:
-        """Return the request that obtains a token."""
+        """Return the HTTP request that obtains a token from WattTime by login."""
         credentials = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
         return FetchRequest(f"{base_url}/login", {"Authorization": f"Basic {credentials}"})
 
@@ -54,7 +54,7 @@ class WattTime(GridProvider):
         return token
 
     def request(self, query: SeriesQuery, token: str, now_s: float) -> FetchRequest:
-        """Return the request for a part of a series."""
+        """Return the HTTP request for a time range of the marginal carbon intensity from WattTime."""
         parameters = {
             "region": query.zone,
             "start": second_text(query.start_s),

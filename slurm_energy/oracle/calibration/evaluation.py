@@ -25,9 +25,10 @@ from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimi
 def predict_rows(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
-    """Return predicted seconds per step and predicted watts of one device, shape (n,) each.
+    """Predict the measured training steps of one device, to compare the values with measurements.
 
-    The values equal the predictions of `step_prediction.StepPredictor`.
+    Return seconds per step and watts, as two arrays of shape (n,). The values equal the predictions of
+    `step_prediction.StepPredictor`.
 
     Args:
         hardware: the kind of device on which the measurements were taken.
@@ -95,7 +96,10 @@ def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibratio
 
 
 def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[float, float]:
-    """Return the mean absolute relative errors of predicted seconds and of watts (0.1 means 10 %)."""
+    """Return the mean absolute relative errors of predictions (0.1 means 10 %).
+
+    The first value is the error of the seconds per step, the second the error of the watts.
+    """
     return float(mape(seconds, column(rows, "step_s"))), float(mape(watts, column(rows, "power_watts")))
 
 

@@ -30,7 +30,9 @@ _NO_DEFAULT = ("sample_s", "crowd_batch")
 
 
 def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:
-    """Return the mean of |predicted - measured| / measured over the last axis (0.1 means 10 %).
+    """Return the mean absolute relative error of predictions (0.1 means 10 %).
+
+    It is the mean of |predicted - measured| / measured over the last axis.
 
     Args:
         predicted: predictions; the last axis of the array runs over the measurements.
@@ -78,7 +80,9 @@ class Unknown:
         return (float(np.log(low)), float(np.log(high))) if self.bound.logarithmic else (low, high)
 
     def value(self, searched: Any) -> Any:
-        """Convert the number that the search varies to the value of the parameter.
+        """Convert a number of the calibration's search to the value of the fitted parameter.
+
+        For some parameters the search varies the logarithm of the value.
 
         Args:
             searched: number that the search varies for this unknown, or an array of such numbers.
@@ -86,7 +90,9 @@ class Unknown:
         return np.exp(searched) if self.bound.logarithmic else searched
 
     def searched(self, value: float) -> float:
-        """Convert a parameter value to the number that the search varies, clipped to `limits()`.
+        """Convert the value of a model parameter to the number that the calibration's search varies.
+
+        The number is clipped to `limits()`.
 
         Args:
             value: value of the parameter.
@@ -99,7 +105,9 @@ class Unknown:
 def list_unknowns(
     parameters: Sequence[str], workloads: Sequence[str], scalars: Sequence[str]
 ) -> list[Unknown]:
-    """Return the unknowns of a calibration: the device's parameters first, then all factors of each workload.
+    """Return the list of unknown numbers that a calibration must fit.
+
+    The unknown parameters of the device come first, then all factors of each workload.
 
     Args:
         parameters: field names in `Theta` of the device parameters that the measurements determine.
@@ -173,9 +181,10 @@ class Problem:
         return dataclasses.replace(self.theta, **changes), Scalars(**special)
 
     def predict(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
-        """Return predicted seconds per step, watts of one device and clock, each (vectors, measurements).
+        """Return predicted seconds per step, watts of one device, and clock of each measurement.
 
-        The clock is a share of the maximum clock. The arguments are those of the method `parameters`.
+        Each of the three arrays has the shape (vectors, measurements). The clock is a share of the maximum
+        clock. The arguments are those of the method `parameters`.
         """
         theta, scalars = self.parameters(unknowns, vectors)
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
@@ -197,7 +206,9 @@ class Problem:
         return np.asarray(np.broadcast_to(share, len(self.rows)))
 
     def errors(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
-        """Return the mean absolute relative errors of time and power, shape (vectors,) each.
+        """Return the mean absolute relative errors of the predicted time and power.
+
+        The two results have shape (vectors,) each: one error per parameter vector.
 
         Args:
             unknowns: the unknowns, n entries.
@@ -209,12 +220,14 @@ class Problem:
     def loss(
         self, unknowns: Sequence[Unknown], vectors: Array, weights: Weights, smoothing: float = 0.0
     ) -> Array:
-        """Return the value that the search minimises for each vector, shape (vectors,).
+        """Return the value that the calibration's search minimises, for each vector of parameters.
+
+        The value is mainly the error of predicted times and powers. Its shape is (vectors,).
 
         Args:
-            unknowns: the unknowns, n entries.
+            unknowns: the fitted parameters, n entries.
             vectors: values that the search varies, shape (vectors, n).
-            weights: weights of the terms that are added to the error of the thesis.
+            weights: weights of further terms that are added to the error of the thesis.
             smoothing: replaces |x| by sqrt(x^2 + smoothing^2) in the errors, for searches that follow a
                 gradient.
         """
@@ -264,13 +277,13 @@ class _Groups:
         self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
 
     def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
-        """Return the error of predicted curves of energy-delay product over power limit, shape (vectors,).
+        """Return the error of the predicted curves of energy-delay product (EDP) over power limit.
 
-        Each vector contains one value for every unknown parameter. There is one error for each vector.
+        There is one error for each vector of parameters, shape (vectors,).
 
-        For each group, the predicted curve and the measured curve are each divided by their own mean. The two
-        results are compared on a logarithmic scale. The result is the weighted mean of the absolute
-        differences.
+        The measurements are divided into groups, each of which has one curve. In each group, the predicted
+        curve and the measured curve are each divided by their own mean. The two results are compared on a
+        logarithmic scale. The error is the weighted mean of the absolute differences.
 
         Args:
             seconds: predicted seconds per step, shape (vectors, measurements).
@@ -283,13 +296,13 @@ class _Groups:
 
 
 def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
-    """Return the vector from which the search starts, shape (n,) for n unknowns.
+    """Return the parameter vector from which the calibration's search starts, shape (n,).
 
     Args:
-        unknowns: the unknowns, n entries.
+        unknowns: the n fitted parameters.
         theta: start values of the device's parameters.
-        scalars: start values of the workloads' factors, by profile name. Factors of workloads that are
-            missing here start at their defaults.
+        scalars: start values of the workloads' factors, by profile name. For a workload that is missing
+            here, the factors start at their defaults.
     """
     sources = [
         theta if unknown.workload is None else scalars.get(unknown.workload, Scalars())
@@ -300,11 +313,10 @@ def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, S
 
 
 def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
-    """Return, for each vector, the mean squared distance of its unknowns from their defaults.
+    """Return how far each vector of fitted parameters is from the default values, shape (vectors,).
 
-    The shape is (vectors,).
-
-    The distance of an unknown is measured in units of its typical deviation.
+    The result is the mean squared distance of the parameters from their defaults. The distance of each
+    parameter is measured in units of its typical deviation.
     """
     usual = np.array([0.7 if unknown.workload else np.ptp(unknown.limits) / 2 for unknown in unknowns])
     free = np.array([unknown.name not in _NO_DEFAULT for unknown in unknowns])
@@ -313,7 +325,10 @@ def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
 
 
 def demands(rows: Sequence[Measurement]) -> StepDemand:
-    """Return the demands of n measured steps as one `StepDemand`, whose arrays have the shape (n,)."""
+    """Return the operations and bytes of n measured training steps as one object.
+
+    The arrays of the returned `StepDemand` have the shape (n,).
+    """
     each = [
         demand(
             find_profile(row.model),
@@ -339,7 +354,10 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def devices(hardware: Hardware, rows: Sequence[Measurement]) -> DeviceParameters:
-    """Return the device's peak rates for n measurements, shape (n,), each in the measurement's precision."""
+    """Return the peak rates of a device for n measurements, as columns of shape (n,).
+
+    The rate of the matrix units depends on the precision of the measurement.
+    """
     return DeviceParameters(
         matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
         alu_flops_per_s=hardware.alu_flops_per_s,

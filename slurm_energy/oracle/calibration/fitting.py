@@ -1,4 +1,8 @@
-"""Calibration of one kind of device: selection and search of the unknowns, residuals, error statistics."""
+"""Calibration of the training model for one kind of device.
+
+The module selects the unknown parameters, searches their values, and computes residuals and error
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -130,11 +134,11 @@ def fit(
             generations and the current loss.
         residuals: whether to fit residuals, too. The residuals of `start` belong to other parameters and are
             never kept.
-        method: `search` searches the parameters of the device. `transfer` corrects the knowledge from other
-            kinds of device. `auto` searches if enough jobs were measured under several power limits to
-            determine the device's response, else it transfers. After a search, workloads that were measured
-            under one limit only are predicted by transfer.
-        prior: knowledge from other kinds of device.
+        method: `search` searches the parameters of the device. `transfer` starts from the measurements of
+            other kinds of device and corrects them. `auto` searches if enough jobs were measured under
+            several power limits to determine the device's response, else it transfers. After a search,
+            workloads that were measured under one limit only are predicted by transfer.
+        prior: expected values and variances from measurements of other kinds of device.
 
     Raises:
         UsageError: too few measurements.
@@ -201,10 +205,11 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Return the range of measured / predicted that is expected for measurements that were not fitted.
+    """Widen a range of measured / predicted values so that it holds for new measurements, too.
 
-    The logarithms of the ends of `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n
-    is the number of observations.
+    New measurements are measurements to which the model was not fitted. The logarithms of the ends of
+    `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n is the number of
+    observations.
 
     Args:
         spread: range of measured / predicted of the measurements to which the unknowns were fitted.
@@ -236,9 +241,9 @@ def _with_transfer(
 
 
 def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Fit:
-    """Return a fit in which measurements correct the knowledge from other kinds of device.
+    """Fit the calibration of a kind of device that has few measurements.
 
-    No parameters are searched.
+    The measurements only correct the expectations from other kinds of device. No parameters are searched.
     """
     count = len({row.model for row in rows})
     sources = ", ".join(prior.sources) or "the defaults"
@@ -260,8 +265,9 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
     """Return a copy of a calibration with residuals and with the resulting error range.
 
-    To compute the range, the measurements of each batch size are predicted with residuals fitted to the other
-    batch sizes of the same workload.
+    Residuals are the deviations of the measured time and power from the model. To compute the range, the
+    measurements of each batch size are predicted with residuals fitted to the other batch sizes of the same
+    workload.
     """
     plain = dataclasses.replace(calibration, residuals={})
     seconds, watts = predict_rows(hardware, rows, plain)
@@ -303,15 +309,16 @@ def _values(
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPredictions:
-    """Predictions of measurements.
+    """Predictions of measurements by calibrations that do not know these measurements.
 
-    Each measurement is predicted by a calibration that was fitted without this measurement.
+    The measurements are divided into groups (folds). One calibration per group is fitted to all other groups
+    and predicts this group.
 
     Attributes:
         rows: the predicted measurements.
         seconds: predicted seconds per step, in the order of `rows`.
         watts: predicted mean watts of one device, in the order of `rows`.
-        calibrations: the calibrations. The key is the fold of measurements that was withheld from the fit.
+        calibrations: the calibrations. The key is the group of measurements that was withheld from the fit.
     """
 
     rows: list[Measurement]
@@ -370,9 +377,10 @@ def leave_out(
 def supply_ratios(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> dict[str, float]:
-    """Return the ratio of the host's to the device's seconds per sample, by profile name.
+    """Return how long the host needs for a sample, divided by how long the device needs.
 
-    The dict has one entry per measured workload that has factors in the calibration.
+    The result maps the profile name of each measured workload to this ratio. Only workloads with factors in
+    the calibration have an entry.
     """
     ratios = {}
     for name, factors in calibration.workloads.items():

@@ -1,6 +1,7 @@
-"""Selection of the model parameters that the available measurements determine.
+"""Decisions about which parameters of the training model the available measurements determine.
 
-The module also decides how measurements are used for other kinds of device.
+Parameters that the measurements do not determine are not searched. The module also extracts the information
+that the measurements contribute to predictions for other kinds of device.
 """
 
 from __future__ import annotations
@@ -61,16 +62,20 @@ def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
 
 
 def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
-    """Return whether the measurements suffice to search the parameters of the response to power limits.
+    """Return whether measurements suffice to fit how a device responds to power limits.
 
-    There must be enough groups (`sweeps`), and at least half of the measurements must belong to them.
+    There must be enough groups of measurements at several limits (`sweeps`). At least half of the
+    measurements must belong to these groups.
     """
     sweep_groups = sweeps(hardware, rows)
     return len(sweep_groups) >= MIN_SWEEPS and 2 * sum(map(len, sweep_groups)) >= len(rows)
 
 
 def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
-    """Return the profile names of the workloads whose factors the measurements determine."""
+    """Return the names of the workloads that have enough measurements for factors of their own.
+
+    A workload is named by its profile. Its factors correct the predicted time and power.
+    """
     models = [row.model for row in rows]
     swept = [rows[indices[0]].model for indices in sweeps(hardware, rows)]
     return [
@@ -128,7 +133,9 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return the information that measurements on one kind of device contribute to other kinds.
+    """Return what measurements on one kind of device tell about other kinds.
+
+    The result is used to predict kinds of device with few measurements.
 
     Args:
         hardware: the measured kind of device.

@@ -1,15 +1,16 @@
-"""Residuals of one workload: the model's errors interpolated over batch size and power limit by kriging.
+"""Corrections of the training model for one workload, interpolated between measurements.
 
-The module needs numpy and scipy. Its functions take arrays and return factors. They use neither the training
-model nor files.
+The interpolation method is kriging. The corrections (residuals) are factors on the predicted time and power.
+They depend on the batch size and the power limit. The module needs numpy and scipy. Its functions take
+arrays and return factors. They use neither the training model nor files.
 
-The logarithm of the ratio measured / predicted is modelled as a Gaussian process. The covariance is the sum
-of a term in the batch size, a term in batch size and power limit, and the noise of each measurement. Both
-terms decrease with distance (Matern, 3/2). The noise grows with the share of the step in which the device
-waits for its host. The magnitudes and length scales of the terms maximise the likelihood of the measurements
-(Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 5.8 and 5.9) times a wide prior. The
-result is the mean of the process given the measurements (Eq. 2.25): noise is reduced, and far from all
-measurements the factor is 1.
+The logarithm of the ratio measured / predicted is modelled as a Gaussian process. Its covariance is the sum
+of three terms: a term in the batch size, a term in batch size and power limit, and the noise of each
+measurement. The first two terms decrease with distance (Matern, 3/2). The noise grows with the share of the
+step in which the device waits for its host. The magnitudes and length scales of the terms maximise the
+likelihood of the measurements (Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 5.8 and
+5.9) times a wide prior. The result is the mean of the process given the measurements (Eq. 2.25): noise is
+reduced, and far from all measurements the factor is 1.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class KrigingResult:
-    """Interpolated errors of the model on one workload.
+    """Errors of the training model on one workload, interpolated between measurements (Kriging).
 
     Attributes:
         residuals: table of factors by which predictions are multiplied.
-        held_out_time: measured over predicted time of each measurement, estimated only from the measurements
-            with other batch sizes, shape (n,).
-        held_out_power: measured over predicted power, estimated in the same way, shape (n,).
+        held_out_time: interpolated ratio of measured to predicted time at each measurement, shape (n,). It
+            is estimated only from the measurements with other batch sizes.
+        held_out_power: the same ratio for the power, estimated in the same way, shape (n,).
     """
 
     residuals: Residuals
@@ -54,12 +55,15 @@ class KrigingResult:
 
 
 def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, power: Array) -> KrigingResult:
-    """Return the residuals of one workload, from n measurements. All arguments have the shape (n,).
+    """Fit the deviations of one workload's measured time and power from the prediction (residuals).
+
+    There are n measurements. All arguments have the shape (n,).
 
     Args:
         batch: samples per device and step.
         cap_watts: power limits, finite.
-        host_wait_share: share of the step in which the device waits for its host if there is no power limit.
+        host_wait_share: fraction of the step in which the device waits for its host if there is no power
+            limit.
         time: measured over predicted seconds.
         power: measured over predicted watts; NaN if not measured.
     """
@@ -84,10 +88,10 @@ def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, p
 
 
 class _GaussianField:
-    """Gaussian process of the logarithm of the ratio measured / predicted.
+    """Gaussian process that corrects predictions by measurements.
 
-    The inputs of the process are the logarithms of batch size and power limit. The process is fitted to n
-    measurements; n may be 0.
+    Its output is the logarithm of measured / predicted. Its inputs are the logarithms of batch size and
+    power limit. The process is fitted to n measurements; n may be 0.
     """
 
     def __init__(self, batch: Array, cap_watts: Array, host_wait_share: Array, values: Array) -> None:
@@ -139,6 +143,8 @@ class _GaussianField:
     def _negative_log_posterior(self, sizes: Array) -> tuple[float, Array]:
         """Return minus the logarithm of likelihood times prior, up to a constant, and its gradient.
 
+        The optimizer that fits the covariance minimizes this value.
+
         Args:
             sizes: logarithms of the magnitudes and length scales of the covariance (the hyperparameters).
         """
@@ -157,10 +163,10 @@ class _GaussianField:
 
 
 def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
-    """Return the two covariance terms and their derivatives by the logarithm of each length scale.
+    """Return the two covariance terms of the kriging model, and their derivatives.
 
-    Each result is an array of shape (n, m) for n positions (`batch`, `cap`) and m positions (`to_batch`,
-    `to_cap`).
+    The derivatives are by the logarithm of each length scale. Each result is an array of shape (n, m). The
+    rows are the n positions (`batch`, `cap`), and the columns are the m positions (`to_batch`, `to_cap`).
 
     Args:
         batch: logarithms of batch sizes, shape (n,).
@@ -186,10 +192,10 @@ def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, A
 
 
 def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
-    """Return three noise variances of each of n measurements, shape (n,) each.
+    """Return the variances of three kinds of noise of n measurements, each with shape (n,).
 
-    The variances are: the noise of every measurement, the noise caused by host waits, and a small constant
-    for numerical stability.
+    The variances are: the noise of every measurement, the noise that comes from waits for the host, and a
+    small constant for numerical stability.
     """
     plain, of_host = np.exp(2 * sizes[4:6])
     return (

@@ -31,7 +31,10 @@ _NICE: Final = 15
 
 
 def main() -> int:
-    """Read the request, fit, and write the calibration to the file in the first argument."""
+    """Refit a calibration. The request comes from the standard input.
+
+    The calibration is written to the file that the first argument names.
+    """
     for library in ("OPENBLAS", "MKL", "OMP"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # The unit of senergyctld may forbid both calls; the caller bounds the time in any case.
@@ -66,7 +69,10 @@ def _refit(request: Mapping[str, Any], output: Path) -> None:
 
 
 def _measurements(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the runs as measurements. Runs of unknown workloads are left out."""
+    """Convert recorded runs to measurements for the calibration.
+
+    Runs of unknown workloads are left out.
+    """
     from slurm_energy.oracle.calibration.measurements import Measurement
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.training_oracle import (

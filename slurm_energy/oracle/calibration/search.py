@@ -47,7 +47,9 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of the search: differential evolution, then refinement by L-BFGS-B ("polishing").
+    """Settings of the search for the parameters of the model.
+
+    The search is a differential evolution, followed by a refinement with L-BFGS-B ("polishing").
 
     Attributes:
         seed: seed of all random numbers.
@@ -112,14 +114,15 @@ def search(
 
 @dataclass(slots=True)
 class _State:
-    """State from which an interrupted search resumes.
+    """State of a search for parameters, from which an interrupted search can resume.
 
     Attributes:
         digest: digest of the problem, the unknowns, the start, and the settings that affect the random
             numbers. A stored state with another digest is rejected.
         path: checkpoint file; None means that the state is not stored.
         done: number of finished generations.
-        population: population after the last complete segment; None means that no segment has finished.
+        population: population after the last complete segment of generations; None means that no segment has
+            finished.
     """
 
     digest: str
@@ -161,7 +164,10 @@ class _State:
         return state
 
     def save(self) -> None:
-        """Write the state to its checkpoint file atomically. Do nothing without a file or a population."""
+        """Write the state of the search to its checkpoint file atomically.
+
+        Nothing is written if the state has no file, or if no segment of the search has finished yet.
+        """
         if self.path is None or self.population is None:
             return
         temporary = self.path.with_name(self.path.name + ".new")
@@ -223,9 +229,10 @@ def _planned(settings: SearchSettings) -> int:
 def _refine(
     problem: Problem, unknowns: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
 ) -> Array:
-    """Polish the best vector, then polish from random positions near the best vector.
+    """Refine the best result of the search for the calibration's parameters.
 
-    Return the vector with the least loss.
+    The refinement starts from the best result, then from random positions near it. Return the parameter
+    vector with the least loss.
     """
     if not settings.polish:
         return best
@@ -257,7 +264,10 @@ def _polish(
     settings: SearchSettings,
     smoothings: Sequence[float],
 ) -> Array:
-    """Refine a vector by L-BFGS-B, once for each degree of smoothing, and return the result."""
+    """Improve the fitted parameters by local optimisation (L-BFGS-B), and return the result.
+
+    The optimisation runs once for each degree of smoothing of the loss.
+    """
     limits = np.array([unknown.limits for unknown in unknowns])
     steps = np.diag(_STEP * np.ptp(limits, axis=1))
     for smoothing in smoothings:

@@ -1,4 +1,7 @@
-"""Data of one kind of device: peak rates, limits and names. `hardware_files` reads them."""
+"""Data of one kind of device (GPU or CPU): peak rates, limits and names.
+
+The module `hardware_files` reads the data from files.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ def hardware_names() -> dict[str, str]:
 
 @functools.cache
 def _shipped_names() -> dict[str, str]:
-    """Return the names and aliases of the shipped kinds, each mapped to its file name without suffix."""
+    """Return the names and aliases of the kinds of hardware that are shipped with slurm-energy.
+
+    Each name is mapped to the name of its file without suffix.
+    """
     names: dict[str, str] = {}
     for path in sorted(_DIRECTORY.glob("*.toml")):
         hardware = load_hardware(path)
@@ -79,7 +82,9 @@ def find_hardware(name_or_path: str) -> Hardware:
 
 @functools.cache
 def _find_shipped(name_or_path: str) -> Hardware:
-    """Return the shipped kind with a name or alias, or the kind that a `.toml` file describes.
+    """Return a kind of hardware by its name or alias, or from a `.toml` file.
+
+    Names and aliases are those of the hardware files that slurm-energy contains.
 
     Raises:
         NotFoundError, ConfigError: as `find_hardware`.
@@ -100,12 +105,11 @@ def _find_shipped(name_or_path: str) -> Hardware:
 
 
 def _by_words(requested: str, names: dict[str, str]) -> str:
-    """Return the entry of `names` that has the same words as `requested`.
+    """Return the name of a kind of hardware that consists of the same words as `requested`.
 
-    If there is none, return `requested`.
-
-    Drivers, and Slurm with `AutoDetect`, write device names with various separators. `nvidia_a100-sxm4-80gb`
-    is found as `a100-sxm4-80gb`. `NVIDIA H100 PCIe` is not found, because no shipped kind has these words.
+    If no entry of `names` has the same words, return `requested`. Drivers, and Slurm with `AutoDetect`,
+    write device names with various separators. `nvidia_a100-sxm4-80gb` is found as `a100-sxm4-80gb`. `NVIDIA
+    H100 PCIe` is not found, because no shipped kind has these words.
 
     Args:
         requested: name to look up.

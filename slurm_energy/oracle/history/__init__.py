@@ -1,6 +1,7 @@
-"""Predictions from the runs of earlier jobs: run records, their distributions, and the oracle based on them.
+"""Predictions of jobs from the runs of earlier, similar jobs.
 
-The functions are pure: runs are passed in as data. The accounting package stores the runs.
+The package contains the records of runs, the distributions of their times, and the predictor (oracle) based
+on them. The functions are pure: runs are passed in as data. The accounting package stores the runs.
 """
 
 from slurm_energy.oracle.history.forecast import Forecast

@@ -1,4 +1,4 @@
-"""Total time in which a group of runs has at least one run in progress. Pure arithmetic."""
+"""Total time during which at least one run of a group is in progress. Pure arithmetic."""
 
 from __future__ import annotations
 

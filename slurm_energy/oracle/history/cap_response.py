@@ -23,7 +23,9 @@ from slurm_energy.oracle.hardware import find_hardware
 
 
 class CapResponse(NamedTuple):
-    """Constants of this module's model. All except the exponent are between 0 and 1.
+    """Parameters of the model by which power caps change the time and power of a run.
+
+    All except the exponent are between 0 and 1.
 
     Attributes:
         static_share: share of the watts of an uncapped run that does not depend on the clock.
@@ -69,9 +71,9 @@ NO_CAPS: Final = Caps()
 def caps_of(
     cap_watts: float | None, gpu_cap_watts: float | None, nodes: int | None, gpus: int | None
 ) -> Caps:
-    """Return a job's power caps, converted to watts per GPU and per unit.
+    """Return a job's power caps, converted to watts per GPU and watts per unit.
 
-    The units of a job are its GPUs, or the nodes of a job without GPUs (`similarity.units`).
+    The units of a job are its GPUs. If the job has no GPUs, the units are its nodes (`similarity.units`).
 
     Args:
         cap_watts: cap per node in watts; None means no cap.
@@ -89,7 +91,7 @@ def caps_of(
 
 
 def time_factor(power_share: float, response: CapResponse = RESPONSE) -> float:
-    """Return the time of a capped run divided by its time without a cap, at least 1.
+    """Return by which factor a power cap lengthens the run time of a job, at least 1.
 
     Args:
         power_share: watts of the capped run divided by the watts of the uncapped run, 0 to 1.
@@ -134,9 +136,10 @@ def convert_part(
 def convert_run(
     watts: float, gpu_watts: float, before: Caps, after: Caps, tdp_watts: float = math.inf
 ) -> tuple[float, float]:
-    """Return a run's mean watts per unit under other caps, and the new time divided by the old time.
+    """Return the mean power and the relative time that a measured run would have under other caps.
 
-    A unit is a GPU, or a node for a job without GPUs.
+    The power is in watts per unit. A unit is a GPU, or a node for a job without GPUs. The relative time is
+    the new time divided by the old time.
 
     Args:
         watts: mean watts of all measured components, divided by the number of units.

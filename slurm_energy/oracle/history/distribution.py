@@ -59,7 +59,9 @@ def mix(
 
 
 def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
-    """Return the `ATOMS` quantiles of the Kaplan-Meier estimate of a distribution.
+    """Return the quantiles of a distribution, estimated from censored observations (Kaplan-Meier).
+
+    A censored observation is only a lower bound of the value. The function returns `ATOMS` quantiles.
 
     Args:
         pooled: observations as (value, whether it is censored, weight), in ascending order.
@@ -88,7 +90,7 @@ def scale_grid(grid: Grid, factor: float) -> Grid:
 
 
 def spread_by(grid: Grid, factors: Sequence[float]) -> Grid:
-    """Multiply a distribution by a random factor.
+    """Return the distribution of a quantity that is multiplied by a random factor.
 
     If `grid` is the distribution of X, the result is the distribution of X times the factor. The random
     factor is any of `factors` with equal probability.
@@ -102,12 +104,12 @@ def low(grid: Sequence[float]) -> float:
 
 
 def high(grid: Sequence[float]) -> float:
-    """Return the 95 % quantile of a distribution of `ATOMS` equally likely values."""
+    """Return the 95 % quantile of a distribution, which is given by `ATOMS` equally likely values."""
     return (grid[-TAIL] + grid[-TAIL - 1]) / 2
 
 
 def middle(grid: Sequence[float]) -> float:
-    """Return the median of a distribution of `ATOMS` equally likely values."""
+    """Return the median of a distribution, which is given as `ATOMS` equally likely values."""
     return (grid[ATOMS // 2 - 1] + grid[ATOMS // 2]) / 2
 
 

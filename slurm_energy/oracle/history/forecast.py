@@ -63,13 +63,16 @@ def make_forecast(
     second_factors: Sequence[float],
     watt_factors: Sequence[float],
 ) -> Forecast:
-    """Return the forecast of the next run of one similarity key.
+    """Return the forecast of the next run of similar jobs, computed from their earlier runs.
+
+    Runs are similar if they have the same similarity key. Keys exist at several levels, from specific to
+    general.
 
     Args:
         level: index of the key's similarity level in `LEVELS`.
         runs: runs of the key, oldest first. There must be at least one.
-        general: forecast of the next more general key for the same caps; None means that no more general key
-            has a forecast.
+        general: forecast of the next more general key for the same power caps; None means that no more
+            general key has a forecast.
         caps: power caps of the job to predict. The time and watts of runs under other caps are converted to
             these caps.
         second_factors: typical ratios of the times of successive runs at this level.
@@ -112,10 +115,11 @@ def make_forecast(
 def _grid(
     observations: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
 ) -> Grid:
-    """Return the distribution of the next value (time, watts or joules) of a similarity key.
+    """Return the forecast distribution of the next value of similar runs.
 
-    A single run determines only the middle of the distribution, because one run does not show how much runs
-    vary.
+    The runs share a similarity key (a description of a group of runs). A value is the time, watts or joules
+    of a run. A single run determines only the middle of the distribution, because one run does not show how
+    much runs vary.
 
     Args:
         observations: values of the key's runs, newest first. There must be at least one.
@@ -140,17 +144,19 @@ def _grid(
 
 
 def run_scale(run: ObservedRun, by_limit: bool) -> float:
-    """Return the divisor of a run's seconds: its time limit in seconds if `by_limit` is true, else 1.
+    """Return the number by which the seconds of a run are divided to compare runs.
 
-    The divisor is also 1 for a run without a time limit.
+    If `by_limit` is true, it is the run's time limit in seconds. It is 1 otherwise, and also for a run
+    without a time limit.
     """
     return (run.time_limit_s or 1.0) if by_limit else 1.0
 
 
 def watts_of(run: ObservedRun) -> float | None:
-    """Return a run's mean watts per unit (GPU or node), or None if unknown or implausible.
+    """Return a run's mean watts per unit (GPU or node).
 
-    The watts are unknown, for example, for a run that was too short for any power sample.
+    None means that the power is unknown or implausible. It is unknown, for example, if a run was too short
+    for any power sample.
     """
     if run.energy_joules is None or run.duration_s <= 0:
         return None
@@ -159,9 +165,10 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Return a run's mean watts per unit under `caps`, and its time under `caps` divided by its actual time.
+    """Convert the power and time of an observed run to other power caps.
 
-    If the watts are unknown, the result is (None, 1.0).
+    Returns (mean watts per unit under `caps`, time under `caps` divided by the actual time). If the watts of
+    the run are unknown, the result is (None, 1.0).
     """
     watts_per_unit = watts_of(run)
     if watts_per_unit is None:
@@ -171,10 +178,11 @@ def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
 
 
 def _max_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
-    """Return the maximum watts per unit that a job under `caps` may draw; infinity without a limit.
+    """Return the maximum watts that a job may draw per GPU, or per node if it has no GPUs.
 
-    The maximum is the lower of two values: the unit's cap, and the GPU's cap plus the highest watts of the
-    other components in any of the runs.
+    `caps` are the power caps of the job. The maximum is the lower of two values. The first value is the cap
+    of the unit (GPU or node). The second value is the cap of the GPU plus the highest watts of the other
+    components in any of the runs. Without a cap, the maximum is infinity.
     """
     beside = [
         watts_per_unit - gpu_watts(run, watts_per_unit)

@@ -1,7 +1,6 @@
-"""The oracle that predicts a job from the history of similar runs.
+"""The predictor (oracle) that predicts a job from the history of similar runs.
 
-The oracle converts a forecast per unit (GPU or node, see `similarity.units`) to a prediction for the whole
-job.
+It converts a forecast per unit (GPU or node, see `similarity.units`) to a prediction for the whole job.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class HistoryOracle:
 
 
 def age_text(seconds: float) -> str:
-    """Return an age in seconds as text in its largest suitable unit, e.g. `3 days`."""
+    """Return an age as text in the largest suitable unit, e.g. `3 days`."""
     unit_s, unit = next((size, name) for least, size, name in _AGES if seconds >= least)
     return f"{seconds / unit_s:.0f} {unit}"
 
@@ -92,8 +91,8 @@ def _power(forecast: Forecast, request: PredictionRequest) -> Estimate | None:
 def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
     """Return the predicted joules of the job that `request` describes.
 
-    The joules are predicted from the joules of the runs. If these are all unknown, mean, low and high are the
-    products of the corresponding values of `duration` and `power`.
+    The prediction uses the joules of similar runs. If the joules of all these runs are unknown, the
+    predicted time and power are multiplied: mean by mean, low by low, and high by high.
 
     Args:
         forecast: forecast per unit.

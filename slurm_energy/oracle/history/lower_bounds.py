@@ -1,11 +1,13 @@
-"""Lower bounds of predicted time and watts for whole queues. Cheap runs cannot reduce these bounds.
+"""Lower bounds of predicted time and watts for whole queues, which cheap runs cannot reduce.
 
-A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
-Users cannot freely choose the time limit, because Slurm enforces this limit. Nor can users choose the
-resources that their runs have used. Therefore the bounds are first computed from the time limit and from the
-fraction of the time limit that the user's runs usually take. Runs of the same program by this user then
-change the bounds. The change is proportional to the resources that these runs used, relative to the request
-of the job (`track_record`).
+A prediction affects the job's place in the queue. Users choose job names, scripts and the content of
+scripts. A user could therefore lower a prediction by cheap runs of another program with the same name. Users
+cannot freely choose the time limit, because Slurm enforces it. They also cannot choose the resources that
+their runs have used.
+
+Therefore the bounds are first computed from the time limit, and from the fraction of the time limit that the
+user's runs usually take. Then the user's runs of the same program change the bounds. The change is
+proportional to the resources that these runs used, relative to the request of the job (`track_record`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ _USER, _PARTITION, _NODES, _CPUS, _GPUS = map(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds of many jobs' predictions. Each array has one value per job.
+    """Lower bounds of the predictions of many jobs. Each array has one value per job.
+
+    The last two attributes hold the record of the job's user: how much longer the user's earlier runs took
+    than predicted.
 
     Attributes:
         time_s: lower bound on the predicted run time in seconds, before multiplication by the misprediction
@@ -63,13 +68,13 @@ def bounds_many(
     prior_watts: Sequence[float],
     now: float,
 ) -> Bounds:
-    """Return the lower bounds of many jobs' run times and watts.
+    """Return lower bounds on the run times and the power of many jobs.
 
     Args:
-        history: runs in memory.
+        history: finished runs, in memory.
         jobs: columns of job attributes, as in `queue_forecast.predict_many`, and the columns `held_cpus` and
             `memory_mib` of `slurm.queue.columns.QueueColumns`. A missing column, None and 0 mean unknown.
-        limit_s: time limit of each job in seconds. For a job without one, the caller assumes a limit.
+        limit_s: time limit of each job in seconds. For a job without a time limit, the caller assumes one.
         prior_watts: watts of each whole job according to the nameplate prediction, without any power cap.
         now: current time in Unix seconds.
     """

@@ -24,7 +24,7 @@ class RunEnding(StrEnum):
 
     @property
     def by_itself(self) -> bool:
-        """Whether the program ended by itself."""
+        """Whether the program ended without intervention: it completed or failed."""
         return self in (RunEnding.COMPLETED, RunEnding.FAILED)
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Forecasts for whole queues: columns of jobs in, columns of predicted values out."""
+"""Predictions from the history of finished runs for all jobs of a queue at once.
+
+The input is columns of jobs. The output is columns of predicted values.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueFo
 def predict_power_quantile(
     history: History, jobs: Mapping[str, Sequence[Any]], quantile: float
 ) -> tuple[Numbers, NDArray[np.int64]]:
-    """Return a quantile of the time-averaged watts of each job, and the similarity level of each forecast.
+    """Return a quantile of the time-averaged watts of each job, and the level of similarity.
+
+    The level of similarity tells how similar the runs are on which the forecast is based.
 
     Args:
         history: runs in memory.
@@ -84,7 +89,7 @@ def predict_power_quantile(
         Watts (NaN means unknown) and level (-1 means that no run is similar), shape (jobs,) each.
 
     Raises:
-        ValueError: as `predict_many`.
+        ValueError: in the same cases as `predict_many`.
     """
     count = _length(jobs)
     rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)

@@ -1,4 +1,7 @@
-"""The run history in memory: the newest runs of each similarity key, and forecasts made from these runs."""
+"""The history of finished runs in memory, and forecasts of new jobs from these runs.
+
+Similar runs have the same similarity key. Only the newest runs of each key are kept.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +62,11 @@ class _Entry:
     record: ProgramRecord | None = None
 
     def add(self, run: ObservedRun) -> None:
-        """Add a run, and drop the oldest run if more than `RUNS_PER_KEY` are stored.
+        """Add a run to the runs of a similarity key, and drop old runs.
 
-        If several users share the key, at most `RUNS_PER_USER` runs of each user are stored. If the user of
-        `run` exceeds this number, the oldest run of this user is dropped.
+        If more than `RUNS_PER_KEY` runs are stored, the oldest run is dropped. If several users share the
+        key, at most `RUNS_PER_USER` runs of each user are stored. If the user of `run` exceeds this number,
+        the oldest run of this user is dropped.
         """
         self.runs.append(run)
         if self.level > USER_LEVEL:
@@ -76,21 +80,24 @@ class _Entry:
             self.record.add(run)
 
     def has_the_runs_of(self, other: _Entry) -> bool:
-        """Return whether this entry has exactly the same runs as the more specific entry `other`.
+        """Return whether this entry of the run history has the same runs as a more specific entry.
 
-        The caller then skips this entry, because its runs would count twice in a forecast.
+        If so, the caller skips this entry, because its runs would count twice in a forecast.
         """
         return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
 
 class History:
-    """A history of runs in memory, grouped by similarity key, from which forecasts are made. Not thread-safe.
+    """A history of runs in memory, from which the time and energy of new jobs are forecast.
+
+    The runs are grouped by similarity keys. A similarity key stands for runs that are alike, for example of
+    the same user and job name. The class is not thread-safe.
 
     Args:
-        max_keys: maximum number of similarity keys. The maximum bounds the memory, because a key and its runs
-            need about 1 kB. If every job has its own name, there are several keys per run. Above the maximum,
-            the oldest keys of the users with the most keys are dropped. Therefore no user can displace the
-            history of other users.
+        max_keys: maximum number of similarity keys. The maximum bounds the memory, because a key and its
+            runs need about 1 kB. If every job has its own name, there are several keys per run. Above the
+            maximum, the oldest keys of the users with the most keys are dropped. Therefore no user can
+            displace the history of other users.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
@@ -130,7 +137,7 @@ class History:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Drop the oldest keys of the users with the most keys.
+        """Drop the oldest similarity keys (groups of similar runs) of the users with the most keys.
 
         The number of keys falls to 90 % of the maximum, so this method rarely runs.
         """
@@ -145,7 +152,11 @@ class History:
         self._entries = kept
 
     def forget(self, before: float) -> None:
-        """Drop the similarity keys and the users whose newest run ended before `before` (Unix seconds)."""
+        """Remove old data from the history of runs in memory.
+
+        Users whose newest run ended before `before` (Unix seconds) are removed. The same applies to groups
+        of similar jobs (similarity keys).
+        """
         self._paths.clear()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.runs[-1].end >= before}
         self._users = {user: record for user, record in self._users.items() if record.newest >= before}
@@ -153,7 +164,10 @@ class History:
             partition.forget(before)
 
     def user_record(self, user: str | None) -> UserRecord | None:
-        """Return the weighted sums over all runs of a user; None if no run of the user is known."""
+        """Return sums over all finished runs of a user, weighted by the resources that the runs used.
+
+        Return None if no run of the user is known.
+        """
         return None if user is None else self._users.get(user)
 
     def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
@@ -166,7 +180,10 @@ class History:
         return None if partition is None else self._partitions.get((partition, on_gpus))
 
     def program_records(self, row: Row) -> Iterator[ProgramRecord]:
-        """Yield the records of the job's program, one per similarity key, the most general first.
+        """Yield records of earlier runs of the job's program.
+
+        There is one record for each similarity key, that is, for each way in which runs can be similar. The
+        most general key comes first.
 
         Args:
             row: attributes of the job, from `similarity.row_of`.
@@ -202,14 +219,18 @@ class History:
         return forecast
 
     def _path(self, row: Row) -> tuple[_Entry, ...]:
-        """Return the stored entries of the job's similarity keys, the most general first."""
+        """Return the stored entries of the run history that are similar to a job.
+
+        An entry belongs to a similarity key (attributes that a group of runs has in common). The entry of
+        the most general key comes first.
+        """
         get = self._entries.get
         return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
     def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
-        """Return the forecast of the last entry of `path`.
+        """Return the forecast of a job from the most specific entry of the history in `path`.
 
-        This forecast includes the forecasts of the more general entries.
+        The forecasts of the more general entries contribute to this forecast.
 
         Args:
             path: entries of the job's keys, the most general first. There must be at least one.

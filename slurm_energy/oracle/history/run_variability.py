@@ -1,4 +1,8 @@
-"""Variation between successive runs of a similarity key, learned from all keys of a level together."""
+"""Variation between successive runs of similar jobs.
+
+Runs are similar if they have the same similarity key. A key has a level that states which attributes it
+compares. The variation is learned from all keys of a level together.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """Distribution of the ratios between successive runs of the same similarity key.
+    """Distribution of the changes between successive runs of similar jobs.
 
-    A ratio is the value of a run divided by the value of the preceding run. A value is the seconds or the
-    watts of a run. The distribution is learned from the newest `_MAX_RATIOS` ratios of all keys of one
-    similarity level.
+    A change is the value of a run divided by the value of the preceding run (a ratio). A value is the
+    seconds or the watts of a run. The distribution is learned from the newest `_MAX_RATIOS` ratios. It
+    covers all groups of runs (similarity keys) of one level of similarity.
 
     Attributes:
         factors: equally likely ratios in ascending order. Until `_MIN_RATIOS` ratios are recorded, a broad
@@ -37,11 +41,11 @@ class RunVariability:
         self._added, self._renew_at = 0, _MIN_RATIOS
 
     def add(self, before: float, after: float, user: str | None = None) -> None:
-        """Record the ratio of the values of two successive runs. Values that are not above 0 are ignored.
+        """Record how much a value differs between two successive runs of a program, as a ratio.
 
-        The ratios of all users form one distribution. At most a quarter of the maximum number of ratios may
-        belong to one user. Further ratios of this user are ignored, provided that the other users have at
-        least `_MIN_RATIOS`.
+        Values that are not above 0 are ignored. The ratios of all users form one distribution. One user may
+        contribute at most a quarter of the maximum number of ratios. Further ratios of this user are
+        ignored, provided that the other users have at least `_MIN_RATIOS`.
 
         Args:
             before: value of a run, in seconds, share of the time limit, or watts.

@@ -1,4 +1,7 @@
-"""Similarity of runs to a job: keys that group runs by common attributes, from specific to general."""
+"""Rules that decide which finished runs are similar to a job.
+
+Runs with common attributes are grouped by keys. The keys range from specific to general.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +32,17 @@ _CAPS = itemgetter(*(ATTRIBUTES.index(name) for name in ("cap_watts", "gpu_cap_w
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of similarity.
+    """One level of similarity between a job and earlier runs.
 
     Attributes:
         text: description of the attributes that runs of this level have in common, shown to users.
         required: attributes that the runs share. The level applies only to jobs with known values of all
             these attributes.
         optional: further attributes that the runs share. Their values may be unknown.
-        general_weight: weight of the next more general level, in runs.
-        by_limit: whether runs of different programs share a key of this level. The lengths of the runs are
-            then compared as shares of their time limits, if they have limits. A user's margin in time limits
-            varies less than the length of the user's jobs (Tsafrir, Etsion, Feitelson 2007).
+        general_weight: weight of the next more general level, expressed as a number of runs.
+        by_limit: whether runs of different programs belong to the same group at this level. The lengths of
+            the runs are then compared as shares of their time limits, if they have limits. A user's margin
+            in time limits varies less than the length of the user's jobs (Tsafrir, Etsion, Feitelson 2007).
     """
 
     text: str
@@ -77,33 +80,38 @@ _IS_OWN = tuple("user" in level.required for level in LEVELS)
 
 
 def user_of(key: Key) -> str | None:
-    """Return the login name to which a similarity key belongs, or None if several users share the key."""
+    """Return the login name of the user whose runs a similarity key covers.
+
+    A similarity key identifies a group of similar runs in the history. The result is None if the key covers
+    the runs of several users.
+    """
     return str(key[3][0]) if _IS_OWN[key[0]] else None
 
 
 def units(job: Job) -> float:
-    """Return the number of units to which a job's power is proportional.
+    """Return the number of units (GPUs or nodes) to which a job's power is proportional.
 
-    The units of a job are its GPUs. The units of a job without GPUs are its nodes; an unknown number of nodes
-    counts as 1. Power is not proportional to the number of cores, because one busy core already causes most
-    of a node's power.
+    The units of a job are its GPUs. The units of a job without GPUs are its nodes; an unknown number of
+    nodes counts as 1. Cores are not used as units, because one busy core already causes most of a node's
+    power.
     """
     return float(job.gpus or job.nodes or 1)
 
 
 def caps_of_row(row: Row) -> Caps:
-    """Return the power caps per GPU and per unit of a job.
+    """Return the power caps with which a job ran: per GPU, and per unit of the job.
 
-    The argument contains the attributes of the job, from `row_of`.
+    The argument `row` contains the attributes of the job, from `row_of`.
     """
     return caps_of(*_CAPS(row))
 
 
 def keys(row: Row) -> list[Key]:
-    """Return the similarity keys of a job, one per level that applies to it, the most general first.
+    """Return keys that jobs similar to this job share, the most general key first.
 
-    A key is (index in `LEVELS`, whether the job has GPUs, whether lengths are shares of the time limit,
-    values of the level's attributes).
+    There is one key per level of similarity that applies to the job. A key is (index in `LEVELS`, whether
+    the job has GPUs, whether the lengths of runs are shares of the time limit, values of the level's
+    attributes).
 
     Args:
         row: attributes of the job, from `row_of`.
@@ -117,7 +125,10 @@ def keys(row: Row) -> list[Key]:
 
 
 def _getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return a function that extracts the attributes `names` from a row. It always returns a tuple."""
+    """Return a function that extracts some attributes from a row of job attributes.
+
+    The function always returns a tuple, even for a single name.
+    """
     indices = [ATTRIBUTES.index(name) for name in names]
     return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
 

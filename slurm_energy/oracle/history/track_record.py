@@ -122,14 +122,17 @@ class ResourceUse:
         return fade, weight
 
     def share_of(self, need: ResourceRequest) -> float:
-        """Return the resources that the runs used, divided by the request `need`, at least 0.
+        """Return the resources that earlier runs used as a fraction of what a job requests (`need`).
 
-        The share is computed separately for time and for node, CPU, GPU and memory seconds. The smallest
-        share is returned. Therefore many simultaneous runs, or a short run on many nodes, are no evidence for
-        a large or long job. Runs that share a node are no evidence for a job that takes a whole node. Unknown
-        memory of runs counts as sufficient, because earlier releases did not store the memory of runs. Runs
-        with a shorter time limit than `need` count less, in proportion to their limit, because a job with
-        another time limit is probably another kind of job.
+        The fraction states how far the runs are evidence for a job of this size. It is computed separately
+        for time and for node, CPU, GPU and memory seconds, and the smallest fraction is returned. It is at
+        least 0.
+
+        Therefore many simultaneous runs, or a short run on many nodes, are no evidence for a large or long
+        job. Runs that share a node are no evidence for a job that takes a whole node. If the memory of runs
+        is unknown, it counts as sufficient, because earlier releases did not store it. Runs with a shorter
+        time limit than `need` count less, in proportion to their limit, because a job with another time
+        limit is probably another kind of job.
         """
         if self.size_seconds <= 0:
             return 0.0
@@ -144,10 +147,11 @@ class ResourceUse:
 
 @dataclass(slots=True)
 class ProgramRecord(ResourceUse):
-    """Weighted sums over the runs of one similarity key.
+    """Weighted sums over the runs of one program, from which time and power of a job are bounded.
 
-    The weight of a run is the product of its size, its seconds and its time limit, because runs with a long
-    limit are more relevant to a job with a long limit. The sum of the weights is `limit_sum`.
+    The runs have one similarity key (a set of common attributes). The weight of a run is the product of its
+    size, its seconds and its time limit. Thus runs with a long limit count more, because they tell more
+    about a job with a long limit. The sum of the weights is `limit_sum`.
 
     Attributes:
         time_sum: weighted sum of the seconds that the runs take without a power cap.
@@ -160,7 +164,10 @@ class ProgramRecord(ResourceUse):
     watts_sum: float = 0.0
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Add a finished run to the sums. Arguments and result are those of `ResourceUse.add`."""
+        """Add a finished run to the weighted sums of this record.
+
+        Arguments and result are those of `ResourceUse.add`.
+        """
         fade, weight = ResourceUse.add(self, run, new_s)
         limited = weight * (run.time_limit_s or run.duration_s)
         measured = limited if run.energy_joules is not None and run.duration_s > 0 else 0.0
@@ -177,7 +184,10 @@ class ProgramRecord(ResourceUse):
 
     @property
     def time_s(self) -> float | None:
-        """Weighted mean of the runs' seconds without a power cap; None without runs."""
+        """Weighted mean of the run times in seconds that the runs take without a power cap.
+
+        None is returned if there are no runs.
+        """
         return self.time_sum / self.limit_sum if self.limit_sum > 0 else None
 
     @property
@@ -188,15 +198,15 @@ class ProgramRecord(ResourceUse):
 
 @dataclass(slots=True)
 class UserRecord(ResourceUse):
-    """Weighted sums over all runs of one user.
+    """Weighted sums over all runs of one user, from which corrections of predictions are computed.
 
     Attributes:
-        fraction_sum: sum over the runs of the run's weight in `limit_sum` times the fraction of the time
+        fraction_sum: sum over the runs: the run's weight in `limit_sum`, times the fraction of the time
             limit that the run used.
-        overrun_size_seconds: sum of size times seconds over the runs whose time was predicted.
-        overrun_sum: sum, over the runs, of size times seconds times ln(actual time / predicted time). The
-            logarithm counts as 0 for a run that took less time than predicted. `overrun_sum` decays with half
-            the half-life, so that the logarithm of the misprediction factor decays, too.
+        overrun_size_seconds: sum over the runs whose time was predicted: size times seconds.
+        overrun_sum: sum over the runs: size times seconds times ln(actual time / predicted time). The
+            logarithm counts as 0 for a run that took less time than predicted. `overrun_sum` decays with
+            half the half-life, so that the logarithm of the misprediction factor decays, too.
     """
 
     fraction_sum: float = 0.0
@@ -215,21 +225,27 @@ class UserRecord(ResourceUse):
 
     @property
     def fraction(self) -> float | None:
-        """Mean fraction of the time limit that the runs used, weighted, from 0 to 1; None without runs."""
+        """Mean fraction of the time limit that the user's runs used, from 0 to 1; None without runs.
+
+        Older runs count less.
+        """
         return self.fraction_sum / self.limit_sum if self.limit_sum > 0 else None
 
     def overruns_at(self, now: float) -> tuple[float, float]:
-        """Return `overrun_sum` and `overrun_size_seconds`, decayed to the time `now` (Unix seconds)."""
+        """Return the user's `overrun_sum` and `overrun_size_seconds` at the Unix time `now`.
+
+        Both sums decay with time, so that older runs count less.
+        """
         fade = _fade(now - self.newest)
         return self.overrun_sum * fade * fade, self.overrun_size_seconds * fade
 
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """Weighted sums over the runs of all users in a Slurm partition.
+    """History of all users' runs in a Slurm partition, as weighted sums.
 
     Attributes:
-        limits: sums of the used fractions of time limits.
+        limits: sums of the fraction of the time limit that each run used.
         programs: sums of the runs' seconds and watts.
         busy: intervals in which runs were running, by login name. The key None holds the runs of unknown
             users.
@@ -240,7 +256,10 @@ class PartitionRecord:
     busy: dict[str | None, BusyTime] = field(default_factory=dict)
 
     def add(self, run: ObservedRun) -> None:
-        """Add a finished run. The time counts at most `PARTITION_DEPTH` simultaneous runs of one user."""
+        """Add a finished run to the history of a partition.
+
+        If one user has many runs at the same time, at most `PARTITION_DEPTH` of them count.
+        """
         busy = self.busy.get(run.user)
         if busy is None:
             busy = self.busy[run.user] = BusyTime(PARTITION_DEPTH)
@@ -249,17 +268,19 @@ class PartitionRecord:
         self.programs.add(run, new_s)
 
     def forget(self, before: float) -> None:
-        """Drop the intervals of users whose last run ended before the Unix time `before`; keep the sums."""
+        """Discard the busy intervals of users whose last run ended before `before` (Unix seconds).
+
+        The sums of the partition remain.
+        """
         self.busy = {user: busy for user, busy in self.busy.items() if busy.last_end_s >= before}
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:
-    """Return ln(actual time / predicted time); 0 for a run without overrun.
+    """Return ln(actual time / predicted time) of a run that took longer than predicted.
 
-    The result is 0 if the run took less time than predicted, or if its time was not predicted.
-
-    Runs that take less time than predicted do not compensate for overruns, because a user could produce short
-    runs with cheap jobs. The ratio is limited to `LARGEST_OVERRUN`.
+    The result is 0 if the run took less time than predicted, or if its time was not predicted. Otherwise
+    users could run many short and cheap jobs to compensate for overruns. The ratio is limited to
+    `LARGEST_OVERRUN`.
     """
     if predicted_s <= 0 or actual_s <= predicted_s:
         return 0.0
@@ -267,7 +288,10 @@ def overrun(actual_s: float, predicted_s: float) -> float:
 
 
 def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
-    """Return the factor, at least 1, by which a user's predicted times are multiplied.
+    """Return the factor, at least 1, by which a user's predicted run times are multiplied.
+
+    The factor is larger if earlier runs of the user took longer than predicted. `overrun` is the logarithm
+    of the actual time divided by the predicted time of a run, at least 0.
 
     Args:
         overrun_sum: sum over the user's runs of size times seconds times `overrun`.
@@ -285,7 +309,7 @@ def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
 
 
 def bounded(prior: float, value: float | None, share: float) -> float:
-    """Return the weighted mean of a prior value and a value learned from runs.
+    """Return the weighted mean of a prior value (an assumption) and a value learned from runs.
 
     Args:
         prior: value that is assumed without runs.
@@ -302,10 +326,11 @@ def bounded(prior: float, value: float | None, share: float) -> float:
 
 
 def rounded_up(value: float, anchor: float) -> float:
-    """Return `value`, rounded up to `anchor` times a power of the eighth root of 2.
+    """Return `value` rounded up to the nearest of a few fixed levels.
 
-    Values that differ slightly become equal. Therefore a small difference does not move a job ahead of jobs
-    with the same prior. `value` is returned unchanged if `value` or `anchor` is not above 0.
+    The levels are `anchor` times powers of the eighth root of 2. Values that differ slightly become equal.
+    Therefore a small difference does not move a job ahead of jobs that would otherwise be equal. `value` is
+    returned unchanged if `value` or `anchor` is not above 0.
     """
     if value <= 0 or anchor <= 0 or not math.isfinite(anchor):
         return value
@@ -327,11 +352,10 @@ def uncapped_s(run: ObservedRun) -> float:
 
 
 def gpu_watts(run: ObservedRun, watts: float) -> float:
-    """Return the part of a run's mean watts per unit that the GPUs of the run draw.
+    """Return the power that the GPUs of a run draw, as a part of the run's mean watts per unit.
 
-    `watts` is the run's mean watts per unit.
-
-    The result is 0 for a run without GPUs, and `watts` if the energy of the GPUs is unknown.
+    `watts` is the run's mean watts per unit. The result is 0 for a run without GPUs. It is `watts` if the
+    energy of the GPUs is unknown.
     """
     if not run.gpus:
         return 0.0
@@ -341,14 +365,15 @@ def gpu_watts(run: ObservedRun, watts: float) -> float:
 
 
 def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
-    """Return the factors by which old sums and a new run decay, and the new reference time.
+    """Return how much earlier runs and a new run count in decayed sums of a user's runs.
 
     Args:
         run: the run to add. The run may have ended before `newest`.
         newest: latest end of the earlier runs in Unix seconds.
 
     Returns:
-        Factor on the sums over the earlier runs, factor on the new run, and the latest end of all runs.
+        Factor on the sums over the earlier runs, factor on the new run, and the latest end of
+            all runs.
     """
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end

@@ -1,6 +1,7 @@
-"""Demand of a training step on one device: operations, bytes and kernel launches at a given batch size.
+"""Demand of a training step on one device at a given batch size.
 
-Pure functions. Every value is a number or an array over the alternatives.
+The demand is the number of operations, bytes and kernel launches. All functions are pure. Every value is a
+number, or an array with one entry per alternative that is predicted.
 """
 
 from __future__ import annotations
@@ -19,26 +20,29 @@ GROUPED_TENSORS = 64.0
 
 @dataclass(frozen=True, slots=True)
 class StepDemand:
-    """Demand of a training step on one device.
+    """Operations, bytes and kernel launches of one training step on one device.
 
-    The step has a forward and backward pass of one micro-batch, and one optimizer step.
+    The step consists of the forward and backward pass of one micro-batch, followed by one optimizer step. In
+    the list of attributes, "the pass" means the forward and the backward pass together.
 
-    The values are numbers or arrays over the batch sizes.
+    Each value is a number for one batch size, or an array with one element per batch size.
 
     Attributes:
         gemm_flops: operations of matrix products, forward and backward.
         conv_flops: operations of convolutions, forward and backward.
         alu_flops: all other operations, forward and backward.
         bytes_moved: bytes that the pass reads and writes.
-        kernels: compute kernels that the pass launches.
+        kernels: number of compute kernels that the pass launches.
         gemm_dims: mean rows, columns and inner size of the matrix products (thesis, Eq. 4.6).
         conv_dims: mean pixels, input channels and output channels of the convolutions.
         optimizer_flops: operations of the optimizer step.
-        optimizer_bytes: bytes that the optimizer step reads and writes (thesis, Eq. 4.4 and 4.5).
-        optimizer_kernels: compute kernels that the optimizer step launches.
-        gradient_bytes: size of all gradients in bytes, which all-reduce exchanges between devices.
+        optimizer_bytes: bytes that the optimizer step reads and writes (thesis, Eq. 4.4 and
+            4.5).
+        optimizer_kernels: number of compute kernels that the optimizer step launches.
+        gradient_bytes: size of all gradients in bytes. The all-reduce operation exchanges the gradients
+            between the devices.
         low_precision: 1.0 if the matrix units work in 16 bits, else 0.0.
-        batch: samples per device and pass.
+        batch: number of samples per device and pass.
     """
 
     gemm_flops: Any
@@ -95,9 +99,10 @@ def demand(
 
 
 def _amount(batch: Any, *parts: Affine) -> Any:
-    """Return the value of a sum of affine functions at a batch size, at least 0.
+    """Return the sum of the given affine functions at a batch size, but at least 0.
 
-    Far from the traced batch sizes, an affine function may become negative.
+    The sum is an amount of operations or of memory. An affine function may become negative far from the
+    batch sizes that were traced.
     """
     line = sum(part.fixed for part in parts) + sum(part.per_sample for part in parts) * batch
     return np.maximum(0.0, line)

@@ -1,7 +1,8 @@
-"""Selection of the sets of factors that predict a workload.
+"""Selection of the correction factors with which a workload is predicted.
 
-The selected sets are either the workload's own set or all sets. A set of factors (`Scalars`)
-describes how one workload deviates from the model on one kind of device. Pure functions.
+A set of factors (`Scalars`) describes how one workload deviates from the training model on one kind of
+device. A workload with measurements is predicted with its own set. Another workload is predicted with all
+sets, and the predictions are averaged. All functions are pure.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ def members(
     precision: str,
     optimizer: Optimizer,
 ) -> list[Scalars]:
-    """Return the sets of factors that predict a workload; the predictions of several sets are averaged.
+    """Return the sets of workload factors from which a workload is predicted.
 
-    A workload that was never measured on this kind of device may resemble any measured workload. Therefore it
-    is predicted by the factors of all measured workloads and by neutral factors. The host's seconds per
-    sample differ between workloads. Therefore the ratio of the host's to the device's seconds per sample
-    (`Calibration.supply_ratios`) is transferred instead.
+    If there are several sets, the predictions are averaged. A workload that was never measured on this kind
+    of device may resemble any measured workload. Therefore it is predicted by the factors of all measured
+    workloads and by neutral factors.
+
+    The factor of the host (seconds per sample) is not taken over as it is, because it differs between
+    workloads. Instead, the ratio of the host's to the device's seconds per sample is taken over
+    (`Calibration.supply_ratios`).
 
     Args:
         calibration: calibration of the kind of device.
@@ -68,9 +72,10 @@ def device_sample_s(
     optimizer: Optimizer,
     factors: Scalars,
 ) -> float:
-    """Return the device's seconds per sample at batch size `REFERENCE_BATCH` and the maximum clock.
+    """Return the seconds that the device computes per training sample.
 
-    Communication and waiting for the host are not included.
+    The value holds at batch size `REFERENCE_BATCH` and the maximum clock. Communication and waiting for the
+    host are not included.
     """
     work = demand(profile, REFERENCE_BATCH, precision, optimizer)
     times = step_times(work, device, calibration.theta, factors, SATURATIONS[calibration.saturation])
@@ -78,9 +83,9 @@ def device_sample_s(
 
 
 def geometric_mean(values: Sequence[Any]) -> Any:
-    """Return the elementwise geometric mean of several predictions of the same steps.
+    """Return the elementwise geometric mean of several predictions of the same training steps.
 
-    Each prediction was made with a different set of factors.
+    The predictions come from models of one ensemble, each with a different set of fitted factors.
     """
     if len(values) == 1:
         return values[0]

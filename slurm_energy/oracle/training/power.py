@@ -1,4 +1,7 @@
-"""Mean watts of one training step, and the clock under a power limit. Pure functions; arrays broadcast."""
+"""Mean power of one training step in watts, and the clock that a power limit permits.
+
+All functions are pure and also accept arrays.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ _HALVINGS = 8
 
 
 def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any) -> Any:
-    """Return the watts of a device in one phase of a step.
+    """Return the power in watts of a device in one phase of a training step.
 
-    The watts of a phase are the static watts plus a share of the range from static watts to design power.
+    It is the static power plus a fraction of the range from static power to design power.
 
     Args:
         static_watts: watts without work.
         tdp_watts: design power.
-        utilisation: share of the range from `static_watts` to `tdp_watts`.
+        utilisation: fraction of the range from `static_watts` to `tdp_watts`.
         scale: factor on the watts above `static_watts`.
 
     Source: thesis, Eq. 4.14.
@@ -60,18 +63,18 @@ def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
 def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
     """Return the utilisation of a device during work, which determines its power.
 
-    The utilisation is a weighted sum of compute time and memory time, divided by the working time. The weight
-    of the compute time contains the square of the voltage V at the clock.
+    The utilisation is a weighted sum of compute time and memory time, divided by the working time. The
+    weight of the compute time contains the square of the voltage V at the clock.
 
-    V^2 occurs because an operation switches the same number of transistors at any clock, each at the voltage
-    of that clock. The energy of an operation is therefore proportional to V^2. The energy of memory does not
-    depend on the clock.
+    The reason for V^2 is the energy of an operation. At any clock, an operation switches the same number of
+    transistors, each at the voltage of the clock. Its energy is therefore proportional to V^2. The energy of
+    memory does not depend on the clock.
 
     Args:
         times: parts of the step at the maximum clock.
         theta: parameters of the device.
         scalars: factors of the workload.
-        clock: share f of the maximum clock.
+        clock: clock f as a fraction of the maximum clock.
     """
     switched = _weighted_compute_s(times, theta, scalars) * voltage_square(clock, theta)
     return (switched + _weighted_memory_s(times, theta, scalars)) / device_s(times, theta, clock)
@@ -111,7 +114,10 @@ def clock_under(
     core, stream = _weighted_compute_s(times, theta, scalars), _weighted_memory_s(times, theta, scalars)
 
     def excess(clock: Any) -> Any:
-        """Return a value that rises with the clock and is 0 where the watts equal the limit."""
+        """Return how far the power at a clock is above the power limit, on an arbitrary scale.
+
+        The value rises with the clock. It is 0 at the clock at which the power equals the limit.
+        """
         return core * voltage_square(clock, theta) + stream - budget * device_s(times, theta, clock)
 
     high = np.maximum(highest, theta.clock_floor)

@@ -23,16 +23,16 @@ _SUPPORT_DOUBLINGS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Table of factors by which the predictions for one workload in one precision are multiplied.
+    """Correction factors for the predictions of one workload in one precision.
 
-    A factor is a measured value divided by the predicted value, with noise removed as far as possible.
-    Between the entries of the table, the factors are interpolated linearly in the logarithm of the batch size
-    and in the power limit. Beyond the outermost limits the factors are constant. Beyond the outermost batch
-    sizes the factors are 1.
+    Each prediction is multiplied by a factor from this table. A factor is a measured value divided by the
+    predicted value, with noise removed as far as possible. Between the entries of the table, the factors are
+    interpolated linearly in the logarithm of the batch size and in the power limit. Beyond the outermost
+    limits the factors are constant. Beyond the outermost batch sizes the factors are 1.
 
     Attributes:
         batches: batch sizes in rising order. The first and last `EXTRAPOLATION_NODES` are not measured.
-        caps_watts: power limits in rising order; the design power stands for no limit.
+        caps_watts: power limits in rising order; the design power of the device stands for no limit.
         time: factors on seconds per step, shape (batches, limits).
         power: factors on watts, shape (batches, limits).
     """
@@ -43,7 +43,9 @@ class Residuals:
     power: Sequence[Sequence[float]]
 
     def at(self, batch: Any, cap_watts: Any) -> tuple[Array, Array]:
-        """Return the factors on seconds per step and on watts at given configurations.
+        """Return factors that correct the predicted seconds per step and the predicted watts.
+
+        The factors come from deviations that were measured at similar configurations.
 
         Args:
             batch: samples per device and step, an array.

@@ -50,7 +50,7 @@ def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], funct
 
 
 def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
-    """Return the fraction of the peak rate that an operation reaches.
+    """Return which fraction of the device's peak rate an operation reaches.
 
     Args:
         beta: fraction of the peak rate that a large operation reaches.
@@ -66,13 +66,13 @@ def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
 
 
 def operation_s(flops: Any, peak_flops_per_s: Any, share: Any, factor: Any) -> Any:
-    """Return the seconds that operations take on one unit of the device (matrix units or ALU).
+    """Return the time in seconds that the matrix units or the ALU of a device take for operations.
 
     Args:
         flops: number of operations.
-        peak_flops_per_s: peak rate of the unit.
+        peak_flops_per_s: peak rate of the matrix units or of the ALU.
         share: fraction of the peak rate that the operations reach.
-        factor: factor on the time.
+        factor: factor by which the time is multiplied.
 
     Source: thesis, Eq. 4.9.
     """
@@ -80,7 +80,10 @@ def operation_s(flops: Any, peak_flops_per_s: Any, share: Any, factor: Any) -> A
 
 
 def miss_share(working_set_bytes: Any, l2_bytes: Any, miss_floor: Any) -> Any:
-    """Return the share of memory accesses that miss the last-level cache, from `miss_floor` to 1.
+    """Return the share of memory accesses that miss the last-level cache.
+
+    The share is the size of the working set divided by the size of the cache, but at least `miss_floor` and
+    at most 1.
 
     Source: thesis, Eq. 4.13 (f_L2).
     """
@@ -88,13 +91,13 @@ def miss_share(working_set_bytes: Any, l2_bytes: Any, miss_floor: Any) -> Any:
 
 
 def memory_s(moved_bytes: Any, bytes_per_s: Any, missed: Any, factor: Any) -> Any:
-    """Return the seconds of memory traffic.
+    """Return the seconds that memory traffic takes.
 
     Args:
         moved_bytes: bytes read and written.
         bytes_per_s: memory bandwidth.
         missed: share of accesses that miss the cache.
-        factor: factor on the time.
+        factor: factor by which the time is multiplied.
 
     Source: thesis, Eq. 4.13.
     """
@@ -117,12 +120,11 @@ def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -
 
 
 def overlapped_s(first_s: Any, second_s: Any, overlap: Any) -> Any:
-    """Return the time of two activities that partly overlap.
+    """Return the total time of two activities that partly overlap in time.
 
-    The fraction `overlap` of the shorter activity runs at the same time as the longer activity.
-
-    An overlap of 1 gives the maximum, as the thesis assumes for compute and memory (Eq. 4.7). An overlap of 0
-    gives the sum, as the thesis assumes for device and kernel launches.
+    The fraction `overlap` of the shorter activity runs at the same time as the longer activity. An overlap
+    of 1 gives the maximum, as the thesis assumes for compute and memory (Eq. 4.7). An overlap of 0 gives the
+    sum, as the thesis assumes for device and kernel launches.
     """
     return np.maximum(first_s, second_s) + (1.0 - overlap) * np.minimum(first_s, second_s)
 
@@ -171,10 +173,10 @@ def step_times(
     gpus: Any = 1.0,
     accumulation: Any = 1.0,
 ) -> StepTimes:
-    """Return the parts of a step at the maximum clock.
+    """Return the time of each part of a training step at the maximum clock.
 
     Args:
-        work: demand of a pass and an update.
+        work: demand of one pass and one update of the weights.
         device: peak rates.
         theta: parameters of the device.
         scalars: factors of the workload.
@@ -203,7 +205,10 @@ def step_times(
 def _operations_s(
     work: StepDemand, device: DeviceParameters, theta: Theta, factor: Any, function: Saturation
 ) -> tuple[Any, Any, Any]:
-    """Return the seconds of matrix products, of convolutions and of other operations, each times `factor`."""
+    """Return the predicted times of the three classes of operations in a training step, in seconds.
+
+    The classes are matrix products, convolutions and other operations. Each time is multiplied by `factor`.
+    """
     gemm_references = (theta.ref_gemm_m, theta.ref_gemm_n, theta.ref_gemm_k)
     conv_references = (theta.ref_conv_pixels, theta.ref_conv_in, theta.ref_conv_out)
     gemm = efficiency(theta.beta_gemm, saturation_product(work.gemm_dims, gemm_references, function))
@@ -222,13 +227,16 @@ def _operations_s(
 
 
 def _traffic_s(work: StepDemand, device: DeviceParameters, theta: Theta) -> Any:
-    """Return the seconds of the memory traffic of one forward and backward pass."""
+    """Return how long the memory traffic of one forward and backward pass takes, in seconds."""
     missed = miss_share(work.bytes_moved / np.maximum(work.kernels, 1.0), device.l2_bytes, theta.miss_floor)
     return memory_s(work.bytes_moved, device.memory_bytes_per_s, missed, theta.time_memory)
 
 
 def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
-    """Return the optimizer's seconds: the maximum of the time of its operations and its memory traffic."""
+    """Return the predicted duration of the optimizer step in seconds.
+
+    The duration is the time of its operations or the time of its memory traffic, whichever is longer.
+    """
     return np.maximum(
         work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s
     )
@@ -240,13 +248,15 @@ def _raised(base: Any, exponent: Any) -> Any:
 
 
 def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
-    """Return the seconds in which the device works during a step, without communication.
+    """Return the seconds in which the device works during a training step.
+
+    Communication is not included.
 
     Args:
         times: parts of the step at the maximum clock.
         theta: parameters of the device.
-        clock: share of the maximum clock. Operations slow down with the clock; memory slows down only below
-            `theta.memory_knee`.
+        clock: current clock as a fraction of the maximum clock. Operations slow down with the clock; memory
+            slows down only below `theta.memory_knee`.
     """
     slowed = 1.0 / np.minimum(1.0, clock / theta.memory_knee)
     passes = overlapped_s(times.compute_s / clock, times.memory_s * slowed, theta.overlap)
@@ -254,13 +264,13 @@ def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
 
 
 def step_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
-    """Return the seconds of a step at a clock.
+    """Return the seconds of a training step at a given clock of the device.
 
     Source: thesis, Eq. 4.7, in which the parameters `overlap` and `overlap_host` are 1 and 0.
 
     Args:
         times: parts of the step at the maximum clock.
         theta: parameters of the device.
-        clock: share of the maximum clock.
+        clock: clock as a fraction of the maximum clock.
     """
     return overlapped_s(device_s(times, theta, clock) + times.link_s, times.host_s, theta.overlap_host)

@@ -1,6 +1,8 @@
-"""Evidence on a kind of device: expectations from other kinds, and linearised measurements.
+"""Data from which the time and power of jobs on a kind of device are predicted (evidence).
 
-The module fits the evidence to measurements and holds the result.
+The evidence consists of expectations from other kinds of device and of measurements on this kind of device.
+The module fits the evidence to the measurements and holds the result. The model is linearised for this
+purpose.
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Data from which a kind of device with few measurements or none is predicted.
+    """Data from which training jobs on a kind of device with few or no measurements are predicted.
 
     Attributes:
         prior: information that measurements on other kinds of device contribute.
         models: name of the workload's profile, for each measurement on this kind.
-        columns: by name in `COLUMNS`, an array with one value per measurement. The columns include the slopes
-            of the model at the most likely latent quantities. Therefore predictions need no profiles of the
-            measured workloads.
+        columns: by name in `COLUMNS`, an array with one value per measurement. The columns include the
+            slopes of the model at the most likely latent quantities. Therefore predictions need no profiles
+            of the measured workloads.
     """
 
     prior: Transfer
@@ -67,16 +69,19 @@ class Evidence:
         return self.models.count(workload)
 
     def effective_count(self, workload: str) -> float:
-        """Return the effective number of measurements for the prediction of one workload (a profile name).
+        """Return the effective number of measurements for the prediction of one workload.
 
-        Each measurement of this workload counts as one. Each measurement of another workload counts as
-        `OTHER_WORKLOAD_WEIGHT`.
+        The workload is given by its profile name. Each measurement of this workload counts as one. Each
+        measurement of another workload counts as `OTHER_WORKLOAD_WEIGHT`.
         """
         own_count = self.count(workload)
         return own_count + OTHER_WORKLOAD_WEIGHT * (len(self.models) - own_count)
 
     def posterior(self) -> Posterior | None:
-        """Return the Gaussian process conditioned on the measurements, or None without measurements."""
+        """Return the Gaussian process for predictions, conditioned on the measurements.
+
+        The result is None if there are no measurements.
+        """
         if not self.models:
             return None
         columns = {name: np.asarray(self.columns[name], dtype=np.float64) for name in COLUMNS}
@@ -95,7 +100,7 @@ class Evidence:
 
 
 def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> StepPositions:
-    """Return where n training steps lie in the input space of the Gaussian process.
+    """Return n training steps as inputs of the Gaussian process that predicts their time and power.
 
     Args:
         prior: knowledge from other kinds of device.
@@ -108,10 +113,11 @@ def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Ar
 
 
 def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
-    """Return the evidence on a kind of device, which combines a prior with measurements.
+    """Estimate the latent quantities of a kind of device from measurements and a prior.
 
-    Gauss-Newton iterations of limited and decreasing length approach the most likely latent quantities
-    (iterated extended Kalman filter).
+    The latent quantities are hidden properties of the device that determine its time and power. The result
+    (evidence) combines the prior with the measurements. Gauss-Newton iterations of limited and decreasing
+    length approach the most likely quantities (iterated extended Kalman filter).
 
     Args:
         hardware: the kind of device.
@@ -146,7 +152,9 @@ def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 def latent_values(
     hardware: Hardware, rows: Sequence[Measurement], evidence: Evidence, name: str
 ) -> tuple[Array, Array]:
-    """Return the most likely value of a latent quantity for each row, and its standard deviation.
+    """Return the estimate of a latent quantity for each configuration, with its standard deviation.
+
+    A latent quantity is a property of the workload on the device that is estimated, not measured.
 
     Args:
         hardware: the kind of device.
@@ -155,7 +163,7 @@ def latent_values(
         name: latent quantity, one of `LATENTS`.
 
     Returns:
-        Values and standard deviations, shape (n,) each. All latent quantities are logarithms.
+        Most likely values and standard deviations, shape (n,) each. All latent quantities are logarithms.
     """
     positions, posterior = _step_positions(hardware, rows, evidence.prior), evidence.posterior()
     own_variance = latent_covariance(positions, positions)[name].diagonal()
@@ -178,13 +186,13 @@ def _linearise(
 
     Args:
         response: the model of the measured steps.
-        positions: where the steps lie in the input space of the Gaussian process.
+        positions: positions of the steps in the input space of the Gaussian process.
         observed: logarithms of the measured times and powers.
         means: prior means of the latent quantities.
-        latents: values at which the model is linearised.
+        latents: values of the latent quantities at which the model is linearised.
 
     Returns:
-        The linearised model, and the differences between the observed and the expected logarithms.
+        The linearised model, and the observed logarithms minus the expected ones.
     """
     seconds, watts, slowdown = response.logarithms(**latents)
     slopes = response.slopes(latents)

@@ -1,11 +1,15 @@
-"""The Gaussian process over latent quantities: covariances and posterior. Pure functions.
+"""Gaussian process that estimates properties of a device that cannot be measured directly.
 
-Near the current values of the latent quantities, the logarithms of time and power are linear
-in these quantities (extended Kalman filter). Therefore the logarithms of time and power of a
-step, and every latent quantity, are jointly normal. The linear model is extended by two
-Gaussian processes. One of them is proportional to the slowdown, and the other is rough. The
-covariance of each decreases with the distance in batch and limit (Matern, 3/2). Source:
-Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+Such a property is called a latent quantity. The module computes covariances and the posterior. All functions
+are pure.
+
+Near the current values of the latent quantities, the logarithms of time and power are linear in these
+quantities (extended Kalman filter). Therefore the logarithms of time and power of a step, and every latent
+quantity, are jointly normal. The linear model is extended by two Gaussian processes. One of them is
+proportional to the slowdown, and the other is rough. The covariance of each process decreases with the
+distance in batch size and power limit (Matern, 3/2). Source: Rasmussen and Williams, Gaussian Processes for
+Machine Learning, Eq. 2.25 to
+2.27 and 4.17.
 """
 
 from __future__ import annotations
@@ -59,11 +63,14 @@ class StepPositions:
 
 @dataclass(frozen=True, slots=True)
 class Linearised:
-    """The model linearised at the current latent quantities of n steps.
+    """Linear approximation of the model of n training steps.
+
+    The approximation holds near the current latent quantities (estimated properties of the GPU).
 
     Attributes:
         positions: positions of the steps.
-        slopes: derivatives of the logarithms of time and of power by each latent quantity, shape (n,) each.
+        slopes: for each latent quantity, the derivatives of the logarithm of time and of the logarithm of
+            power, shape (n,) each.
         slowdown: logarithm of the maximum clock divided by the current clock.
     """
 
@@ -73,9 +80,10 @@ class Linearised:
 
 
 def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, Array]:
-    """Return the prior covariance of each latent quantity, by its name in `LATENTS`.
+    """Return the prior covariance of each latent quantity between training steps.
 
-    Each array has the shape (n, m) for n positions `first` and m positions `second`.
+    The result maps the name in `LATENTS` to an array. Each array has the shape (n, m) for n positions
+    `first` and m positions `second`.
     """
     same = first.workload[:, None] == second.workload[None]
     near = _matern(first.batch, second.batch, BATCH_RANGE)
@@ -88,9 +96,10 @@ def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, 
 
 
 def covariance(first: Linearised, second: Linearised) -> Array:
-    """Return the prior covariance of the logarithms of time and power between n and m steps, without noise.
+    """Return the prior covariance of the logarithms of time and power of training steps.
 
-    The shape is (2 n, 2 m). Rows and columns contain first all times, then all powers.
+    The covariance is that between n steps and m other steps, without the noise of measurements. The shape is
+    (2 n, 2 m). Rows and columns contain first all times, then all powers.
     """
     latents = latent_covariance(first.positions, second.positions)
     same = first.positions.workload[:, None] == second.positions.workload[None]
@@ -104,7 +113,10 @@ def covariance(first: Linearised, second: Linearised) -> Array:
 
 
 def latent_observation_covariance(latents: Array, second: Linearised, name: str) -> Array:
-    """Return the covariance between one latent quantity at n positions and m observed steps, shape (n, 2 m).
+    """Return the covariance between a latent quantity and observed training steps, shape (n, 2 m).
+
+    A latent quantity is estimated, not measured. The covariance is between one latent quantity at n
+    positions and m observed steps.
 
     Args:
         latents: covariance of this latent quantity between the positions, shape (n, m).
@@ -115,14 +127,16 @@ def latent_observation_covariance(latents: Array, second: Linearised, name: str)
 
 
 class Posterior:
-    """The Gaussian process conditioned on observed steps.
+    """Prediction of the time and power of steps from observed steps, by a Gaussian process.
+
+    The process is conditioned on the observed steps.
 
     Args:
         at: the observed steps, linearised at the most likely latent quantities.
-        residuals: logarithms of the ratios observed / expected of time and power, shape (2, n); NaN means not
-            observed.
-        scores: quantiles (`ranges.SCORE_LEVELS`) of the scores of time and of power in predictions from other
-            kinds of device. A score is an error divided by the predicted standard deviation.
+        residuals: logarithms of the ratios observed / expected of time and power, shape (2, n); NaN means
+            not observed.
+        scores: quantiles (`ranges.SCORE_LEVELS`) of the scores of time and of power in predictions from
+            other kinds of device. A score is an error divided by the predicted standard deviation.
     """
 
     def __init__(
@@ -150,22 +164,25 @@ class Posterior:
 
     @cached_property
     def quantiles(self) -> Array:
-        """Half widths of the ranges of time and of power, shape (2, 1).
+        """Half widths of the uncertainty ranges of predicted time and power, shape (2, 1).
 
         The unit is the standard deviation.
 
-        The degrees of freedom are the number of observations of the quantity (time or power). If the quantity
-        was never observed, the observations of both quantities count.
+        The degrees of freedom are the number of observations of the quantity (time or power). If the
+        quantity was never observed, the observations of both quantities count.
         """
         columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
         return np.array([[half_width(*column)] for column in columns])
 
     def latent_mean(self, latents: Array, name: str) -> Array:
-        """Return the posterior mean minus the prior mean of a latent quantity at n positions, shape (n,).
+        """Return how much the observations change the expected value of a latent quantity, shape (n,).
+
+        A latent quantity is estimated, not measured. The result is the posterior mean minus the prior mean
+        at n positions.
 
         Args:
-            latents: covariance of the quantity between these positions and the m observed steps,
-                shape (n, m).
+            latents: covariance of the quantity between these positions and the m observed steps, shape (n,
+                m).
             name: latent quantity, one of `LATENTS`.
         """
         mean: Array = latent_observation_covariance(latents, self.at, name)[:, self.observed] @ self.weights
@@ -174,7 +191,8 @@ class Posterior:
     def latent_root(self, latents: Array, name: str) -> Array:
         """Return a matrix R that states how the observations reduce the uncertainty of a latent quantity.
 
-        The posterior covariance of the quantity at n positions is its prior covariance minus R^T R.
+        A latent quantity is estimated, not measured. The posterior covariance of the quantity at n positions
+        is its prior covariance minus R^T R.
 
         Args:
             latents: covariance of the quantity between n positions and the m observed steps, shape (n, m).
@@ -200,7 +218,7 @@ class Posterior:
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
-    """Return the observed scatter of observations, divided by the expected scatter, at least 1.
+    """Return by how much observations scatter more than expected, as a ratio of at least 1.
 
     Args:
         full: prior covariance of all observations with noise.
@@ -212,11 +230,10 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
 
 
 def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Array:
-    """Return the score of each observation in `own`.
+    """Return how well each selected observation is predicted by the other selected observations.
 
-    The observation is predicted from the other observations in `own`.
-
-    A score is an error divided by the predicted standard deviation (`ranges`).
+    The mask `own` selects the observations. The score of an observation is its prediction error divided by
+    the predicted standard deviation (`ranges`).
 
     Args:
         full: prior covariance of all observations with noise.
@@ -230,7 +247,10 @@ def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Arra
 
 
 def variance(at: Linearised) -> Array:
-    """Return the prior variances of the logarithms of time (row 0) and power (row 1), shape (2, n)."""
+    """Return the prior variances of the logarithms of predicted time and power.
+
+    The result has the shape (2, n): row 0 for time, row 1 for power.
+    """
     variances = np.zeros((2, len(at.positions)))
     for name in LATENTS:
         of_known, of_others = MEASURED_ELSEWHERE[name], NEVER_MEASURED[name]
@@ -245,14 +265,17 @@ def variance(at: Linearised) -> Array:
 def _latent_block(
     latents: Mapping[str, Array], first: Linearised, second: Linearised, row: int, column: int
 ) -> Array:
-    """Return the covariance of observations caused by the latent quantities, shape (n, m).
+    """Return the covariance between observed steps that the latent quantities cause, shape (n, m).
+
+    A latent quantity is an estimated property of a kind of GPU, such as its efficiency. The observed
+    quantity of a step is its time or its power.
 
     Args:
         latents: covariance of each latent quantity between the steps, shape (n, m).
         first: the n steps.
         second: the m steps.
-        row: quantity that was observed of the steps `first` (0: time, 1: power).
-        column: quantity that was observed of the steps `second`.
+        row: observed quantity of the steps `first` (0: time, 1: power).
+        column: observed quantity of the steps `second` (0: time, 1: power).
     """
     return np.asarray(
         sum(

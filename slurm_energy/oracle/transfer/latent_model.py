@@ -1,6 +1,7 @@
-"""The training model with default parameters, as a function of the latent quantities in `prior`.
+"""The training model with default parameters.
 
-Pure functions of numbers or arrays that broadcast.
+It computes time and power of a training step from the latent quantities in `prior`, which are properties in
+which kinds of GPU differ. All functions are pure and accept numbers or arrays that broadcast.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _MAX_STATIC: Final = 0.98
 
 @dataclass(frozen=True, slots=True)
 class LatentModel:
-    """Default training model of n steps under power limits, as a function of the latent quantities.
+    """Training model of n steps under power limits, as a function of the latent quantities.
+
+    A latent quantity is an estimated property of a kind of device. All other parameters of the model have
+    their defaults.
 
     Attributes:
         times: parts of the steps at the maximum clock, from `DEFAULTS` and `NEUTRAL`.
@@ -60,10 +64,13 @@ class LatentModel:
         return seconds, np.minimum(watts, self.tdp_watts), clock
 
     def logarithms(self, **latents: Array) -> tuple[Array, Array, Array]:
-        """Return the logarithms of seconds per step, watts and slowdown (maximum clock over clock).
+        """Return the logarithms of three predicted values.
+
+        The values are the seconds per step, the watts, and the slowdown (maximum clock divided by the
+        clock).
 
         Args:
-            latents: demand, supply and idle.
+            latents: estimated quantities of the model (demand, supply and idle), by name.
         """
         seconds, watts, clock = self.at(**latents)
         return np.log(seconds), np.log(watts), -np.log(clock)

@@ -39,18 +39,18 @@ _UNCERTAIN_LATENTS: Final = ("demand", "supply")
 
 @dataclass(frozen=True, slots=True)
 class LookupTable:
-    """Table of predictions at B batch sizes and C power limits.
+    """Table of predicted time and power of one workload on one kind of device.
 
-    A table is for one workload on one kind of device.
+    The table covers B batch sizes and C power limits. Latent quantities are properties of the workload and
+    device that are estimated, not measured (`prior.LATENTS`).
 
     Attributes:
         batches: logarithms to base 2 of the batch sizes, in rising order, shape (B,).
         caps: logarithms of the power limits as shares of the design power, in rising order, shape (C,).
-        latents: most likely values of the latent quantities demand, supply and idle (`prior.LATENTS`), shape
-            (B, 3).
+        latents: most likely values of the latent quantities demand, supply and idle, shape (B, 3).
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
-        offsets: terms added to the model's logarithms of time and power at these latent quantities, shape
-            (2, B, C).
+        offsets: terms added to the logarithms of time and power that the model computes from these latent
+            quantities, shape (2, B, C).
         widths: half widths of the 90 % ranges of the logarithms of time and power, shape (2, B, C). A half
             width is the distance from the mean to the 5 or 95 % quantile.
     """
@@ -63,7 +63,9 @@ class LookupTable:
     widths: Array
 
     def latents_at(self, batch: Array, deviation: tuple[float, float]) -> tuple[Array, Array, Array]:
-        """Return the latent quantities demand, supply and idle at n batch sizes, shape (n,) each.
+        """Return the estimated properties (latent quantities) of a device at n batch sizes.
+
+        The properties are demand, supply and idle, shape (n,) each.
 
         Args:
             batch: samples per device and pass, shape (n,).
@@ -79,7 +81,10 @@ class LookupTable:
         return np.clip(demand, *LIMITS["demand"]), np.clip(supply, *LIMITS["supply"]), idle
 
     def offsets_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return the terms added to the model's logarithm of time (row 0) and of power (row 1), shape (2, n).
+        """Return corrections of the predicted time and power, interpolated in the lookup table.
+
+        Row 0 of the result is added to the logarithm of the time that the model predicts. Row 1 is added to
+        the logarithm of the power. The result has shape (2, n).
 
         Args:
             batch: samples per device and pass, shape (n,).
@@ -88,7 +93,9 @@ class LookupTable:
         return self._interpolated(self.offsets, batch, cap_share)
 
     def widths_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return half the width of the 90 % range of the logarithms of time and of power, shape (2, n).
+        """Return half the width of the 90 % ranges of predicted time and power, shape (2, n).
+
+        The widths refer to the natural logarithms of time and of power.
 
         Args:
             batch: samples per device and pass, shape (n,).
@@ -114,14 +121,14 @@ def tabulate(
     evidence: Evidence,
     posterior: Posterior | None,
 ) -> LookupTable:
-    """Return the lookup table of one workload on one kind of device.
+    """Compute the lookup table of one workload on one kind of device, for fast predictions.
 
     Args:
         workload: profile name.
         tdp_watts: design power of the device.
-        step_times: function that maps batch sizes to the parts of training steps on one device at the maximum
-            clock.
-        evidence: data on the kind of device.
+        step_times: function that maps batch sizes to the times of the parts of a training step, on one
+            device at the maximum clock.
+        evidence: measurements on the kind of device.
         posterior: result of `evidence.posterior()`, which is slow to compute; None without measurements.
     """
     own_batches = [
@@ -159,7 +166,10 @@ def tabulate(
 def _latents(
     workload: str, batches: Array, evidence: Evidence, posterior: Posterior | None
 ) -> tuple[Array, Array]:
-    """Return the latent quantities of a workload at B batch sizes, and their uncertainty.
+    """Return the estimated latent quantities of a workload at B batch sizes, and their uncertainty.
+
+    A latent quantity is a property of the workload on the device that is estimated, not measured. The three
+    quantities are called demand, supply and idle.
 
     Returns:
         Most likely values of demand, supply and idle, shape (B, 3), and the Cholesky factor (lower

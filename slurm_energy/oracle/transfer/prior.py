@@ -1,6 +1,6 @@
-"""Prior knowledge about a kind of device: expected values and variances, from measurements of other kinds.
+"""Prior knowledge about a kind of device, derived from measurements of other kinds of device.
 
-Plain data.
+It consists of expected values and variances. The module contains plain data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ Array = NDArray[np.float64]
 
 
 class Deviations(NamedTuple):
-    """Standard deviations of a latent quantity between devices, workloads, and batch sizes of a workload."""
+    """Standard deviations of a quantity that differs from the default model of a device.
+
+    Attributes:
+        device: deviation between devices.
+        workload: deviation between workloads.
+        batch: deviation between the batch sizes of one workload.
+    """
 
     device: float
     workload: float
@@ -58,9 +64,9 @@ TIME_NOISE, POWER_NOISE = 0.03, 0.016
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOffsets:
-    """Offsets of one workload from the default training model.
+    """Differences between the measured values of one workload and the default training model.
 
-    The offsets were measured on other kinds of device.
+    The differences were measured on other kinds of device.
 
     Attributes:
         batches: samples per device and step, in rising order.
@@ -73,13 +79,15 @@ class WorkloadOffsets:
     supply: Sequence[float]
 
     def at(self, quantity: str, batch: Array) -> Array:
-        """Return the offset `time` or `supply` at given batch sizes.
+        """Return a measured offset of a workload from the default training model at given batch sizes.
 
-        Beyond the measured batch sizes the offset is constant.
+        The offset `time` is the logarithm of measured / predicted seconds. The offset `supply` is the
+        logarithm of the host's seconds / the device's seconds. Beyond the measured batch sizes an offset is
+        constant.
 
         Args:
             quantity: `time` or `supply`.
-            batch: samples per device and step; the result has its shape.
+            batch: samples per device and step; the result has the shape of this array.
         """
         values: Sequence[float] = getattr(self, quantity)
         return np.asarray(np.interp(np.log2(batch), np.log2(self.batches), values))
@@ -87,13 +95,13 @@ class WorkloadOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Knowledge about a kind of device that comes from measurements on other kinds.
+    """Expectations about a kind of device that come from measurements on other kinds of device.
 
     Attributes:
         sources: names of the measured kinds.
         cap_share: power limit with the least mean energy-delay product, as a share of the design power.
-        workloads: offsets by profile name. A workload without an entry is expected to follow the default
-            model.
+        workloads: differences from the default training model, by profile name of the workload. A workload
+            without an entry is expected to follow the default model.
         time_scores: quantiles (`ranges.SCORE_LEVELS`) of the errors of times predicted from other kinds of
             device, in units of the predicted standard deviation.
         power_scores: quantiles of the errors of powers predicted from other kinds of device, in units of the
@@ -114,6 +122,9 @@ class Transfer:
     def mean(self, latent: str, workload: str, batch: Array) -> Array:
         """Return the expected value of a latent quantity at each batch size of one workload, shape (n,).
 
+        A latent quantity is a property of a device that is estimated, because it cannot be measured
+        directly.
+
         Args:
             latent: one of `LATENTS`; the values are logarithms.
             workload: profile name.
@@ -130,9 +141,10 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean of several kinds' contributions; `NO_TRANSFER` if `transfers` is empty.
+    """Return the mean of what several kinds of GPU contribute to predictions for another kind.
 
-    Each workload is averaged over the kinds on which it was measured.
+    Each workload is averaged over the kinds on which it was measured. The result is `NO_TRANSFER` if
+    `transfers` is empty.
     """
     if not transfers:
         return NO_TRANSFER

@@ -1,16 +1,18 @@
-"""Half width of the 90 % range of a prediction, in units of the predicted standard deviation. Pure functions.
+"""Half width of the 90 % range of a prediction, in units of the predicted standard deviation.
 
 A score is the absolute error of the logarithm of a prediction, divided by the predicted standard deviation.
-The half width is the 90 % quantile of the scores that future measurements would have. The half width is
-computed as the geometric mean of two estimates of this quantile.
+The half width is the 90 % quantile of the scores that future measurements would have. It is computed as the
+geometric mean of two estimates of this quantile.
 
-The first estimate is Student's t for normal errors, scaled up if the observations scatter more than the prior
-predicts.
+The first estimate is the quantile of Student's t, which holds for normal errors. It is scaled up if the
+observations scatter more than the prior predicts.
 
-The second estimate is a conformal quantile of a pool of scores. The pool contains the scores of the
-observations, each predicted from all other observations, and the scores of predictions between other kinds of
-device. This estimate assumes no distribution, but is based on few scores. Source: Vovk et al., Algorithmic
-Learning in a Random World, section 2.2.
+The second estimate is a conformal quantile of a pool of scores. The pool contains two kinds of scores: the
+scores of the observations, each predicted from all other observations, and the scores of predictions of one
+kind of device from other kinds. This estimate assumes no distribution, but it is based on few scores.
+Source: Vovk et al., Algorithmic Learning in a Random World, section 2.2.
+
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -42,24 +44,30 @@ _NORMAL_95: Final = 1.6448536269514722
 
 
 def prior_half_width(scores: Sequence[float]) -> float:
-    """Return the half width of the 90 % range, in predicted standard deviations, without observations.
+    """Return the half width of the 90 % range of predictions without any observation.
+
+    The half width is in predicted standard deviations.
 
     Args:
-        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
+        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device. A
+            score is an error divided by the predicted standard deviation.
     """
     return float(np.interp(COVERAGE, SCORE_LEVELS, scores))
 
 
 def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: float) -> float:
-    """Return the half width of the 90 % range of time or power, in predicted standard deviations.
+    """Return the half width of the 90 % range of predicted time or power.
 
-    The result is the geometric mean of the estimates by Student's t and by the conformal quantile.
+    The unit is the predicted standard deviation. The result is the geometric mean of two estimates: one by
+    Student's t distribution and one by the conformal quantile. A score is the absolute error of the
+    logarithm of a prediction, in predicted standard deviations.
 
     Args:
         scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
-        own_scores: scores of the observations of the quantity, each predicted from all other observations.
-        count: number of observations behind `scatter`.
-        scatter: ratio of observed to expected scatter of the observations.
+        own_scores: scores of the observations on this kind of device. Each observation is predicted from all
+            the others.
+        count: number of observations from which `scatter` was computed.
+        scatter: observed scatter of the observations divided by the expected scatter.
     """
     prior_scale = prior_half_width(scores) / _NORMAL_95
     scale = scatter * prior_scale ** (SCALE_WEIGHT / (SCALE_WEIGHT + count))
@@ -70,14 +78,14 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
 def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
     """Return the score that a new measurement does not exceed with probability `COVERAGE`.
 
-    Both kinds of scores are pooled, and the result is a quantile of the pool.
-
-    The rank of this quantile among n scores is COVERAGE (n + 1). The scores of predictions between kinds of
-    device have the total weight `SCORES_WEIGHT`.
+    A score is the absolute error of a prediction in predicted standard deviations. Two kinds of scores are
+    pooled, and the result is a quantile of the pool. The rank of this quantile among n scores is COVERAGE (n
+    + 1). The scores of predictions between kinds of device have the total weight `SCORES_WEIGHT`.
 
     Args:
         scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
-        own_scores: scores of the observations, each predicted from all other observations, shape (n,).
+        own_scores: scores of the observations on this kind of device, shape (n,). Each observation is
+            predicted from all the others.
     """
     if not len(own_scores):
         return prior_half_width(scores)

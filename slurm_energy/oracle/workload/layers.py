@@ -24,10 +24,10 @@ def _shape(module: Any, data: Any) -> tuple[int, int]:
 
 
 def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[OperationCost]:
-    """Return the costs of all operations of a recurrent layer.
+    """Return the costs of all operations of a recurrent layer of a network.
 
-    The operations are one matrix product for the inputs of all time steps, and a small matrix product and
-    pointwise operations for each time step.
+    For the inputs of all time steps together, there is one matrix product. For each time step, there are a
+    small matrix product and pointwise operations.
     """
     steps, batch = _shape(module, inputs[0])
     gates = _GATES[module.mode.split("_")[0]] * module.hidden_size
@@ -99,7 +99,10 @@ def _recurrent_output(module: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _recurrent_saved(module: Any, inputs: tuple[Any, ...], output: Any) -> float:
-    """Return the number of elements saved for the backward pass: gates and states of every time step."""
+    """Return the number of tensor elements that a recurrent layer saves for the backward pass.
+
+    These are the input, and the gates and states of every time step.
+    """
     steps, batch = _shape(module, inputs[0])
     directions = 2 if module.bidirectional else 1
     gates = _GATES[module.mode.split("_")[0]]

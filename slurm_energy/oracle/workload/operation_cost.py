@@ -57,12 +57,15 @@ NO_WORK = OperationCost(forward_kernels=0.0, backward_kernels=0.0)
 
 @dataclass(slots=True)
 class Tally:
-    """Sums of the costs of all operations in one pass, by name of the quantity."""
+    """Sums of the costs of all operations in one forward and backward pass, by name of the quantity.
+
+    Costs are, for example, floating-point operations and memory traffic.
+    """
 
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, work: OperationCost) -> None:
-        """Add one operation."""
+        """Add the cost of one operation to the sums."""
         for phase in ("forward", "backward"):
             flops = getattr(work, f"{phase}_flops")
             self._more(f"{work.unit}_flops_{phase}", flops)
@@ -74,11 +77,10 @@ class Tally:
             self._more(f"{work.unit}_{axis}_weighted", work.forward_flops * size)
 
     def mean_dim(self, unit: str, axis: str) -> float:
-        """Return the mean size of the operations of a unit along an axis.
+        """Return the mean size of a hardware unit's operations along an axis.
 
-        Each operation is weighted by its floating-point operations in the forward pass.
-
-        The result is 0 if the unit has no operations. Source: thesis, Eq. 4.6.
+        Each operation is weighted by its floating-point operations in the forward pass. The result is 0 if
+        there are no operations. Source: thesis, Eq. 4.6.
         """
         flops = self.sums.get(f"{unit}_flops_forward", 0.0)
         return self.sums.get(f"{unit}_{axis}_weighted", 0.0) / flops if flops else 0.0

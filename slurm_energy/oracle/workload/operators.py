@@ -139,9 +139,9 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
 
 @handles_operator("aten.convolution", "aten._convolution")
 def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a convolution or transposed convolution, of any dimensions and groups.
+    """Return the operations and memory traffic of a convolution or transposed convolution.
 
-    A multiply-add counts as two operations.
+    The convolution may have any number of dimensions and groups. A multiply-add counts as two operations.
     """
     image, weight, bias = args[:3]
     transposed = bool(args[6])
@@ -206,9 +206,9 @@ def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 
 @handles_operator("aten.native_dropout")
 def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a dropout.
+    """Return the operations and memory traffic of a dropout.
 
-    A dropout draws a random mask, writes the mask, and multiplies the input by it.
+    A dropout draws a random mask, writes the mask, and multiplies the input by the mask.
     """
     return _sweeps(args[0], flops=3.0, back_flops=1.0, writes=1.25, back_reads=1.25)
 
@@ -242,7 +242,10 @@ def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a pooling operator, which reads an image and writes a smaller one."""
+    """Return the computing and memory cost of a pooling operator in a training step.
+
+    A pooling operator reads an image and writes a smaller one.
+    """
     image, result = args[0], out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(image) else 0.0
     return OperationCost(
@@ -338,12 +341,15 @@ def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def initialization(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of writing constants or random numbers."""
+    """Return the operations and memory traffic of an operator that fills a tensor.
+
+    Examples are operators that write constants or random numbers.
+    """
     return OperationCost(forward_write=traffic(out), elements=size(out), backward_kernels=0.0)
 
 
 def pointwise(name: str, args: tuple[Any, ...], out: Any) -> OperationCost:
-    """Return the cost of an operator that processes each element separately."""
+    """Return the operations and memory traffic of an operator that processes each element separately."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     plain = name.split(".")[1].rstrip("_")
     flops = _COSTLY.get(plain, 1.0) * size(result)

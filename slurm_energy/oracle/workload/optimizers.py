@@ -1,4 +1,7 @@
-"""The cost of the update of a network's weights: memory traffic, operations and kernels by optimizer."""
+"""The cost of updating a network's weights in one training step, by optimizer.
+
+The cost consists of memory traffic, operations and kernels.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ class Optimizer:
         return trainable * FP32_BYTES * (1 + self.states)
 
     def total_flops(self, trainable: float) -> float:
-        """Return the floating-point operations of one update of `trainable` weights, all on the ALU.
+        """Return the floating-point operations of one optimizer update of `trainable` weights.
 
-        Source: thesis, 4.3.4 (18 per weight for AdamW).
+        All of these operations run on the ALU. Source: thesis, 4.3.4 (18 per weight for AdamW).
         """
         return trainable * self.flops
 

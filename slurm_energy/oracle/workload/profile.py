@@ -18,7 +18,10 @@ class Affine:
     per_sample: float
 
     def at(self, batch: float) -> float:
-        """Return the quantity at a batch size (samples per device and step, a number or an array)."""
+        """Return the value of the quantity at a batch size.
+
+        The batch size is in samples per device and step. It is a number or an array.
+        """
         return self.fixed + self.per_sample * batch
 
     @classmethod

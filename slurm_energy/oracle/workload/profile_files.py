@@ -1,4 +1,7 @@
-"""Profile files of workloads (JSON), from the package and from users."""
+"""Reader and writer of JSON files with workload profiles (operations and memory of a network).
+
+The files come from the package slurm-energy or from users.
+"""
 
 from __future__ import annotations
 

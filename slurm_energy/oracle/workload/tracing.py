@@ -188,7 +188,10 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         )
 
     def saving(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which autograd reports the tensors that it saves."""
+        """Return a context manager in which PyTorch's autograd reports the tensors that it saves.
+
+        The size of these tensors is a part of the memory of a training step.
+        """
         manager: contextlib.AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(
             self.record_saved, lambda tensor: tensor
         )
@@ -197,12 +200,10 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
-    """Context manager that reports when each layer of a PyTorch module starts and ends.
+    """Context manager that reports to `counting` when each layer of a PyTorch module starts and ends.
 
-    The reports go to `counting`.
-
-    For layers with a registered handler, the context manager also replaces the method `forward`. At the end,
-    all changes are undone.
+    Some layer types have a registered handler. For these layers, the context manager also replaces the
+    method `forward`. At the end, all changes are undone.
     """
     undo = []
     for name, layer in module.named_modules():

@@ -1,1 +1,1 @@
-"""Columns, rows and documents of `senergy acct`."""
+"""Output of `senergy acct`: its columns, rows and JSON or YAML documents."""

@@ -118,7 +118,10 @@ def sacct_names(columns: Iterable[Column[AcctRow]]) -> list[str]:
 
 
 def rows_of_records(jobs: Sequence[JobUsage]) -> list[AcctRow]:
-    """Return rows that are made from energy records alone. Used where Slurm's accounting is not in use."""
+    """Return the rows of the job table for a cluster that does not use Slurm's accounting.
+
+    Each job and each step gives one row. All values come from the energy records.
+    """
     return [
         AcctRow({name: _cell(usage, name) for name in _CELLS}, usage)
         for job in jobs
@@ -155,7 +158,7 @@ def _of_sacct(field: SacctField, of_dates: Overflow) -> Field[AcctRow]:
 
 
 def _of_usage(field: Field[JobUsage]) -> Field[AcctRow]:
-    """Return the column for a value of the energy records."""
+    """Return a column of `senergy acct` that shows a value of the energy records."""
 
     def value(row: AcctRow) -> Value:
         return None if row.usage is None else field.value(row.usage)
@@ -197,7 +200,7 @@ _CELLS: Final = {
 
 
 def _cell(usage: JobUsage, name: str) -> str:
-    """Return a value of a job in the notation of sacct."""
+    """Return one value of a job's energy data as text in the notation of sacct."""
     field = _USAGE_FIELDS[name]
     value = field.value(usage)
     if field.value_format == "time" and isinstance(value, (int, float)):

@@ -79,7 +79,7 @@ def add_energy(document: dict[str, Any], rows: Sequence[AcctRow], scope: str, no
 
 
 def built_document(rows: Sequence[AcctRow], scope: str, notes: Sequence[str]) -> dict[str, Any]:
-    """Return a document built from rows, in the shape of Slurm 24.11."""
+    """Return a JSON document of jobs and steps built from rows, in the layout of Slurm 24.11."""
     jobs: list[dict[str, Any]] = []
     for row in rows:
         if not row.is_step or not jobs or jobs[-1]["job_id"] != _base(row):
@@ -165,7 +165,10 @@ def _number(value: Any) -> int | None:
 
 
 def _step_name(step: Mapping[str, Any]) -> str:
-    """Return the name of a Slurm step: `batch`, `0`. Releases after 22.05 write `12.batch`, `12.0`."""
+    """Return the name of a Slurm step without job id, such as `batch` or `0`.
+
+    Releases of Slurm after 22.05 write the job id before the name: `12.batch`, `12.0`.
+    """
     identity = step.get("step")
     name = identity.get("id") if isinstance(identity, dict) else ""
     return str(name).rpartition(".")[2]
@@ -185,7 +188,7 @@ def _count(row: AcctRow, name: str) -> int:
 
 
 def _set(value: str | int | None) -> dict[str, Any]:
-    """Return a number in the form of Slurm's data parser."""
+    """Return a number as the JSON object that Slurm's data parser uses."""
     known = value is not None and str(value).isdecimal()
     return {"set": known, "infinite": value == "UNLIMITED", "number": int(value or 0) if known else 0}
 

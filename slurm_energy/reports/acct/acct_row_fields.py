@@ -23,7 +23,7 @@ _MONEY: Final = ("Cost", "CostIT")
 
 
 def needs_baseline(columns: Iterable[Column[AcctRow]]) -> bool:
-    """Return whether any of the columns compares a job with untuned runs of the job's program."""
+    """Return whether any of the columns needs the untuned runs of the job's program for comparison."""
     return any(column.field.name in _BASELINE for column in columns)
 
 
@@ -33,7 +33,7 @@ def needs_footprint(columns: Iterable[Column[AcctRow]]) -> bool:
 
 
 def in_currency(columns: Sequence[Column[AcctRow]], rows: Iterable[AcctRow]) -> list[Column[AcctRow]]:
-    """Return the columns in a form that states costs in the currency of the rows."""
+    """Return the columns with the unit of cost columns set to the currency of the rows."""
     currency = next((row.footprint.currency for row in rows if row.footprint), DEFAULT_CURRENCY)
     return [
         dataclasses.replace(column, field=dataclasses.replace(column.field, unit=currency))
@@ -82,9 +82,9 @@ def _of_footprint(value: Callable[[Footprint], Value]) -> Callable[[AcctRow], Va
 
 
 def _without_pue(amount: float | None, footprint: Footprint) -> float | None:
-    """Return emissions or cost of the computers alone.
+    """Return emissions or cost of the computers alone, without the overhead of the data centre.
 
-    The overhead of the site, which the PUE adds, is not included.
+    The PUE adds this overhead; the function divides it out.
     """
     return None if amount is None else amount / (footprint.pue or 1.0)
 
@@ -100,7 +100,10 @@ def _basis(footprint: Footprint) -> Value:
 def _with_raw(
     name: str, widths: tuple[int, int], value: Callable[[AcctRow], Value], doc: str, unit: str
 ) -> tuple[Field[AcctRow], Field[AcctRow]]:
-    """Return two columns of one value: one with decimal prefixes, and one in the base unit (suffix `Raw`)."""
+    """Return two output columns of one value: scaled with decimal prefixes, and in the base unit.
+
+    The name of the second column ends in `Raw`.
+    """
     raw = f"{name} as a plain number, {unit}"
     return (
         Field(name, widths[0], "scaled", value, f"{doc}, {unit}", unit=unit, additive=True),

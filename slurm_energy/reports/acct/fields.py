@@ -33,8 +33,8 @@ class Style:
         units: decimal prefixes and units of the numbers.
         time_format: format of times, as in `SLURM_TIME_FORMAT`.
         now: current time, for relative times; None if not needed.
-        unknown: text that stands for an unknown value. The text is empty in output for programs. Where a
-            column does not apply to a row, `unknown` is not used.
+        unknown: text that stands for an unknown value. The text is empty in output for programs. The text
+            does not stand in cells whose column does not apply to their row.
     """
 
     units: DisplayUnits = DisplayUnits()
@@ -56,13 +56,13 @@ def always(_: object) -> bool:
 
 
 def never(_: object) -> bool:
-    """Return False. Used for columns that do not apply to every row."""
+    """Return False. Use this function as `expected` of columns that do not apply to every row."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[Row]):
-    """A column of a table whose rows have one type.
+    """A column of a table in which all rows have the same type, for example jobs or Slurm steps.
 
     Attributes:
         name: name in CamelCase, which is also the header.
@@ -70,20 +70,20 @@ class Field(Generic[Row]):
         value_format: how the value is written. `scaled` values get a decimal prefix in tables; `number` and
             `figure` values never do. A `slurm_time` is a text of Unix seconds or a word of sacct such as
             `Unknown`.
-        value: function that returns the value of a row (a job or Slurm step); None if unknown.
+        value: function that returns the value of a row. It returns None if the row has no value.
         doc: meaning of the column, as users read it.
         left: whether the column is left-justified by default.
         additive: whether a sum over jobs is meaningful.
         unit: unit of the value, without a prefix.
-        expected: function that returns whether a row should have a value. If a row should have a value and
-            `value` returns None, the value is unknown. For any other row, None means that the column does not
-            apply to the row.
+        expected: function that returns whether a row should have a value. It decides what the value None
+            means. For a row that should have a value, None means unknown. For any other row, None means that
+            the column does not apply to the row.
         overflow: treatment of a text that is longer than the column. `cut`: its end is replaced by `+`;
-            `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too;
+            `widen`: the row becomes wider; `date`: the end is dropped, also in output for programs;
             `cut_date`: the end is dropped; `hash`: the column is filled with `#`.
         slurm: whether this is a column of sacct. Its header is cut to the width, as in sacct.
-        total: function that returns the text below all rows. None means that an additive column shows its sum
-            there, and other columns show nothing.
+        total: function that returns the text for this column below all rows. If it is None, an additive
+            column shows its sum there, and any other column shows nothing.
     """
 
     name: str

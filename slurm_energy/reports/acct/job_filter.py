@@ -1,4 +1,4 @@
-"""Filter of jobs by state and job name. Only Slurm's accounting knows both."""
+"""Filter of jobs by state and job name, which only Slurm's accounting knows."""
 
 from __future__ import annotations
 

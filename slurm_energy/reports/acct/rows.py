@@ -1,7 +1,7 @@
-"""Rows of `senergy acct`: a row of Slurm's accounting together with the energy of that job or step.
+"""Rows of `senergy acct`: a job or step in Slurm's accounting, together with its energy.
 
-All functions are pure. The rows and their order come from sacct. Each row is joined with the energy record of
-the same cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
+All functions are pure. The rows and their order come from sacct. Each row is joined with the energy record
+of the same cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AcctRow:
 
     @property
     def state(self) -> str:
-        """The state without the user who cancelled the job."""
+        """The state of the job as one word, for example `CANCELLED` instead of `CANCELLED by 1000`."""
         return self.cells.get("State", "").partition(" ")[0]
 
     @property
@@ -61,14 +61,17 @@ class AcctRow:
 
     @property
     def started(self) -> bool:
-        """Whether the job or step has used nodes."""
+        """Whether Slurm has started the job or step on at least one node."""
         if self.state in _NOT_STARTED or self.cells.get("NodeList", "") in _NO_NODES:
             return False
         return seconds_of(self.cells, "Start") is not None
 
     @property
     def awaited(self) -> bool:
-        """Whether the row should show energy: the job or step has used nodes and is not hidden."""
+        """Whether the energy of this job or step should be shown.
+
+        This is true if the job or step has started and is not hidden from the user.
+        """
         return self.started and not self.hidden
 
     @property
@@ -78,11 +81,11 @@ class AcctRow:
 
 
 def program_of(usage: JobUsage | None) -> ComparableProgram | None:
-    """Return the program of a job, for a comparison with untuned runs. None if the job is not comparable.
+    """Return the program of a job, for a comparison with untuned runs of the same program.
 
-    Steps, jobs without power settings, jobs without a script, and jobs for which the record of a node is
-    missing are not comparable. The resources of the program are determined as in
-    `accounting.history.run_history`.
+    None means that the job is not comparable. This is the case for steps, jobs without power settings, jobs
+    without a script, and jobs for which the record of a node is missing. The resources of the program are
+    determined as in `accounting.history.run_history`.
     """
     if usage is None or usage.first.step is not None or not usage.job.user or usage.missing_nodes:
         return None
@@ -125,7 +128,7 @@ class VisibleJobs:
         return cls(uid, str(response.get("scope", "all")), frozenset(map(str, accounts)))
 
     def includes(self, uid: str, account: str) -> bool:
-        """Return whether the energy of a job is visible.
+        """Return whether the user who asks may see the energy of a job.
 
         Args:
             uid: the owner's uid as sacct prints it; empty if unknown.
@@ -157,7 +160,7 @@ def joined(
 
 
 class _Join:
-    """Index of energy records by job and step."""
+    """Index that finds the energy records of a job or step for a row of sacct."""
 
     def __init__(self, usages: Sequence[JobUsage]) -> None:
         self._jobs: dict[tuple[str, str], list[JobUsage]] = {}
@@ -171,7 +174,7 @@ class _Join:
                 self._steps.setdefault((*job, step.first.step or ""), []).append(step)
 
     def usage_of(self, cells: Mapping[str, str]) -> JobUsage | None:
-        """Return the energy records of the job or step that a row of sacct describes."""
+        """Return the energy records that belong to a row of sacct, which describes a job or a step."""
         job_id, _, step = cells["JobIDRaw"].partition(".")
         if not step:
             run = _run_of(cells, self._jobs.get((cells["Cluster"], job_id), []))
@@ -187,8 +190,8 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
     """Return the run of a job that a row of sacct describes.
 
     A record that the controller has linked to Slurm's accounting contains the time of submission. This time
-    identifies the run, because it differs between the runs of a job. If no record has this link, the run that
-    is nearest in time to the row is returned.
+    identifies the run, because it differs between the runs of a job. If no record is linked, the run that is
+    nearest in time to the row is returned.
     """
     submit = seconds_of(cells, "Submit")
     linked = [run for run in runs if run.job.submit is not None and run.job.submit == submit]
@@ -196,7 +199,10 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
 
 
 def _nearest(cells: Mapping[str, str], usages: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the records nearest in time to a row of sacct; None if all are beyond the clock skew."""
+    """Return the records of the run that is nearest in time to a row of sacct.
+
+    The result is None if every run is further away than the permitted skew of clocks.
+    """
     start, end = seconds_of(cells, "Start"), seconds_of(cells, "End")
     if start is None:
         start = seconds_of(cells, "Submit") or 0.0

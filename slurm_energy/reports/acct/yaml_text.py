@@ -18,7 +18,7 @@ _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\
 
 
 def yaml_lines(value: Any) -> Iterator[str]:
-    """Yield the lines of a document.
+    """Yield the lines of a YAML document that represents a value.
 
     Floats that are not finite become null. Keys of mappings are converted to text.
     """

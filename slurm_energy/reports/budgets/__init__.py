@@ -1,1 +1,1 @@
-"""Text, pages and series of power budgets."""
+"""Output about power budgets: text, HTML pages and time series."""

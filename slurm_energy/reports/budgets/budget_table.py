@@ -1,6 +1,6 @@
-"""Text output of `senergy budget show`, `plan`, `set` and `explain`, from responses.
+"""Text output of `senergy budget show`, `plan`, `set` and `explain`.
 
-All functions are pure.
+The input is the controller's responses. All functions are pure.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _JOB_FIELDS: Final[tuple[Field[Row], ...]] = (
 
 
 def budget_lines(response: Row, layout: TableLayout, columns: str | None = None) -> list[str]:
-    """Return the table of the budgets.
+    """Return the table of power budgets as lines of text.
 
     Args:
         response: response to `GET /v1/budget`.
@@ -139,7 +139,7 @@ def budget_lines(response: Row, layout: TableLayout, columns: str | None = None)
 
 
 def node_lines(rows: Sequence[Row], layout: TableLayout) -> list[str]:
-    """Return the table of the nodes of a response to `GET /v1/budget`."""
+    """Return a text table of the nodes in a response to `GET /v1/budget`."""
     return _whole_table(rows, _NODE_FIELDS, layout)
 
 
@@ -169,7 +169,10 @@ def headline(response: Row) -> str:
 
 
 def notes(response: Row) -> Iterator[str]:
-    """Yield notes beyond the table: faults, live limits, and limits that cannot be kept."""
+    """Yield notes that the table of budgets does not show.
+
+    The notes are about faults, live limits, limits that cannot be kept, and silent or distrusted nodes.
+    """
     for row in response.get("budgets") or []:
         name = f"budget {row.get('name')}"
         if row.get("problem"):

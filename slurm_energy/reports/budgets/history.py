@@ -22,7 +22,9 @@ _PLOT_ROWS: Final = 8
 
 
 def history_lines(response: Mapping[str, Any], begin: float, end: float, glyphs: Glyphs) -> list[str]:
-    """Return a plot and the totals of each budget, then the audit trail.
+    """Return the history of power budgets as lines of text.
+
+    The lines contain a plot and the totals of each budget, followed by the audit trail.
 
     Args:
         response: response to `GET /v1/budget/history`.
@@ -72,7 +74,7 @@ def _totals(history: PowerHistory) -> list[str]:
 
 
 def change_lines(changes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the audit trail as lines, oldest first."""
+    """Return the changes of power budgets and who made them, as lines of text, oldest first."""
     lines = []
     for change in changes:
         who = change.get("by") or "senergyctld"

@@ -44,7 +44,9 @@ def page(
 
 
 def budget_cards(response: Mapping[str, Any], begin: float, end: float) -> list[dict[str, Any]]:
-    """Return the variables of the template `budget_card.html.j2` for each budget.
+    """Return the data for one HTML card per budget.
+
+    The data are the variables of the template `budget_card.html.j2`.
 
     Args:
         response: response to `GET /v1/budget/history`.

@@ -1,4 +1,7 @@
-"""Text of adjustments: proposals for a job, and trials with predicted and measured gain."""
+"""Text about adjustments, the values that the advice of the diagnosis changes for the next run.
+
+The text lists proposals for a job, and trials with their predicted and measured gain.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,16 @@ _COLUMNS = (
 
 
 def change_text(adjustments: Any) -> str:
-    """Return the adjustments in a response of the controller as text, such as `workers 2 -> 8`."""
+    """Return the adjusted values in a response of the controller as text, such as `workers 2 -> 8`."""
     return ", ".join(Adjustment.from_json(item).described() for item in adjustments or ())
 
 
 def proposal_lines(proposals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield one line per proposed adjustment, with the source of the proposal."""
+    """Yield lines of text about proposals to adjust values of a program.
+
+    The lines state the adjustments, the finding, the predicted time and energy, and the source of the
+    prediction.
+    """
     for proposal in proposals:
         ratios = _ratios(proposal.get("predicted_time_ratio"), proposal.get("predicted_energy_ratio"))
         yield f"  {change_text(proposal.get('adjustments'))}"
@@ -36,7 +43,9 @@ def proposal_lines(proposals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def trial_lines(trials: Sequence[Mapping[str, Any]], *, with_users: bool = False) -> Iterator[str]:
-    """Yield a table of trials, oldest first, each with the reason for its outcome.
+    """Yield the lines of a table of trials, oldest first, each with the reason for its outcome.
+
+    A trial tests adjusted values (for example a number of loader processes) in the next runs of a program.
 
     Args:
         trials: trials as senergyctld returns them.

@@ -48,9 +48,9 @@ class UseRow:
 
 
 def use_rows(summary: JobSummary) -> list[UseRow]:
-    """Return the job's use of CPUs, memory and GPUs.
+    """Return the rows of a table that shows the job's use of CPUs, memory and GPUs.
 
-    If the job has several GPUs, the use of each GPU is added.
+    If the job has several GPUs, the table has an additional row for the use of each GPU.
     """
     job = {signal.signal: signal for signal in summary.signals if signal.scope == "job"}
     rows = [*_ratios(job), *_percents(job, "")]
@@ -88,7 +88,7 @@ def duration_text(seconds: float) -> str:
 
 
 def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
-    """Return a finding's lost time and energy, and its confidence, as text.
+    """Return the cost of a finding (cause of lost time or energy) and its confidence as text.
 
     Args:
         finding: finding of the diagnosis.

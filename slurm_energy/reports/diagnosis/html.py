@@ -1,4 +1,4 @@
-"""The HTML page of `senergy diagnose`. The template escapes text from users."""
+"""HTML page of `senergy diagnose`. The template of the page escapes text from users."""
 
 from __future__ import annotations
 

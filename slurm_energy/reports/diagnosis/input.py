@@ -1,4 +1,7 @@
-"""The input of a diagnosis: records, power traces and node observations of a job as one `JobObservation`."""
+"""Collection of all data about a job that its diagnosis uses.
+
+The data is energy records, power traces and observations of the nodes. The result is one `JobObservation`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def job_observation(job: JobUsage, documents: Sequence[Any], config: Config) -> 
 
 
 def observation_of(job: JobUsage, observed: Sequence[NodeObservation], config: Config) -> JobObservation:
-    """Return all known data of a job, given its parsed node observations.
+    """Return everything that is known about a job as input for its diagnosis.
 
     Args:
         job: the job with its records and power traces.

@@ -1,4 +1,7 @@
-"""The page of `senergy diagnose` on the terminal: use of the hardware, steps, findings, settings to try."""
+"""Output of `senergy diagnose` on the terminal.
+
+The output shows the use of the hardware, the job's steps, the findings, and settings to try.
+"""
 
 from __future__ import annotations
 

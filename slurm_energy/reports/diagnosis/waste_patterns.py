@@ -39,18 +39,21 @@ class WastePattern:
     example: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the pattern as a JSON object."""
+        """Return this pattern of wasted energy as a JSON object."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def waste_patterns(
     diagnosed: Iterable[tuple[JobUsage, Sequence[JobFinding]]], by: str | None, top: int
 ) -> list[WastePattern]:
-    """Return the patterns with the most lost energy, in descending order within each group.
+    """Return the kinds of findings that lost the most energy, as patterns of waste.
+
+    A pattern contains all findings of one kind in one group of jobs. The patterns of each group are in
+    descending order of lost energy.
 
     Args:
         diagnosed: jobs with their findings.
-        by: `user` or `account`; None means no grouping.
+        by: `user` or `account`, by which the jobs are grouped; None means no grouping.
         top: maximum number of patterns per group.
     """
     grouped: dict[tuple[str, FindingKind], list[tuple[str, JobFinding]]] = {}
@@ -82,7 +85,7 @@ def _pattern(group: str, kind: FindingKind, members: Sequence[tuple[str, JobFind
 
 
 def patterns_table(patterns: Sequence[WastePattern], by: str | None) -> list[str]:
-    """Return the patterns as a text table."""
+    """Return a text table of waste patterns, with the lost time and energy of each kind of finding."""
     rows = [
         [
             *([pattern.group] if by else []),
@@ -108,10 +111,11 @@ def patterns_json(patterns: Sequence[WastePattern], scope: str | None, jobs: int
     """Return the JSON document of `senergy diagnose --patterns --json`.
 
     Args:
-        patterns: patterns as returned by `waste_patterns`.
-        scope: whose jobs the caller may see, from the controller's response.
+        patterns: patterns of wasted energy, as returned by `waste_patterns`.
+        scope: the users whose jobs the caller may see, as stated in the controller's response.
         jobs: number of diagnosed jobs.
-        left_out: number of jobs that were not diagnosed because other jobs used more energy.
+        left_out: number of jobs that were not diagnosed, because only the jobs with the most energy are
+            diagnosed.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},

@@ -26,10 +26,10 @@ def document(
 
     Args:
         jobs: jobs to include in the document.
-        decisions: changes that the queue engine made to each job, by job id, to be included in the document;
-            None if none are to be included.
-        scope: `scope` field of the controller's response, which states whose records the response covers;
-            None leaves it out of the document.
+        decisions: changes that the queue engine made to the jobs, by job id. None means that the document
+            contains no such changes.
+        scope: field `scope` of the controller's response, which states whose records the response covers.
+            None means that the document contains no scope.
     """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
@@ -43,7 +43,7 @@ def document(
 
 
 def job_object(job: JobUsage) -> dict[str, Any]:
-    """Return one job as a dict for JSON, with its `nodes` and `steps`."""
+    """Return one job with its energy as a dict for JSON, including its `nodes` and `steps`."""
     first = job.first
     return {
         "job_id": first.job_id,
@@ -75,7 +75,7 @@ def job_object(job: JobUsage) -> dict[str, Any]:
 
 
 def figures(usage: JobUsage) -> dict[str, Any]:
-    """Return the times, energies and powers of a job or step."""
+    """Return the times, energies and powers of a job or step for the JSON output."""
     return {
         "start": usage.start,
         "end": usage.end,
@@ -101,7 +101,7 @@ def figures(usage: JobUsage) -> dict[str, Any]:
 
 
 def node_object(record: EnergyRecord) -> dict[str, Any]:
-    """Return the record of one node."""
+    """Return the record of a job on one node as a JSON object of the energy label."""
     return {
         **dict(record.extra),
         "node": record.node,

@@ -213,7 +213,10 @@ def _component_lines(job: JobUsage) -> list[str]:
 
 
 def _devices(job: JobUsage) -> list[tuple[str, int]]:
-    """Return the job's device products: GPUs with their number, processors with the number of nodes."""
+    """Return the products of the devices that the job used, each with a count.
+
+    For GPUs, the count is the number of GPUs. For processors, it is the number of nodes.
+    """
     counts = collections.Counter(device.product for record in job.records for device in record.devices)
     return [(product or UNKNOWN, count) for product, count in counts.items()]
 
@@ -258,6 +261,6 @@ def _small_with_unit(value: float | None, unit: str) -> str:
 
 
 def _wrapped(lines: Sequence[str]) -> list[str]:
-    """Return the lines, wrapped to the width of the picture."""
+    """Return the lines of text, wrapped to the width of the label's picture."""
     columns = int((_WIDTH - 2 * _MARGIN - 96) / _CHARACTER)
     return [part for line in lines for part in textwrap.wrap(escape_controls(line), columns) or [""]]

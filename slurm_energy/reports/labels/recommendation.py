@@ -81,9 +81,10 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
 
 
 def predicted_cap(job: JobUsage, config: Config) -> PredictedCap | None:
-    """Return the power cap with the lowest predicted energy-delay product. None if no cap can be predicted.
+    """Return the power cap with the lowest predicted energy-delay product for a finished job.
 
-    A power cap can be predicted if the job names its model and ran without power settings.
+    The result is None if no cap can be predicted. A prediction requires that the job names its model and ran
+    without power settings.
     """
     if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
         return None
@@ -149,10 +150,11 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 def _search(
     request: PredictionRequest, limit: float, caps: Sequence[int]
 ) -> tuple[Prediction | None, Prediction | None, int]:
-    """Return the predictions under the current limit and under the best power cap, and that cap in watts.
+    """Find the best power cap of a job by the training model.
 
-    Both predictions are None if the model was never measured on this kind of GPU or does not represent the
-    job, or if numpy is not installed.
+    Return three values: the prediction under the current limit, the prediction under the best cap, and the
+    best cap in watts. Both predictions are None if the model was never measured on this kind of GPU or does
+    not represent the job, or if numpy is not installed.
 
     Args:
         request: prediction request for the job.
@@ -215,7 +217,10 @@ def _processor(devices: Sequence[JobDevice]) -> str:
 
 
 def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
-    """Return the GPU settings of an entry of the EDP table as text; empty if a GPU would not accept them."""
+    """Return text that recommends the GPU settings of a row of the site's table for the policy `edp`.
+
+    The text is empty if a GPU would not accept the settings.
+    """
     cap = entry.gpu_cap_watts
     if cap is None:
         return f"at most {entry.gpu_clock_mhz:g} MHz on the GPUs" if entry.gpu_clock_mhz else ""

@@ -1,6 +1,7 @@
-"""Hardware that a job reserved, derived from its records.
+"""Computation of the hardware that a job reserved, from the job's records.
 
-The reserved hardware determines which part of the hardware's embodied emissions the job is charged with.
+The reserved hardware determines the share of the emissions from the hardware's production (embodied
+emissions) that the job is charged with.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from slurm_energy.reports.usage import JobUsage
 
 
 def reservation_of(usage: JobUsage) -> Reservation:
-    """Return the node-seconds, CPU-seconds and GPU-seconds that a job or step reserved."""
+    """Return the hardware time that a job or step reserved: node-, CPU- and GPU-seconds."""
     times = [(record, record.end - record.start) for record in usage.records]
     cpu_seconds = None
     if all(record.cpus is not None for record, _ in times):

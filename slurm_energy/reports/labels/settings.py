@@ -41,7 +41,10 @@ class MergedSetting:
 
     @property
     def name(self) -> str:
-        """Type of the setting, with its merged instances in brackets: `cpufreq.governor[policy0-63]`."""
+        """Name of a kind of setting, followed by the instances with equal values in brackets.
+
+        Example: `cpufreq.governor[policy0-63]`.
+        """
         if not self.instances:
             return self.setting_type
         plain = all(_NUMBERED_INSTANCE.fullmatch(instance) for instance in self.instances)
@@ -51,9 +54,9 @@ class MergedSetting:
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
     """Return how much of the energy policy's settings was applied: `all`, `part` or `none`.
 
-    The result is `none` also if the energy policy has no settings for these nodes, for example `edp` without
-    an entry for the hardware; the notes of the records state this reason. The result is None for the policy
-    `monitor`, which has no settings at all.
+    The result is also `none` if the energy policy has no settings for these nodes. An example is `edp`
+    without an entry for the hardware. In this case the notes of the records state the reason. The result is
+    None for the policy `monitor`, which has no settings at all.
     """
     applied_flags = [[setting.applied is not None for setting in record.applied] for record in records]
     if not any(applied_flags) and all(record.policy == _MONITOR for record in records):
@@ -90,7 +93,7 @@ def split_setting(name: str) -> tuple[str, str]:
 
 
 def short_settings(records: Iterable[EnergyRecord]) -> str:
-    """Return the settings as one line. A `!` marks a failed setting.
+    """Return the settings of a job as one line of text. A `!` marks a failed setting.
 
     Example: `gov=powersave freq=800-2100MHz gpu.cap=300W`.
 

@@ -1,8 +1,7 @@
 """Energy label: a summary of one job for the terminal.
 
-The label begins with a header and ends with the recommended settings.
-
-The functions return lines; colours and characters are arguments.
+The label begins with a header and ends with the recommended settings. The functions return lines of text.
+The caller decides which colours and which characters the lines may contain.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def label(
 
 
 def _decision(decision: Mapping[str, Any], style: Style) -> list[str]:
-    """Return the lines that describe one change made by the queue engine."""
+    """Describe a change that senergyctld's queue engine made to a job, as lines of text."""
     at = format_time(float(decision["time"]), style.time_format, style.now)
     if decision["kind"] == "shape":
         change = f"set {decision['chosen']}" if decision.get("chosen") else "kept its requested resources"
@@ -325,7 +324,7 @@ def _component_line(part: str, watts: Sequence[float], glyphs: Glyphs) -> str:
 
 
 def _stretched(column: Sequence[float]) -> list[float]:
-    """Return the values of a short trace, repeated so that they fill the whole plot."""
+    """Return the values of a short power trace, repeated so that they fill the width of the plot."""
     return [column[i * len(column) // PLOT_COLUMNS] for i in range(PLOT_COLUMNS)]
 
 

@@ -63,7 +63,10 @@ def explanations(job: JobUsage) -> list[str]:
 
 
 def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
-    """Return the outcome of tuning a job, for its header; None if the job was not tuned."""
+    """Return a short remark about the tuning of a job for the header of its energy label.
+
+    Examples are `, tuned` and `, advice only`. The result is None if the job was not tuned.
+    """
     tunings = [record.tuning for record in records if record.tuning is not None]
     modes = {tuning["mode"] for tuning in tunings}
     if not modes & {"on", "advise"}:
@@ -76,7 +79,10 @@ def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
 
 
 def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:
-    """Return the sentence about a setting. None if the setting failed, or only belongs to another setting."""
+    """Return the sentence of the energy label that states a setting of the job and its origin.
+
+    The result is None if the setting failed, or if it only supplements another setting.
+    """
     field, flag_key, flag = _FIELDS.get(merged.setting_type, (None, "", ""))
     if field is None or merged.setting.applied is None:
         return None
@@ -146,7 +152,10 @@ def _objective(tuning: Mapping[str, Any]) -> str:
 
 
 def _why_untried(tuning: Mapping[str, Any]) -> str:
-    """Return the reason why no setting was tried, as text; empty unless the progress signal is missing."""
+    """Return a text that says why tuning has tried no setting of the job.
+
+    The text is empty if the job has a progress signal.
+    """
     if tuning.get("progress") != "none":
         return ""
     if tuning.get("slowdown_limit") is None:
@@ -167,7 +176,10 @@ def _source(tuning: Mapping[str, Any]) -> str:
 
 
 def _figures(tuning: Mapping[str, Any], chosen: OperatingPoint) -> str:
-    """Return the measurement count, time and energy of the operating point that tuning chose."""
+    """Describe the effect of the operating point that tuning chose, for the energy label.
+
+    The text contains the number of measurements, and the time and energy relative to the untuned job.
+    """
     for item in tuning.get("points", ()):
         if _point(item["point"]) == chosen:
             time, power = item["time_ratio"], item["power_ratio"]

@@ -63,7 +63,7 @@ def _area(xs: Sequence[float], values: Sequence[float], y: Scale, color: str) ->
 
 
 def _limit_line(history: PowerHistory, x: Scale, y: Scale) -> str:
-    """Return the limit over time as a stepped line."""
+    """Draw the budget's limit over time as a stepped line, and return it as SVG markup."""
     xs: list[float] = []
     ys: list[float] = []
     for index, watts in enumerate(history.limit_watts):

@@ -22,7 +22,7 @@ _COLOURS: Final = {"measured": "#3e74d6", "committed": "#dd7d1f", "capped": "#a3
 
 
 def write_png(response: Mapping[str, Any], begin: float, end: float, path: Path) -> None:
-    """Write a plot with one panel per budget.
+    """Write a plot of power against time, with one panel per power budget, to a PNG file.
 
     Args:
         response: response to `GET /v1/budget/history`.

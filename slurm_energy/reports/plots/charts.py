@@ -275,9 +275,9 @@ def _bar_text(bar: Bar, x: float, y: float) -> str:
 
 
 def share_chart(parts: Sequence[Bar], title: str, size: tuple[int, int] = (1040, 26)) -> str:
-    """Draw one bar that is divided among the parts in proportion to their values, with thin gaps.
+    """Draw one bar that is divided into segments in proportion to the values of the parts.
 
-    Returns an empty string if no part has a value.
+    Thin gaps separate the segments. Return an empty string if no part has a value.
     """
     drawable = [part for part in parts if part.value]
     if not drawable:

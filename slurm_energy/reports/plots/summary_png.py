@@ -21,9 +21,10 @@ _PANELS: Final[Mapping[str, Callable[[Summary], float | None]]] = {
 
 
 def write_png(report: Report, path: Path) -> None:
-    """Write a chart with one panel per total and one bar per group.
+    """Write the energy summary of groups of jobs as a PNG chart.
 
-    If there are many groups, only those with the most energy are shown.
+    The chart has one panel for each summed quantity. Each panel has one bar for each group. If there are
+    many groups, only the groups with the most energy are shown.
 
     Raises:
         UnavailableError: matplotlib is not installed.

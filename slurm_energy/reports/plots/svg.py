@@ -54,7 +54,7 @@ class Scale:
     at_high: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel coordinate of `value`."""
+        """Convert a data value to a pixel coordinate in a chart."""
         span = self.high - self.low
         share = (value - self.low) / span if span else 0.0
         return self.at_low + share * (self.at_high - self.at_low)
@@ -66,7 +66,10 @@ def line_path(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 
 def band_path(xs: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> str:
-    """Return SVG path data of the area between two lines, interrupted where `upper` is NaN."""
+    """Return SVG path data of the area between two lines.
+
+    The area is interrupted where `upper` is NaN.
+    """
     parts = []
     floor = dict(zip(xs, lower, strict=True))
     for run in _runs(xs, upper):
@@ -128,7 +131,7 @@ def drawing(size: tuple[float, float], title: str, *children: str, class_: str, 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Geometry of a chart: size of the drawing and margins around the plot area, in pixels."""
+    """Geometry of a chart in pixels: size of the drawing, and margins around the plot area."""
 
     width: float
     height: float

@@ -103,7 +103,10 @@ def _draw_front(result: SweepResult, area: Any) -> None:
 
 
 def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], float]) -> None:
-    """Label each point that is best by a metric with its settings and with the names of these metrics."""
+    """Label the points of a plot that are best by a metric.
+
+    The label of a point contains its settings and the names of the metrics by which it is best.
+    """
     metrics: dict[int, list[str]] = {}
     for metric, index in result.best.items():
         metrics.setdefault(index, []).append(_SHORT_NAMES[metric])
@@ -119,10 +122,11 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return, by metric, pairs of a value of the factor `name` and the gain in percent at this value.
+    """Return the gain in percent as a function of one factor of a sweep, for each metric.
 
-    The pairs come from those sweep points at which all other factors have the values of the point with the
-    best EDP. The result is empty if fewer than two of these points have a numeric value of the factor.
+    The result maps each metric to pairs of a value of the factor `name` and the gain at this value. All
+    other factors keep the values of the sweep point with the best EDP. The result is empty if fewer than two
+    of these points have a numeric value of the factor.
     """
     best = result.points[result.best["edp"]].point
     others = [pair for pair in best.settings if pair[0] not in (name, "policy")]

@@ -38,7 +38,10 @@ ASCII = Glyphs(" .:-=+*%#", "|", "-", "+", "~", "#", ".", "->", "*")
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Return block characters if `encoding` can write them all, else ASCII."""
+    """Return the characters for plots on a terminal: block characters, or ASCII.
+
+    ASCII is returned if `encoding` cannot write all block characters.
+    """
     try:
         (BLOCKS.levels + "┤─┼╌█░→·").encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -92,7 +95,10 @@ def _row(watts: Sequence[float], top: float, height: int, row: int, glyphs: Glyp
 
 
 def _time_axis(width: int, duration_s: float) -> str:
-    """Return a line with time labels below their columns. Labels that would touch are left out."""
+    """Return the line of time labels below a text chart.
+
+    Each label begins in the column of its time. A label that would touch the previous label is left out.
+    """
     text = ""
     for tick in time_ticks(duration_s, max(2, width // 12)):
         column = round(width * tick / duration_s) if duration_s > 0 else 0

@@ -1,4 +1,8 @@
-"""Drawings of a timeline page: rows of processes by phase, and signals over time."""
+"""Two kinds of drawings for the timeline page of a job.
+
+The first drawing has one row per process, which shows the phases of the process over time. The second
+drawing shows a signal over time.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,10 @@ _LINE_COLORS: Final = ("v2", "v4", "v3", "v1", "v5", "v6", "v7", "v0")
 
 
 def process_rows(overview: Overview, marks: Sequence[tuple[int, float]]) -> str:
-    """Draw a row per process. A row is divided into columns, which stack the phases by their share of time.
+    """Draw the overview of a timeline: one row per process.
+
+    A row is divided into columns of equal time. Each column stacks the phases of the process by their share
+    of the time.
 
     Args:
         overview: time by phase and column.
@@ -69,7 +76,7 @@ def process_rows(overview: Overview, marks: Sequence[tuple[int, float]]) -> str:
 
 
 def _merged(shares: dict[str, list[float]], count: int) -> dict[str, list[float]]:
-    """Average each group of `count` neighbouring columns into one column."""
+    """Average each group of `count` neighbouring columns of a chart into one column."""
     return {
         name: [math.fsum(values[index : index + count]) / count for index in range(0, len(values), count)]
         for name, values in shares.items()
@@ -97,9 +104,9 @@ def _row(row: OverviewRow, shares: dict[str, list[float]], index: int, frame: Fr
 
 
 def _stacked_paths(shares: dict[str, list[float]], columns: int) -> Iterator[tuple[str, str]]:
-    """Yield SVG path data by phase.
+    """Yield the SVG path data of a stacked chart, one path per phase.
 
-    Neighbouring columns with equal share and position form one rectangle.
+    Neighbouring columns in which a phase has the same share and position form one rectangle.
     """
     floors = [0] * columns
     exact = [0.0] * columns
@@ -158,7 +165,7 @@ def signal_chart(name: str, series: Sequence[ObservedSeries], window: TimeWindow
 
 
 def signal_legend(series: Sequence[ObservedSeries]) -> list[tuple[str, str]]:
-    """Return name and CSS variable of each line of a signal's chart."""
+    """Return the legend of a signal's chart: a name and a CSS variable of the color for each line."""
     if len(series) > _MAX_LINES:
         return [(f"{len(series)} parts: minimum, mean, maximum", "v2")]
     return [

@@ -24,7 +24,10 @@ def state(job: Job) -> str:
 
 
 def shape(job: Job) -> str | None:
-    """Return the GPU request that the scheduling policy chose; None if the job offers no alternatives."""
+    """Return the GPU shape (type and number of GPUs) that the scheduling policy chose for a job.
+
+    The result is None if the job does not offer several shapes.
+    """
     shapes = job.get("shapes") or []
     return (
         next((offered["text"] for offered in shapes if offered.get("chosen")), None)
@@ -61,9 +64,9 @@ def _field(
 def _prediction_field(
     name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    """Return a column for a predicted quantity. Every job should have a value in this column.
+    """Return a column of the queue table for a predicted quantity.
 
-    The arguments have the same meaning as in `Field`.
+    Every job should have a value in this column. The arguments have the same meaning as in `Field`.
     """
     return Field(name, width, value_format, value, doc, unit=unit, expected=always)
 
@@ -133,7 +136,7 @@ _LONG_LAST_COLUMNS: Final = (
 
 
 def term_names(jobs: Iterable[Job]) -> list[str]:
-    """Return the names of all score terms of the jobs, in the order in which they first appear."""
+    """Return the names of the terms of which the jobs' scores consist, in order of appearance."""
     return list(dict.fromkeys(term["name"] for job in jobs for term in job.get("terms") or ()))
 
 
@@ -144,18 +147,21 @@ def column_name(term: str) -> str:
 
 
 def term_fields(jobs: Sequence[Job], *, norm: bool = False) -> list[Field[Job]]:
-    """Return one column per term of the jobs' scores.
+    """Return one column of the queue table for each term of the jobs' priority scores.
 
     Args:
         jobs: jobs to show.
-        norm: whether to show values before weighting. Otherwise the columns show the contributions of the
-            terms that have weights.
+        norm: whether to show the values of the terms before weighting. Otherwise the table shows, for each
+            term with a weight, its contribution to the score.
     """
     return [_term_field(name, norm, _term_unit(name, norm, jobs)) for name in term_names(jobs)]
 
 
 def _term_unit(name: str, norm: bool, jobs: Sequence[Job]) -> str:
-    """Return the unit of a term's values; empty if the column shows contributions to the score."""
+    """Return the unit of the values of a score term in the queue table.
+
+    The text is empty if the column shows contributions to the score, which have no unit.
+    """
     terms = (term for job in jobs if (term := term_of(job, name)))
     units = {"" if term.get("weight") is not None and not norm else term.get("unit") or "" for term in terms}
     return units.pop().replace(" ", "*") if len(units) == 1 else ""

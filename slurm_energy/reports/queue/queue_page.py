@@ -1,4 +1,7 @@
-"""Text output of `senergy prio`: table of pending jobs, weights of the score, and details of one job."""
+"""Text output of `senergy prio`.
+
+The output is the table of pending jobs, the weights of the score, or the details of one job.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +161,7 @@ def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iter
 
 
 def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], style: Style) -> list[str]:
-    """Return the details of one pending job as lines.
+    """Return the details of one pending job as lines of text for `senergy prio`.
 
     Args:
         job: entry of the job in the response.
@@ -209,9 +212,10 @@ def _facts(job: Job, style: Style) -> list[str]:
 
 
 def _adjusted_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return lines on how the lower bound and the misprediction factor raised a predicted time.
+    """Return a line that explains why a predicted time was raised.
 
-    The result is empty if the time was not raised.
+    The reasons are a lower bound of the time and the user's misprediction factor (the ratio of actual to
+    predicted time of past jobs). The result is empty if the time was not raised.
 
     Args:
         predicted: predictions of the job in the controller's response.

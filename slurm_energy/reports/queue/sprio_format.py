@@ -1,7 +1,8 @@
-"""Parser of sprio's notation for columns: `%.15i %9r %Y` in formats, single letters in sort lists.
+"""Parser of the notation in which Slurm's sprio names columns.
 
-sprio's letters for Slurm's own priority factors have no column here, because the scheduling policy determines
-the order of the queue.
+A format such as `%.15i %9r %Y` uses one letter per column. A sort list consists of single letters. The
+letters for Slurm's own priority factors are not supported, because the scheduling policy of slurm-energy
+determines the order of the queue.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _ITEM: Final = re.compile(r"%(?P<right>\.)?(?P<width>\d{1,5})?(?P<letter>[A-Za-z
 
 
 def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
-    """Return the columns of a format such as `%.15i %9r %Y`.
+    """Return the table columns that an output format such as `%.15i %9r %Y` describes.
 
-    As in sprio, a dot right-justifies a column. Without a width each text has its natural width.
+    As in sprio, a dot right-justifies a column. A column without a width is as wide as its text.
 
     Args:
         fields: columns that the command can show.
@@ -50,7 +51,8 @@ def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> l
         listing: command that lists all columns, for the error message.
 
     Raises:
-        UsageError: a letter has no column here, or the text is not a format.
+        UsageError: the format contains a letter that stands for no column of this command, or the text is
+            not a format.
     """
     columns: list[Column[Row]] = []
     for item in re.split(r"[\s,|]+", text.strip()):

@@ -1,4 +1,7 @@
-"""Columns of `senergy report`: the names, widths and abbreviations of sreport, with units for energy."""
+"""Columns of the tables of `senergy report`.
+
+Names, widths and abbreviations are those of sreport. Columns of energy also have a unit.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,7 @@ class ReportColumn:
 
     @property
     def is_number(self) -> bool:
-        """Whether the column has amounts or counts."""
+        """Whether the column contains amounts or counts, which are numbers."""
         return self.source in (Source.USED, Source.AMOUNT, Source.PART, Source.JOBS, Source.SHARE)
 
 

@@ -52,7 +52,7 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
 
 
 def savings_document(document: Json) -> dict[str, Any]:
-    """Return the document of `--json`.
+    """Return the JSON document of the report on savings by deferral of jobs.
 
     The amounts are in base units. The document includes the sum of all rows.
     """
@@ -68,7 +68,9 @@ def savings_document(document: Json) -> dict[str, Any]:
 
 
 def savings_notes(document: Json, *, excludes_today: bool) -> list[str]:
-    """Return lines about the savings of all jobs, and about jobs whose savings are unknown.
+    """Return lines of text about what the deferral of jobs has saved.
+
+    The lines state the savings of all jobs, and the jobs whose savings are unknown.
 
     Args:
         document: response to `GET /v1/deferral/savings`.

@@ -1,4 +1,7 @@
-"""Words of `senergy report`, in sreport's grammar: the report, its conditions and their abbreviations."""
+"""Parser of the words of `senergy report`, which follow the grammar of Slurm's sreport.
+
+The words name a report and its conditions. They may be abbreviated.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ DEFAULT_SIZES: Final = (50, 250, 500, 1000)
 class ReportKind(StrEnum):
     """A report of `senergy report`.
 
-    The value is the report's name, without the word for the type of report.
+    The value of each member is the name of the report on the command line, without the prefix that names the
+    type of report.
     """
 
     UTILIZATION = "Utilization"
@@ -69,7 +73,7 @@ _OF_USAGE: Final = frozenset(ReportKind) - {ReportKind.DEFERRAL_SAVINGS}
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A word of a report.
+    """A keyword in the command line of a report.
 
     Attributes:
         name: the word in full.

@@ -1,4 +1,7 @@
-"""Lines of each report of `senergy report`: groups, sums over the account hierarchy, and their order."""
+"""Computation of the lines of each report of `senergy report`.
+
+The module groups the amounts, adds up the hierarchy of accounts, and sorts the lines.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _ACCOUNT_USER: Final = ("account", "user")
 
 
 class SortOrder(StrEnum):
-    """Order of the lines of users and of other groups."""
+    """Order of the lines in a report: by name, by time or by energy."""
 
     NAME = "Name"
     TIME = "Time"
@@ -105,7 +108,7 @@ def dimensions(request: ReportRequest) -> tuple[str, ...]:
 
 
 def size_classes(request: ReportRequest, document: UsageDocument) -> list[SizeClass]:
-    """Return the size classes of SizesByAccount."""
+    """Return the classes of job sizes (allocated CPUs) for the report SizesByAccount."""
     if not request.sizes:
         sizes = sorted({row.cpus for row in document.rows if row.kind == JOB and row.cpus is not None})
         return [SizeClass(size, size, f"{size} CPUs") for size in sizes]
@@ -157,7 +160,7 @@ Order = Callable[[Line], tuple[float | str, ...]]
 
 
 class _Block:
-    """The lines of one cluster in one interval."""
+    """Writer of the part of a report that belongs to one cluster and one interval of time."""
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class _Block:
         self._jobs = [row for row in rows if row.kind == JOB and self._is_selected(row)]
 
     def lines(self) -> Iterable[Line]:
-        """Return the lines of jobs."""
+        """Return the lines of the report that describe jobs, in the order of the report."""
         kind = self._request.kind
         if kind is ReportKind.UTILIZATION:
             return self._utilization()
@@ -212,9 +215,9 @@ class _Block:
         return request.kind is ReportKind.SIZES_BY_ACCOUNT or self._is_in_accounts(row)
 
     def _is_in_accounts(self, row: UsageRow) -> bool:
-        """Return whether the account of a row is requested.
+        """Return whether a row of usage belongs to one of the requested accounts.
 
-        AccountUtilizationByUser also includes the accounts below a requested account.
+        The report AccountUtilizationByUser also includes the accounts below a requested account.
         """
         wanted = {name.lower() for name in self._request.accounts}
         account = (row.names.get("account") or "").lower()
@@ -280,7 +283,10 @@ class _Block:
         return lines[: request.top_count] if request.kind is ReportKind.TOP_USAGE else lines
 
     def _account_tree(self) -> Iterator[Line]:
-        """Yield each account, then its users and its subaccounts, each level in alphabetical order."""
+        """Yield the report lines of the account tree: each account, then its users and its subaccounts.
+
+        Users and subaccounts are in alphabetical order at each level.
+        """
         users: dict[str, list[tuple[str, Amounts]]] = {}
         by_user = group_amounts(
             self._jobs, lambda row: tuple(_shown_name(name, row.names.get(name)) for name in _ACCOUNT_USER)
@@ -334,7 +340,10 @@ class _Block:
         ]
 
     def _size_account(self, account: str) -> str | None:
-        """Return the account whose line includes the jobs of `account`; None if no line includes the jobs."""
+        """Return the name of the report line in which the jobs of `account` are counted.
+
+        Each line of the report is named by an account. The result is None if no line counts the jobs.
+        """
         request = self._request
         wanted = {name.lower() for name in request.accounts}
         chain = self._ancestors(account)
@@ -351,7 +360,11 @@ class _Block:
 
 
 def _shown_name(dimension: str, name: str | None) -> str:
-    """Return a name as the report prints it. No name can imitate a line such as `(total)`."""
+    """Return the name of an account or user as the report prints it.
+
+    A name that begins with a parenthesis gets a prefix. It can therefore not imitate a line of the report
+    such as `(total)`.
+    """
     if not name:
         return _EMPTY_NAMES.get(dimension, UNKNOWN_NAME)
     return f"\\{name}" if name.startswith("(") else name

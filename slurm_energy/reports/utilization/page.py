@@ -38,7 +38,7 @@ _PERCENT_TEXT: Final = "Percentage of Total"
 def title_lines(
     request: ReportRequest, document: UsageDocument, tres: Sequence[Tres], style: CellStyle
 ) -> list[str]:
-    """Return the title of a report between two rules, as sreport prints it."""
+    """Return the lines of a report's title between two lines of dashes, as sreport prints it."""
     start, end = (style.time_text(time) for time in (document.start, document.end - 1))
     title = _TITLES.get(request.kind, f"Top {request.top_count} Users")
     seconds = f" ({document.end - document.start:.0f} secs)"

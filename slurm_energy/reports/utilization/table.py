@@ -1,4 +1,4 @@
-"""The cells of a report as text: names, and amounts in the units of the report."""
+"""Text of the cells of `senergy report`: names, and amounts in the chosen units."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _records(lines: Sequence[Line], tres: Sequence[Tres]) -> Iterator[tuple[Line
 
 
 class _Cells:
-    """The texts of one column."""
+    """The texts of one column of a report, formatted for output."""
 
     def __init__(
         self,
@@ -184,9 +184,9 @@ class _Cells:
         return max(column.width, len(self.header), widest)
 
     def _tres(self, tres: Tres | None) -> Tres:
-        """Return the quantity that a cell of this column shows.
+        """Return the quantity that this column shows in a row.
 
-        A column without a quantity uses the quantity of the row.
+        Some columns have a quantity of their own. The other columns show the quantity of the row.
         """
         return tres if tres is not None and self._follows_row else self._own_tres
 

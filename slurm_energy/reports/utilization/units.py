@@ -161,17 +161,23 @@ def scaled_text(value: int, divisor: int, decimals: int) -> str:
 
 
 def exact_energy(microjoules: int, unit: EnergyUnit) -> str:
-    """Return an energy as text for programs, without trailing zeros. The text is exact in J, kJ and MJ."""
+    """Return an energy as text for programs, without trailing zeros.
+
+    The text is exact in the units J, kJ and MJ.
+    """
     text = scaled_text(microjoules, unit.microjoules, _EXACT_DECIMALS[unit])
     return text.rstrip("0").rstrip(".")
 
 
 def energy_decimals(values: Iterable[int], unit: EnergyUnit) -> int:
-    """Return the number of decimals for a column of energies, so that the column stays narrow.
+    """Return with how many decimals a column of energies is shown.
 
-    `values` are in microjoules.
+    The number depends on the largest value, so that the column stays narrow. Joules are always whole
+    numbers.
 
-    Joules are whole numbers.
+    Args:
+        values: the energies in microjoules.
+        unit: unit of the column.
     """
     highest = max((abs(value) for value in values), default=0) / unit.microjoules
     fine, middle = _DECIMALS.get(unit, (6, 3))
@@ -179,5 +185,5 @@ def energy_decimals(values: Iterable[int], unit: EnergyUnit) -> int:
 
 
 def percent_text(value: float, total: float) -> str:
-    """Return a percentage as sreport prints it. A total of 0 is replaced by a total of 1."""
+    """Return `value` in percent of `total` as sreport prints it. A total of 0 counts as 1."""
     return f"{100 * value / (total or 1):.2f}%"

@@ -39,7 +39,7 @@ class Amounts:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Amounts:
-        """Return the amounts of a row of the response."""
+        """Return the amounts (energy, times, jobs, emissions and cost) in one row of a JSON response."""
         components = {name: row.get(f"{name}_microjoules") for name in COMPONENTS}
         return cls(
             int(row["energy_microjoules"]),
@@ -65,7 +65,10 @@ class Amounts:
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
-    """Return the sum of amounts. A figure is unknown if it is unknown in one summand."""
+    """Return the sum of amounts (energy, time, cost and other figures) for a report.
+
+    A figure of the sum is unknown if it is unknown in one of the amounts.
+    """
     summands = list(amounts)
     if len(summands) == 1:  # such as the only account of a user, in most lines of a long report
         return _with_floats(summands[0])
@@ -85,7 +88,10 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 
 def _with_floats(one: Amounts) -> Amounts:
-    """Return the amounts with the number types that a sum of several amounts would have."""
+    """Return amounts with the same number types as a sum of several amounts.
+
+    CPU time, GPU time, emissions and cost are converted to floats.
+    """
     return Amounts(
         one.energy_uj,
         one.component_uj,
@@ -199,7 +205,10 @@ NAMES: Final = ("account", "user", "qos", "partition", "policy", "tag", "gpu_kin
 
 
 def group_amounts(rows: Iterable[UsageRow], key: Callable[[UsageRow], Key]) -> dict[Key, Amounts]:
-    """Return the sums of rows by key. The keys are in the order in which they first appear."""
+    """Return the sum of the amounts of each group of rows. The function `key` names a row's group.
+
+    The groups are in the order in which they first appear.
+    """
     groups: dict[Key, list[Amounts]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row.amounts)

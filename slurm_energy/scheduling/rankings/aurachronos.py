@@ -21,13 +21,17 @@ from slurm_energy.scheduling.registry import register
 
 @register("aurachronos", preempts=True)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Rank jobs with a deadline first, by slack. Rank the other jobs as Zeus does.
+    """Rank the jobs with a deadline first, by slack. Rank the other jobs as the policy Zeus does.
 
-    A job with a deadline runs in its fastest shape (a shape is one way to run the job). score =
-    (0, deadline - (now + min T)) with a deadline, score = (1, min(P T^2) / (1 + W_age (now -
-    submit))) without a deadline. A job with a deadline waits if every free shape is too slow for
-    the deadline and a shape that is not free is fast enough. `slurm_energy.scheduling.preemption`
-    selects the jobs to preempt. Source: thesis, 5.4.3, Algorithm 7.
+    A shape is one way to run a job. T and P are the time and the power of the job in a shape. A smaller
+    score ranks first:
+
+    - job with a deadline: score = (0, deadline - (now + min T)); it runs in its fastest shape.
+    - other job: score = (1, min(P T^2) / (1 + W_age (now - submit))).
+
+    A job with a deadline waits if every free shape is too slow for the deadline and a shape that is not free
+    is fast enough. `slurm_energy.scheduling.preemption` selects the jobs to preempt. Source: thesis, 5.4.3,
+    Algorithm 7.
     """
     table, urgent = queue.alternatives, queue.jobs.urgent
     fastest, _ = least(np.where(in_time(queue), table.time_s, np.inf), table)

@@ -1,4 +1,4 @@
-"""Policy `blend`: energy, fairness, deadlines and age in one weighted sum."""
+"""Scheduling policy `blend`: energy, fairness, deadlines and age in one weighted sum."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ _WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
 
 @register("blend", weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Weighted sum of four factors from 0 to 1; the job with the highest sum goes first.
+    """Rank jobs by the weighted sum of four factors from 0 to 1; the highest sum goes first.
 
-    S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age
-    F_edp = M / (M + EDP), EDP of the most efficient shape, M being the median of the queue;
-    F_fair = 2^(-U/S), U and S being the user's fractions of consumed energy and of shares;
-    F_deadline = T / (T + slack), 0 without deadline, 1 without slack;
-    F_age = wait / bound on waiting.
+    S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age F_edp = M / (M + EDP). EDP is that
+    of the job's most efficient shape (choice of resources). M is the median EDP of the queue. F_fair =
+    2^(-U/S). U and S are the user's fractions of consumed energy and of shares. F_deadline = T / (T +
+    slack). T is the run time. It is 0 without deadline, 1 without slack. F_age = wait / bound on waiting.
     Weights: `edp`, `fair`, `deadline`, `age`.
     """
     table, jobs = queue.alternatives, queue.jobs

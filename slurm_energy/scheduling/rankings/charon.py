@@ -10,10 +10,11 @@ from slurm_energy.scheduling.registry import register
 
 @register("charon", keeps_budget=True)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Order of Zeus; a job starts only if the power of the cluster stays within the budget.
+    """Order of policy `zeus`; a job starts only if the cluster's power stays within the budget.
 
     This function does not enforce the budget. The code that starts jobs does, see
     `slurm_energy.scheduling.admission`.
+
     Source: thesis, 5.4.3, Algorithm 8.
     """
     return zeus.rank(queue, options)

@@ -1,4 +1,7 @@
-"""Policy `chronos`: deadlines first (the heuristic Chronos of the thesis)."""
+"""Scheduling policy `chronos`, which ranks jobs with a deadline before all other jobs.
+
+It is the heuristic Chronos of the thesis.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,14 @@ from slurm_energy.scheduling.registry import register
 
 @register("chronos")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Jobs with a deadline first by slack; others as under Pollux.
+    """Rank jobs with a deadline first, by slack; rank the others as the policy Pollux does.
 
-    score = (0, deadline - (now + min T)) with a deadline, (1, min T - W_age (now - submit)) without
+    T is the run time of a job in one of its shapes (ways to run). Jobs with a lower score go first. The
+    score is a pair:
+
+    (0, deadline - (now + min T)) for a job with a deadline (1, min T - W_age (now - submit)) for a job
+    without a deadline
+
     Source: thesis, 5.4.1, Algorithm 5.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)

@@ -9,7 +9,9 @@ from slurm_energy.scheduling.registry import register
 
 @register("fcfs")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Order of submission, each job in its fastest possible shape.
+    """Rank jobs in the order of their submission; each job gets the shape in which it runs fastest.
+
+    A shape is a way to run the job, with a number and kind of GPUs.
 
     score = submit time
     """

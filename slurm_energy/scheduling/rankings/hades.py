@@ -13,9 +13,11 @@ _JOULES_PER_UNIT = 1000.0
 
 @register("hades")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Least energy-delay product first, weighted by the user's energy per share.
+    """Rank the jobs by their energy-delay product, weighted by the past energy of their users.
 
-    score = min(P T^2) (C_u + 1), C_u being the energy of the user per share, in kJ
+    A lower score is better: score = min(P T^2) (C_u + 1). P is the power and T is the run time of the job.
+    C_u is the energy that the user has used, divided by the user's fair share, in kJ.
+
     Source: aim stated in the thesis, 5.4.3. The formula printed there (Algorithm 9) divides by C_u + 1 and
     so puts the heaviest user first; benchmarks/thesis/printed_rankings.py has that formula.
     """

@@ -30,13 +30,14 @@ _WEIGHTS = {"excess": 1.8, "patience": 8.0}
 def rank(queue: Queue, options: Options) -> Ranking:
     """Order jobs as Zeus does, but let a job wait for a shape with a low energy-delay product (EDP).
 
-    A shape (way to run the job) is good if its EDP is at most 1 + `excess` times the job's lowest
-    EDP over all shapes, free or not. If no good shape is free, the job waits for at most
-    `patience` times its shortest run time. A job with a deadline waits only as long as it can
-    still meet the deadline. Jobs with a deadline go first.
+    A shape (way to run the job) is good if its EDP is at most 1 + `excess` times the job's lowest EDP over
+    all shapes, free or not. If no good shape is free, the job waits for a good shape. After a wait of
+    `patience` times its shortest run time, the job takes any free shape. A job with a deadline never waits
+    so long for a good shape that it would miss its deadline. Jobs with a deadline go first.
 
-    score = min(P T^2) over the good shapes. Only the bound on waiting limits the wait in the
-    queue.
+    score = min(P T^2) over the good shapes, where P is power and T run time. The total wait in the queue is
+    limited only by the bound on waiting.
+
     Weights: `excess`, `patience`.
     """
     table = queue.alternatives

@@ -1,4 +1,7 @@
-"""Policy `lean`: least power per unit first, for a cluster under a power budget."""
+"""Scheduling policy `lean` for clusters under a power budget.
+
+It ranks the jobs with the lowest predicted power per unit (GPU, node or core) first.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from slurm_energy.scheduling.registry import register
 def rank(queue: Queue, options: Options) -> Ranking:
     """Rank the jobs with the lowest predicted power per unit (GPU, node or core) first.
 
-    Each job gets the shape (way to run the job) with the lowest power per unit. While a power
-    budget holds the cluster below its maximum, the jobs that need the least power per unit leave
-    the most units at full speed. score = min(P / units). The score does not change with the wait.
-    Only the bound on waiting limits the wait.
+    Each job gets the shape (way to run the job) with the lowest power per unit. While a power budget holds
+    the cluster below its maximum, the jobs that need the least power per unit leave the most units at full
+    speed. The score of a job is the minimum of P / units over its shapes, where P is the predicted power.
+    The score does not change with the wait. Only the bound on waiting limits the wait.
     """
     table = queue.alternatives
     choice, watts = least(table.power_watts / np.maximum(table.gpus, 1), table)

@@ -30,16 +30,18 @@ _MIN_SHARE = 0.05
 
 @register("metis", weights=_WEIGHTS, looks_ahead=True)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Least energy above idle times delay, where a job may wait for units that running jobs free soon.
+    """Rank jobs by least energy above idle times delay, where a job may wait for busy units.
 
-    Jobs are placed in order of min(P T^2) over all shapes, jobs with a deadline before the others. From the
-    expected ends of running jobs and of the jobs placed before, each shape has an earliest start, the wait w.
-    The job gets the shape with the lowest
-    ((P - P_idle) T)^thrift ((1 + impatience) w + T)
-    of those with w + T <= (1 + delay / (1 + crowd p)) min(w + T), where p is the number of other pending jobs
-    per running job. For a job with a deadline, only the shapes that meet the deadline are compared. If units
-    are free but the shape cannot start now for lack of another resource such as power, the job takes the best
-    shape that may start. The same holds if the capacity of the cluster is unknown.
+    A unit is a GPU, node or core. Jobs are placed in order of min(P T^2) over all their shapes (ways to
+    run); jobs with a deadline come before the others. P is the power and T the run time in a shape. The
+    expected ends of running jobs and of the jobs placed before give each shape an earliest start, which is
+    the wait w. The job gets the shape with the lowest ((P - P_idle) T)^thrift ((1 + impatience) w + T) among
+    the shapes with w + T <= (1 + delay / (1 + crowd p)) min(w + T). Here p is the number of other pending
+    jobs per running job. For a job with a deadline, only the shapes that meet the deadline are compared.
+
+    If units are free but the shape cannot start now for lack of another resource such as power, the job
+    takes the best shape that may start. The same holds if the capacity of the cluster is unknown.
+
     Weights: `thrift`, `impatience`, `delay`, `crowd`.
     """
     table, capacity = queue.alternatives, queue.capacity
@@ -66,7 +68,10 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
 
 def effort(power_watts: Floats, time_s: Floats, idle_watts: Floats, thrift: float) -> Floats:
-    """Return the effort ((P - P_idle) T)^thrift of each of m shapes, shape (m,). `metis` compares efforts.
+    """Return the effort ((P - P_idle) T)^thrift of each shape; an array of shape (m,).
+
+    A shape is a possible set of resources of a job. P is its power and T its run time. The scheduling policy
+    `metis` compares efforts.
 
     Args:
         power_watts: power of each shape, shape (m,).
@@ -96,14 +101,13 @@ class _Placement:
     weights: dict[str, float]
 
     def place(self, ranking: Ranking) -> Ints:
-        """Return the chosen shape of each job, shape (n,); -1 for a job that does not start now.
+        """Return the shape (set of resources) in which each job starts now, shape (n,); -1 for no start.
 
-        A job whose planned units are not free yet nevertheless gets its planned shape, if the queue
-        marks this shape as possible.
+        A job may also get its planned shape although the planned units are not free yet. This happens if the
+        queue marks this shape as possible.
 
         Args:
-            ranking: order of the jobs. The column `choice` has each job's best shape that may start
-                now.
+            ranking: order of the jobs. The column `choice` has each job's best shape that may start now.
         """
         table, free = self.queue.alternatives, self.capacity.free.copy()
         unit_plans = plans(self.capacity, self.queue.now_s)
@@ -128,7 +132,10 @@ class _Placement:
         return choice
 
     def _shape(self, row: int, startable: int, unit_plans: list[UnitPlan]) -> tuple[int, float]:
-        """Return the shape and the planned start in seconds of a job; -1 if the job fits nowhere.
+        """Choose the shape (way to run) and the planned start of a job.
+
+        The function returns the row of the shape and the start in seconds. The row is -1 if the job fits
+        nowhere.
 
         Args:
             row: row of the job in the queue.
@@ -160,6 +167,10 @@ class _Placement:
         return (shapes.start + best, float(start_s[best])) if np.isfinite(start_s[best]) else (-1, now_s)
 
     def _max_delay(self) -> float:
-        """Return the largest allowed time until a job's end, relative to the shortest possible time."""
+        """Return the largest allowed delay of a job's end.
+
+        Both the delay and the shortest possible time are counted from now. The result is their ratio, which
+        is at least 1.
+        """
         pressure = (self.queue.jobs.count - 1) / (len(self.capacity.hardware) + 1)
         return 1.0 + self.weights["delay"] / (1.0 + self.weights["crowd"] * pressure)

@@ -1,4 +1,7 @@
-"""Policy `pollux`: throughput first (the heuristic Pollux of the thesis)."""
+"""Scheduling policy `pollux`: the job with the shortest predicted time goes first.
+
+This is the heuristic Pollux of the thesis, which maximises the throughput.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from slurm_energy.scheduling.registry import register
 
 @register("pollux")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Shortest predicted time over all shapes first, with ageing.
+    """Rank the jobs by the shortest predicted time over all shapes, with ageing.
 
-    score = min T - W_age (now - submit)
+    A shape is one way to run a job. A lower score is better: score = min T - W_age (now - submit). T is the
+    predicted run time in a shape, and W_age is the weight of the waiting time.
+
     Source: thesis, 5.4.1, Algorithm 3.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)

@@ -1,4 +1,4 @@
-"""Policy `sjf`: shortest job first."""
+"""Scheduling policy `sjf`: the shortest job first."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from slurm_energy.scheduling.registry import register
 
 @register("sjf")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Shortest predicted time first, each job in its fastest possible shape; no ageing except the bound.
+    """Rank the jobs by their shortest predicted time T, over all shapes (ways to run the job).
 
     score = min T
+
+    Each job runs in its fastest possible shape. Waiting does not improve the score. Only the general bound
+    on waiting applies.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
     return ranked(queue, options, choice, time_s, terms={"time": Term(time_s, "s", -1.0)})

@@ -1,4 +1,4 @@
-"""Policy `themis`: fair shares of GPU time (the heuristic Themis of the thesis)."""
+"""Scheduling policy `themis`: fair shares of GPU time (the heuristic Themis of the thesis)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from slurm_energy.scheduling.registry import register
 
 @register("themis")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Shortest run time first, weighted by the user's GPU time per share.
+    """Shortest run time first; users who have consumed few GPU seconds are preferred.
 
-    score = min T (C_u + 1), C_u being the GPU seconds of the user per share
+    score = min T (C_u + 1); T is the run time. C_u are the GPU seconds of the user, divided by the user's
+    share.
+
     Source: aim stated in the thesis, 5.4.1: "for equal performance, a job from a user who has consumed few
-    resources" goes first. The formula printed there (Algorithm 4) divides by C_u + 1 and so puts the heaviest
-    user first; benchmarks/thesis/printed_rankings.py has that formula.
+    resources" goes first. The formula in the thesis (Algorithm 4) divides by C_u + 1 and so ranks the
+    heaviest user first. benchmarks/thesis/printed_rankings.py has this formula.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
     usage = usage_to_share_ratio(queue.users.gpu_seconds, queue.users)[queue.jobs.user]

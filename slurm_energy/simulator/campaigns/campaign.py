@@ -49,7 +49,10 @@ _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
 @dataclass(frozen=True, slots=True)
 class CampaignTask:
-    """One simulation of a campaign: the name of a scheduling policy and a seed of the random numbers."""
+    """One simulation of a campaign (the same scenario with several policies and seeds).
+
+    It is given by the name of a scheduling policy and a seed of the random numbers.
+    """
 
     policy: str
     seed: int
@@ -78,7 +81,10 @@ class RunResult:
 
 
 def tasks(scenario: Scenario) -> list[CampaignTask]:
-    """Return one task for each pair of a policy and a seed, ordered by policy, then by seed."""
+    """Return the simulations of a campaign: one for each pair of a policy and a seed.
+
+    The order is by policy, then by seed.
+    """
     seeds = range(scenario.schedule.seeds)
     return [CampaignTask(name, seed) for name in scenario.policy_names for seed in seeds]
 
@@ -86,18 +92,18 @@ def tasks(scenario: Scenario) -> list[CampaignTask]:
 def workload_of(
     scenario: Scenario, seed: int, predict: Predict | None
 ) -> tuple[Workload, LoadedWorkload | None]:
-    """Return the jobs of a scenario for one seed.
+    """Return the jobs that one repetition of a scenario simulates.
 
     Args:
         scenario: the scenario.
-        seed: seed of the random numbers. If only a part of a workload file is used, the seed is also the
-            number of this part.
-        predict: oracle that predicts the jobs that train models. It may be None if the scenario has no
-            models.
+        seed: seed of the random numbers of this repetition. If the scenario uses only a part of a workload
+            file, the seed also selects the part: it is the number of the part.
+        predict: function of the predictor (oracle) for jobs that train models. It may be None if the
+            scenario has no models.
 
     Returns:
-        Two values: the jobs, and the contents of the workload file with the problems found in the file. The
-        second value is None if the scenario names no workload file.
+        Two values: the jobs, and the loaded workload file together with the problems found in it.
+        The second value is None if the scenario names no workload file.
     """
     section = scenario.workload
     loaded = _load(scenario, seed) if scenario.workload_files() else None
@@ -314,14 +320,16 @@ def sweep(
     policy_file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[RunResult]]:
-    """Run the campaigns of all variants of a scenario. All campaigns share one pool of processes.
+    """Simulate all variants of a scenario with all their policies and seeds.
+
+    All simulations share one pool of processes.
 
     Args:
         variants: the variants, as `sweeps.variants` returns them.
-        predict: oracle that predicts the jobs that train models, as for `campaign`.
+        predict: function of the predictor (oracle) for jobs that train models, as for `campaign`.
         jobs: number of parallel processes; None means one process per core.
         policy_file: Python file with a site's own policies; None if the site has none.
-        progress: function called with the number of finished and of all simulations.
+        progress: function called with the number of finished simulations and the number of all simulations.
         folder: output folder, in which each variant has its own `ResultCache`. If None, results are not
             stored.
 
@@ -343,7 +351,10 @@ def _run_missing(
     policy_file: Path | None,
     progress: Callable[[int, int], None],
 ) -> list[RunResult]:
-    """Return the result of each entry: the stored result, or else the result of a new simulation."""
+    """Return the results of all simulations of a campaign, in the order of the entries.
+
+    A result in the cache is used. Only simulations without a stored result are run.
+    """
     results = [cache.recall(task) for _, task, cache in entries]
     missing = [index for index, result in enumerate(results) if result is None]
     done = len(entries) - len(missing)

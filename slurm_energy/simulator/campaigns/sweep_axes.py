@@ -51,7 +51,7 @@ def axes_of_table(table: Mapping[str, Any]) -> tuple[SweepAxis, ...]:
 
 
 def axis(name: str, values: Any) -> SweepAxis:
-    """Return the axis of one entry of `[sweep]`.
+    """Return the axis of a sweep that one entry of `[sweep]` describes: the keys and their values.
 
     Args:
         name: one key, or several keys separated by commas, which change together.
@@ -117,7 +117,10 @@ def _value(text: str) -> Any:
 
 
 def _expanded(name: str, item: Any) -> Sequence[Any]:
-    """Return the values of a range. For an item that is no range, return the item alone."""
+    """Return the values of one entry of an axis of a sweep.
+
+    A range BEGIN:END:STEP has several values. Any other entry is itself the only value.
+    """
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
     if match is None:
         return [item]

@@ -1,4 +1,7 @@
-"""Plots of a sweep: each total as lines over one axis, or as maps over two axes. Requires matplotlib."""
+"""Plots of a simulation sweep, one per total such as energy or waiting time. Requires matplotlib.
+
+A sweep over one parameter yields lines, and a sweep over two parameters yields maps.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from slurm_energy.simulator.results.plots import labelled_figure, policy_colour
 
 
 def sweep_figures(axes: Sequence[SweepAxis], results: VariantResults) -> dict[str, Figure]:
-    """Return one figure per total, by file name. Return no figure for a sweep with more than two axes."""
+    """Return one figure for each total of the simulation, by file name.
+
+    A sweep with more than two axes has no figures.
+    """
     grouped: dict[str, list[SweepMap]] = {}
     for one in maps(axes, results):
         grouped.setdefault(one.total, []).append(one)

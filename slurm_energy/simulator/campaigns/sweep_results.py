@@ -1,4 +1,8 @@
-"""Results of a sweep: tables by variant and policy, tables by simulation, and maps over two axes."""
+"""Result tables of a parameter sweep of simulations.
+
+There is one table with a row per variant and policy, one table with a row per simulation, and maps of each
+result over the two swept parameters (axes).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,10 @@ MAP_TOTALS: Final = {
 
 
 def table_rows(results: VariantResults) -> list[list[str]]:
-    """Return the cells of a table of means over seeds: a header, then one row per variant and policy."""
+    """Return the cells of a table of simulation results, as means over the seeds.
+
+    The first row is the header. Each further row is one variant of the scenario with one policy.
+    """
     combined: dict[str, Means] = {}
     keys: dict[str, tuple[list[str], str]] = {}
     for number, (scenario, runs) in enumerate(results):
@@ -41,7 +48,10 @@ def table_rows(results: VariantResults) -> list[list[str]]:
 
 
 def run_columns(results: VariantResults) -> dict[str, list[Any]]:
-    """Return one row per simulation, as columns by name: keys of the sweep, policy, seed and all totals."""
+    """Return the results of all simulations as columns, by name of the column.
+
+    Each simulation is one row. The columns are the keys of the sweep, the policy, the seed and all totals.
+    """
     runs = [(scenario, run) for scenario, listed in results for run in listed]
     columns: dict[str, list[Any]] = {
         name: [_plain(dict(scenario.point)[name]) for scenario, _ in runs] for name, _ in results[0][0].point
@@ -54,14 +64,14 @@ def run_columns(results: VariantResults) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class SweepMap:
-    """One total of one policy over the axes of a sweep.
+    """Map of one result of a simulated policy over the one or two swept parameters (axes).
 
     Attributes:
         policy: name of the policy.
-        total: name of the total.
+        total: name of the result, such as total energy.
         rows: labels of the points of the first axis.
         columns: labels of the points of the second axis. A sweep with one axis has one empty label here.
-        values: mean of the total over the seeds, by row and column. None marks an unknown mean.
+        values: mean of the result over the seeds, by row and column. None marks an unknown mean.
     """
 
     policy: str
@@ -72,7 +82,10 @@ class SweepMap:
 
 
 def maps(axes: Sequence[SweepAxis], results: VariantResults) -> list[SweepMap]:
-    """Return a map for each total and policy. Return no map for a sweep with more than two axes.
+    """Return tables of the results of a simulated sweep: one table for each result and policy.
+
+    A table has one row or column for each value of the swept settings. The list is empty for a sweep with
+    more than two axes.
 
     Args:
         axes: axes of the sweep.

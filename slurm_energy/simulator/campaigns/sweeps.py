@@ -42,7 +42,9 @@ def parse(texts: Sequence[str]) -> tuple[SweepAxis, ...]:
 
 
 def variants(scenario: Scenario, max_runs: int = MAX_RUNS) -> list[Scenario]:
-    """Return one scenario per combination of the points of all axes. Without axes, return the scenario alone.
+    """Return one scenario for each combination of the swept values.
+
+    An axis is a key, or several keys, with the values to sweep. Without axes, return the scenario alone.
 
     Args:
         scenario: the scenario with its axes.
@@ -114,7 +116,7 @@ def _with_value(scenario: Scenario, name: str, value: Any) -> Scenario:
 
 
 def _with_constraint(scenario: Scenario, section: str, inner: str, value: Any) -> ConstraintTables:
-    """Return the scenario's tables of constraints with a new value for one key."""
+    """Return the tables of constraints of a scenario, with a new value for one of their keys."""
     tables = dataclasses.asdict(scenario.constraints)
     table, _, name = section.partition(".")
     known = tables[table] if table == "licenses" else tables[table].get(name)

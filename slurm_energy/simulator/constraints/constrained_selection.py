@@ -62,10 +62,10 @@ class ConstrainedSelection:
         self._refused: Counter[str] = Counter()
 
     def accepts(self, job: int) -> bool:
-        """Return whether an arriving job can ever run.
+        """Return whether an arriving job can ever run under the constraints.
 
-        The method also determines in which shapes the job can run. If there is no such shape, the method
-        counts the job as refused.
+        The method also determines in which shapes (ways to run it) the job can run. If there is no such
+        shape, the method counts the job as refused.
         """
         reasons = []
         for shape in self._work.shapes(job):
@@ -83,14 +83,16 @@ class ConstrainedSelection:
         return not all(reasons)
 
     def possible(self, shapes: Ints) -> Bools:
-        """Return the mask of the shapes that could start on the empty cluster.
+        """Return, for each shape, whether it could start if the cluster were empty.
 
-        The jobs of the shapes must have been accepted.
+        A shape is one way to run a job. The jobs of the shapes must have been accepted before.
         """
         return self._possible[shapes]
 
     def possible_now(self, jobs: Ints, shapes: Ints) -> Bools:
-        """Return which shapes could start now if power were unlimited.
+        """Return for each given shape whether it could start now if power were unlimited.
+
+        A shape is a possible choice of resources of a job.
 
         Args:
             jobs: for each shape, the row of its job.
@@ -127,7 +129,7 @@ class ConstrainedSelection:
     def choose(
         self, discipline: Discipline, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Allocation]]:
-        """Yield the jobs that start now, in order, each with its units.
+        """Yield the jobs that start now, in order, each with the units (such as GPUs) that it gets.
 
         The caller must start each job before it requests the next one.
 
@@ -163,7 +165,10 @@ class ConstrainedSelection:
                 usage.add(candidate.job, candidate.shape)  # no lower-ranked job may use up the limit
 
     def expired(self, jobs: Iterable[int]) -> list[int]:
-        """Return the jobs whose reservation never opens again, and count these jobs as refused."""
+        """Return the jobs that can never start because their reservation is over for good.
+
+        These jobs are counted as refused.
+        """
         now_s = self._events.now_s
         passed = [
             job
@@ -182,14 +187,15 @@ class ConstrainedSelection:
         )
 
     def notes(self) -> list[str]:
-        """Return remarks on jobs that never ran, and on requests that have no effect."""
+        """Return remarks for the user on jobs that never ran, and on requests without effect."""
         return self._rules.notes(self._refused)
 
     def _by_priority(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return aged jobs first, then the others by priority of partition, then of QOS.
+        """Sort the jobs that may start: aged jobs first, then the others by priority.
 
-        An aged job has waited longer than the bound on waiting. Jobs of equal priority keep the order of the
-        policy.
+        An aged job has waited longer than the bound on waiting. The other jobs are sorted by the priority of
+        their partition, then by the priority of their QOS. Jobs of equal priority keep the order of the
+        scheduling policy.
         """
 
         def place(candidate: Candidate) -> tuple[bool, int, int]:
@@ -211,7 +217,7 @@ class ConstrainedSelection:
         )
 
     def _is_open(self, job: int) -> bool:
-        """Return whether a job has no reservation, or its reservation is open."""
+        """Return whether the reservation of a job has begun; also true if the job has no reservation."""
         number = self._rules.reservation(job)
         if number < 0:
             return True
@@ -281,7 +287,9 @@ def constrained_selection(
     *,
     has_budget: bool,
 ) -> ConstrainedSelection | None:
-    """Return the selection of jobs under constraints. Return None if only units and power restrict jobs.
+    """Create the object that selects jobs under constraints, for example reservations and licenses.
+
+    Return None if only the number of units and the power restrict the jobs.
 
     `has_budget` states whether a power budget applies. The other arguments are those of
     `ConstrainedSelection`.

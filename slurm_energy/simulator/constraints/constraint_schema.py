@@ -1,4 +1,7 @@
-"""Constraints in a scenario: `[partition.NAME]`, `[qos.NAME]`, `[reservation.NAME]`, `[licenses]`."""
+"""Reader of the tables that describe the limits of a cluster in a scenario.
+
+The tables are `[partition.NAME]`, `[qos.NAME]`, `[reservation.NAME]` and `[licenses]`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ TABLES: Final = ("partition", "qos", "reservation", "licenses")
 
 @dataclass(frozen=True, slots=True)
 class QosSection:
-    """Limits of the jobs of a QOS, `[qos.NAME]`."""
+    """Section `[qos.NAME]` of the simulated constraints: priority and limits of the jobs of a QOS."""
 
     priority: int = key(0, _PRIORITY, _priority)
     max_jobs: int = key(0, "Running jobs; 0: no limit.", _count)
@@ -53,7 +56,10 @@ class PartitionSection(QosSection):
 
 @dataclass(frozen=True, slots=True)
 class ReservationSection:
-    """Nodes that only jobs with this reservation may use, `[reservation.NAME]`."""
+    """Section `[reservation.NAME]` of a scenario: nodes that are reserved for certain jobs.
+
+    Only jobs that name this reservation may use the nodes during its time.
+    """
 
     nodes: list[str] = key([], _NODES)
     begin_hours: float = key(0.0, "Begin, from the start of the simulation.", _not_negative)
@@ -104,7 +110,10 @@ def read_tables(data: Mapping[str, Any], reader: TableReader) -> ConstraintTable
 
 
 def check_tables(tables: ConstraintTables, kinds: Sequence[NodeKind], reader: TableReader) -> None:
-    """Check conditions that involve several keys. Faults are reported with file and line by `reader`."""
+    """Check the conditions that involve several keys of the tables.
+
+    The error for a fault names the file and the line, which `reader` knows.
+    """
     for name, partition in tables.partition.items():
         table = f"partition.{name}"
         _numbers(partition.nodes, kinds, table, reader)
@@ -171,10 +180,10 @@ def _limits(section: QosSection) -> JobLimits:
 def _numbers(
     names: Sequence[str], kinds: Sequence[NodeKind], table: str, reader: TableReader
 ) -> tuple[int, ...] | None:
-    """Return the numbers of the nodes that `names` selects. None means all nodes.
+    """Return the numbers of the nodes that a scenario selects by names.
 
-    Each entry of `names` is the name of a kind of nodes, which selects all its nodes, or a set of
-    nodes such as `gpu-[0-3]`. If `names` is empty, the result is None.
+    Each entry of `names` is the name of a kind of nodes, which selects all its nodes, or a set of nodes such
+    as `gpu-[0-3]`. If `names` is empty, all nodes are selected and the result is None.
     """
     if not names:
         return None

@@ -1,4 +1,7 @@
-"""Constraints of a cluster in addition to free units: licenses, partitions, QOS, reservations. Plain data."""
+"""Constraints of a simulated cluster besides free nodes and GPUs.
+
+The constraints are licenses, partitions, QOS and reservations. The module contains only data classes.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from itertools import islice
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Limits of a partition or a QOS. A limit of 0 means that there is no limit.
+    """Limits on the jobs of a partition or a QOS in the simulator.
+
+    A limit of 0 means that there is no limit.
 
     Attributes:
         priority: jobs with a higher priority are ranked before jobs with a lower one, regardless of the
             scheduling policy.
-        max_jobs, max_units: maximum number of running jobs, and of the units that these jobs hold.
+        max_jobs, max_units: maximum number of running jobs, and maximum number of units (GPUs or cores) that
+            the running jobs hold together.
         max_jobs_per_user, max_units_per_user: the same limits for the jobs of each single user.
         max_units_per_job: maximum number of units of one job.
         max_time_s: maximum time limit that a job may request; infinity means no maximum.
@@ -93,7 +99,10 @@ class NodeReservation:
             index += 1
 
     def next_change_s(self, now_s: float) -> float:
-        """Return the first begin or end of a reservation's window after `now_s`; infinity if none follows."""
+        """Return the first time after `now_s` at which a window of a reservation begins or ends.
+
+        The result is infinity if no such time follows.
+        """
         times = (time_s for window in islice(self.windows(now_s), 2) for time_s in window)
         return min((time_s for time_s in times if time_s > now_s), default=math.inf)
 

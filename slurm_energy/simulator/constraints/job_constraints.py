@@ -90,7 +90,7 @@ class JobConstraints:
         ).tolist()
 
     def partition(self, job: int) -> int:
-        """Return the index of the partition that limits a job; -1 if no partition does."""
+        """Return the index of the partition whose limits apply to a job; -1 if there is none."""
         return self._partition[int(self._work.partition[job])]
 
     def qos(self, job: int) -> int:
@@ -102,7 +102,7 @@ class JobConstraints:
         return self._reservation[int(self._work.reservation[job])]
 
     def limits(self, job: int) -> list[tuple[str, JobLimits]]:
-        """Return the limits that apply to a job, each with a name for messages."""
+        """Return the limits of the job's partition and QOS, each with a name for messages."""
         partition, qos = self.partition(job), self.qos(job)
         known = self._limits.get((partition, qos))
         if known is not None:
@@ -159,7 +159,8 @@ class JobConstraints:
     def refusal(self, job: int, shape: int) -> str:
         """Return why a job can never run in a shape, even on the empty cluster.
 
-        The reason is empty if the job can run. The windows of reservations are ignored.
+        A shape is a way to run the job, with a number and kind of units. The reason is empty if the job can
+        run. The windows of reservations are ignored.
         """
         units, limit_s = int(self._work.units[shape]), float(self._work.time_limit_s[job])
         for name, limits in self.limits(job):

@@ -1,6 +1,7 @@
-"""Counts of running jobs, and of the units that they hold.
+"""Numbers of running jobs and of the units that they hold, by user, partition and QOS.
 
-The limits of partitions and QOS apply to these counts.
+A unit is a GPU, a core or a node. The simulator compares these numbers with the limits of partitions and
+QOS.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ class LimitUsage:
             self.add(run.job, run.shape)
 
     def add(self, job: int, shape: int) -> None:
-        """Add a job that starts in a shape to the counts of the job's user, partition and QOS."""
+        """Add a starting job to the numbers of running jobs of its user, partition and QOS.
+
+        `shape` is the shape (way to run the job) in which the job starts. It determines the number of units
+        (GPUs, cores or nodes) that are added.
+        """
         units = int(self._work.units[shape])
         for name, _ in self._rules.limits(job):
             for user in (_ALL_USERS, int(self._work.user[job])):
@@ -39,7 +44,10 @@ class LimitUsage:
                 self._used[name, user] = jobs + 1, held + units
 
     def permits(self, job: int, shape: int) -> bool:
-        """Return whether the limits permit a job to start in a shape."""
+        """Return whether the limits of the job's partition and QOS permit its start in a shape.
+
+        A shape is a set of resources on which the job may run.
+        """
         units = int(self._work.units[shape])
         for name, limits in self._rules.limits(job):
             for user, max_jobs, max_units in (

@@ -1,4 +1,4 @@
-"""Deferral in a simulation: an arriving job with slack is held until its planned start."""
+"""Simulated deferral: a job that may start later is held until its planned start."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _MAX_ARRIVALS = 5000
 
 
 class DeferralControl:
-    """Control loop that holds deferrable jobs until their planned start.
+    """Control loop of the simulator that delays deferrable jobs until their planned start.
 
-    Checkpointable jobs are suspended in expensive slots.
-
-    New jobs are planned when they arrive. All held jobs are planned again in each slot, with the forecasts
-    available at that time. No job is held after its latest start.
+    New jobs are planned when they arrive. All held jobs are planned again in each time slot, with the
+    forecasts that are available then. No job is held after its latest start. Jobs that can write checkpoints
+    are suspended in expensive slots.
 
     Args:
         deferral: deferral policy and its options.
@@ -37,14 +36,15 @@ class DeferralControl:
         settings: options of the scheduling policy.
         workload: all jobs.
         cluster: the nodes of the cluster.
-        policy: scheduling policy, which chooses the shape of each job that has several shapes.
+        policy: scheduling policy. It chooses the shape (possible set of resources) of each job that has
+            several shapes.
         runs: the running jobs.
         pending: rows of the jobs that wait for nodes. The collection changes during the simulation.
         events: the simulated clock, and the queue for events.
         release: function that makes a held job pending.
         suspend: function that ends a run; the job is held afterwards.
-        left_watts: function that returns the power in watts that is free under the budget; infinity without a
-            budget.
+        left_watts: function that returns the power in watts that is free under the budget; infinity without
+            a budget.
     """
 
     def __init__(
@@ -79,7 +79,10 @@ class DeferralControl:
         self.suspensions = np.zeros(workload.count, np.int64)
 
     def started(self, job: int, shape: int) -> None:
-        """Record that the job with row `job` has started in the shape with row `shape`."""
+        """Record that the job in row `job` has started.
+
+        The job runs on the resources (shape) in row `shape` of the table of shapes.
+        """
         self._shape[job] = shape
         if self._deferral.options.suspend and self._workload.checkpointable[job]:
             self._request_cycle()
@@ -113,7 +116,7 @@ class DeferralControl:
         return self._deferral.options.suspend and any(self._workload.checkpointable[job] for job in running)
 
     def _cycle(self, _: None) -> None:
-        """Plan the starts of all held jobs again, at the start of a slot."""
+        """Plan the starts of all held jobs again. This happens at the start of each time slot."""
         self._cycle_due = False
         if self._deferral.options.suspend:
             self._suspend_expensive()
@@ -121,7 +124,10 @@ class DeferralControl:
         self._request_cycle()
 
     def _due(self, job: int) -> None:
-        """Release a job if its planned start has come, unless a later plan has moved this start."""
+        """Release a deferred job if its planned start has come.
+
+        Nothing is done if a later plan has moved the start.
+        """
         if self.held.get(job, math.inf) <= self._events.now_s:
             del self.held[job]
             # As on a live cluster, held time is not waiting time: a job with slack gains no priority.
@@ -194,7 +200,10 @@ class DeferralControl:
         self._shape[several[chosen]] = shapes[ranking.choice[chosen]]
 
     def _capacity(self, until_s: float, others: list[int]) -> Capacity:
-        """Return the number of units, by slot, that running jobs and the given held jobs leave free."""
+        """Return the number of units that are free in each time slot.
+
+        Units of running jobs and of the held jobs in `others` are not free.
+        """
         step_s = self._deferral.options.slot_s
         start_s = math.floor(self._events.now_s / step_s) * step_s
         runs = list(self._runs.running.values())
@@ -275,7 +284,10 @@ class DeferralControl:
         return self._workload.latest_start_s(rows)
 
     def _resume_by_s(self, job: int) -> float:
-        """Return the latest time at which a suspended job can resume and still end within its slack."""
+        """Return the latest time at which a suspended job can resume without exceeding its slack.
+
+        The slack is the time by which the job may be delayed.
+        """
         whole_s = float(self._workload.predicted_time_s[self._shape[job]])
         end_s = float(self._original_latest_s(np.array([job]))[0]) + whole_s
         return end_s - float(self._runs.left[job]) * whole_s - self._deferral.options.restart_s

@@ -58,7 +58,7 @@ class SignalsSection:
 
 @dataclass(frozen=True, slots=True)
 class DeferralSection:
-    """Deferral of jobs with slack, `[deferral]`."""
+    """Settings for the deferral of jobs that may wait, from the table `[deferral]` of a scenario."""
 
     policy: str = key("off", "Deferral policy of all policies without their own, such as zeus+cheapest.")
     slot_s: float = key(900.0, "Slots in which starts are planned.", between(1, 86_400))

@@ -19,11 +19,11 @@ from slurm_energy.simulator.results.simulation_result import SimulationResult
 
 @dataclass(frozen=True, slots=True)
 class SignalCosts:
-    """Cost of a simulation, or emissions in grams.
+    """Cost of the energy of a simulation, or its emissions in grams.
 
     Attributes:
-        jobs: cost or emissions of each job's energy, shape (n,). NaN if the signal is unknown for a part of
-            the job's run time.
+        jobs: cost or emissions of each job's energy, shape (n,). NaN if the price or carbon intensity is
+            unknown for a part of the job's run time.
         cluster: cost or emissions of all energy, including idle nodes; NaN if unknown.
     """
 
@@ -53,9 +53,9 @@ def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: Signal
 
 
 def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
-    """Convert a signal per kWh of the site to a signal per kWh of the computers.
+    """Convert a price or carbon intensity per kWh of the site to one per kWh of the computers.
 
-    The signal is multiplied by the PUE.
+    The values are multiplied by the power usage effectiveness (PUE).
     """
     outside = feed.actual(SignalName.OUTSIDE)
     if outside is None:
@@ -75,7 +75,10 @@ def _between(series: SignalSeries, start_s: Floats, end_s: Floats) -> Floats:
 
 
 def _segments(result: SimulationResult) -> tuple[np.ndarray, Floats, Floats, Floats]:
-    """Return job, start, end and watts of each interval in which a job drew power."""
+    """Return the intervals in which jobs drew power in a simulation.
+
+    The result is four arrays: job, start, end and watts of each interval.
+    """
     if result.segments is not None:
         return result.segments
     # Without recorded segments no job was interrupted, and each drew a constant power until its end.

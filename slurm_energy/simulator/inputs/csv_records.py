@@ -1,4 +1,7 @@
-"""Records of delimited text. A quoted field may contain delimiters and line ends."""
+"""Reader of records in delimited text, such as CSV files.
+
+A quoted field may contain delimiters and line ends.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def delimiter_of(header: str) -> str:
 def records(
     lines: Iterator[tuple[int, str]], delimiter: str, problems: InputProblems, *, quotes: bool = True
 ) -> Iterator[Record]:
-    """Yield the fields of each record. Empty lines are left out.
+    """Yield the fields of each record of a text file. Empty lines are left out.
 
     A quoted field may span at most `_MAX_LINES` lines. If a quotation mark is not closed within these lines,
     the line with the mark is skipped, and reading continues with the next line.
@@ -63,7 +66,10 @@ def records(
 def _lines_of_record(
     used: list[tuple[int, str]], waiting: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]
 ) -> Iterator[str]:
-    """Yield the first line in `used`, then further lines. Append each further line to `used`."""
+    """Yield the lines of a record in a CSV file, beginning with the line in `used`.
+
+    The caller reads as many lines as the record needs. Each further line is appended to `used`.
+    """
     yield used[0][1] + "\n"
     while len(used) < _MAX_LINES:
         line = waiting.popleft() if waiting else next(lines, None)

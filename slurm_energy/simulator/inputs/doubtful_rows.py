@@ -19,9 +19,9 @@ _FEW: Final = 0.01
 
 
 def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Sequence[Path]) -> WorkloadRows:
-    """Return the rows without repeated rows and without rows with wrong dates.
+    """Return the jobs read from workload files, without repeated jobs and without wrong dates.
 
-    The removed rows are recorded in `problems` as skipped.
+    Each job is one row. The removed rows are recorded in `problems` as skipped.
 
     Args:
         rows: usable rows of all files.

@@ -40,7 +40,7 @@ class InputProblems:
     rows: int = 0
 
     def add_rows(self, count: int) -> None:
-        """Add `count` rows to the number of rows read.
+        """Increase the number of rows read by `count`.
 
         Raises:
             UsageError: there are more than `max_rows` rows.

@@ -154,7 +154,10 @@ def plain_suffix(path: Path) -> str:
 
 
 def _open(path: Path) -> _Utf8:
-    """Open a file, and return a stream of its text in UTF-8 without byte order mark."""
+    """Open a file that may be compressed, and return a stream of its text.
+
+    The text is UTF-8 without byte order mark.
+    """
     return _Utf8(_decompressed(path))
 
 
@@ -228,9 +231,9 @@ class _Utf8:
         self._raw.close()
 
     def block(self) -> bytes:
-        """Return the next block of the contents, of about `_BLOCK_BYTES` at most.
+        """Return the next bytes of the stream, converted to UTF-8.
 
-        The block is empty at the end.
+        A block has about `_BLOCK_BYTES`. It is shorter or empty at the end of the stream.
         """
         parts: list[bytes] = []
         size = 0

@@ -1,4 +1,7 @@
-"""Reader of the JSON output of `senergy acct --json` and `senergy job --json`, with measured energies."""
+"""Reader of jobs with measured energies, for the simulator.
+
+The input is the JSON output of `senergy acct --json` or `senergy job --json`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 
 def is_ours(document: object) -> bool:
-    """Return whether a JSON document was printed by `senergy acct --json` or `senergy job --json`."""
+    """Return whether `senergy acct --json` or `senergy job --json` printed this JSON document."""
     return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
 
 

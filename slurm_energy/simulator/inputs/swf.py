@@ -76,15 +76,16 @@ def _names(numbers: Floats, names: Mapping[int, str] | None = None) -> list[str]
 
 
 def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:
-    """Return the line numbers and the values of those lines in a block that describe jobs.
+    """Parse a block of lines of an SWF file. Comments and invalid lines are skipped.
 
     Args:
         first: line number of the first line.
         texts: text of each line.
-        problems: record to which skipped lines are added.
+        problems: record to which invalid lines are added.
 
     Returns:
-        Line numbers, shape (r,), and the 18 values of each line, shape (r, 18).
+        The line numbers of the lines that describe jobs, shape (r,), and the 18 values of each such line,
+        shape (r, 18).
     """
     numbered = [
         (number, words)

@@ -215,7 +215,10 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
 
 
 class _RowBlock:
-    """Block of rows of a file. The method `packed` reduces the memory of the rows to a fifth."""
+    """Rows of one part of an input file, stored in little memory.
+
+    The method `packed` reduces the memory of the rows to a fifth.
+    """
 
     def __init__(self) -> None:
         self.numbers: Any = []
@@ -223,13 +226,16 @@ class _RowBlock:
         self._texts: list[list[str]] = []
 
     def add(self, line: int, row: Mapping[str, Any]) -> None:
-        """Append the values of a line."""
+        """Append the values of one line of a workload file to the columns."""
         self.numbers.append(line)
         self._values.append([_number(row.get(name)) for name in NUMBERS])
         self._texts.append([str(row.get(name) or "")[:_MAX_TEXT] for name in TEXTS])
 
     def packed(self) -> _RowBlock:
-        """Convert the rows to the columns `table`, `words` and `identity`, and return this block."""
+        """Convert the rows of this block to arrays, which take less memory, and return this block.
+
+        The arrays are the columns `table`, `words` and `identity`.
+        """
         self.numbers = np.array(self.numbers, np.int64)
         self.table = np.array(self._values, np.float64).reshape(-1, len(NUMBERS))
         texts = {name: [row[index] for row in self._texts] for index, name in enumerate(TEXTS)}
@@ -241,7 +247,7 @@ class _RowBlock:
 
 
 def _identity(job_id: str) -> int:
-    """Return a number that identifies a job id; -1 for an empty id."""
+    """Return a number that stands for a text job id in comparisons; -1 for an empty id."""
     if not job_id:
         return -1
     return int(job_id) if job_id.isdecimal() and len(job_id) < 18 else hash(job_id)

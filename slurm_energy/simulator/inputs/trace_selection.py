@@ -64,7 +64,11 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
 
 @dataclass(slots=True)
 class _Selection:
-    """Rows that are selected so far, and the number of jobs that each setting removed or clipped."""
+    """Selection of jobs from a trace file.
+
+    It contains the rows that are selected so far. For each setting of the selection, it counts the jobs that
+    the setting removed or shortened.
+    """
 
     rows: WorkloadRows
     counts: dict[str, int] = field(default_factory=dict)
@@ -94,7 +98,11 @@ class _Selection:
             self.rows = _clipped(self.rows, column, np.where(outside, bound, values))
 
     def keep_sample(self, section: TraceSection, seed: int) -> None:
-        """Keep a random sample of jobs, then only the first jobs of the sample up to the maximum number."""
+        """Keep a random sample of the jobs of a trace, and limit the number of jobs.
+
+        The sample is drawn first. If it has more jobs than the maximum number, only the jobs that were
+        submitted first are kept.
+        """
         heads = self.rows.heads()
         if section.sample < 1:
             draw = np.random.default_rng([section.sample_seed, seed]).random(len(heads))
@@ -108,7 +116,10 @@ class _Selection:
 
 
 def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
-    """Return the mask of the rows that belong to jobs whose rows are all selected in `kept`."""
+    """Return the mask of the workload rows whose job is kept as a whole.
+
+    A job can have several rows. It is kept if `kept` selects all of its rows.
+    """
     heads = rows.heads()
     whole = np.logical_and.reduceat(kept, heads)
     mask: Bools = np.repeat(whole, np.diff([*heads, rows.count]))
@@ -116,9 +127,10 @@ def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
 
 
 def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools:
-    """Return the mask of the texts that match a pattern.
+    """Return which texts of a column match the patterns, as a mask.
 
-    A pattern with a leading `!` excludes its matches.
+    A text matches if it matches any pattern without a leading `!` and no pattern with a leading `!`. If all
+    patterns have a leading `!`, the first condition does not apply.
     """
     if not any(texts):
         raise UsageError(f"[trace] {name}", "the workload file has no such column")
@@ -137,7 +149,10 @@ def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools
 
 
 def _instant(name: str, text: str, begin_s: float) -> float:
-    """Return the time in seconds for a date, or for a duration since the first submission."""
+    """Convert a time in a scenario to seconds.
+
+    The text is a date, or a duration since the first submission in the trace.
+    """
     match = re.fullmatch(r"\+?(\d+(?:\.\d+)?)([smhdw]?)", text)
     if match:
         return begin_s + float(match[1]) * _SECONDS[match[2] or "s"]
@@ -152,7 +167,13 @@ def _instant(name: str, text: str, begin_s: float) -> float:
 
 
 def _clipped(rows: WorkloadRows, column: str, values: Floats) -> WorkloadRows:
-    """Return the rows with new sizes or run times. The power per unit stays the same."""
+    """Return the workload rows with other job sizes or run times. The power per unit stays the same.
+
+    Args:
+        rows: rows of the workload.
+        column: column to replace: `time_s` for run times, otherwise job sizes.
+        values: new values of the column.
+    """
     if column == "time_s":
         return replace(rows, time_s=values)
     return replace(rows, units=values, power_watts=rows.power_watts * values / rows.units)

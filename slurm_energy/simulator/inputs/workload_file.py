@@ -21,10 +21,11 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload, the problems found in its files, and remarks about the selection of jobs.
+    """A workload for the simulator, read from files.
 
-    `begin_s` is the time of the first submission on the clock of the files. In the workload, this submission
-    is at time 0.
+    It also contains the problems found in the files, and remarks about the selection of jobs. `begin_s` is
+    the time of the first submission on the clock of the files. In the workload, this submission is at time
+    0.
     """
 
     workload: Workload
@@ -126,7 +127,10 @@ def _scaled(rows: WorkloadRows, factor: float) -> WorkloadRows:
 
 
 def _appended(tables: Sequence[WorkloadRows]) -> list[WorkloadRows]:
-    """Return the tables with shifted times: each table begins at the last submission of the previous one."""
+    """Shift the times of several workload tables so that the tables follow one another.
+
+    Each table begins at the last submission of the previous table.
+    """
     shifted: list[WorkloadRows] = []
     end_s = 0.0
     for rows in tables:

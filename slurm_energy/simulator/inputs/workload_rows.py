@@ -1,6 +1,6 @@
-"""Table of workload rows that every reader returns.
+"""Common table into which every reader of workload files converts its file.
 
-The module checks the rows and converts them to a workload.
+The module checks the rows of the table and builds the simulated workload from them.
 """
 
 from __future__ import annotations
@@ -82,11 +82,14 @@ class WorkloadRows:
         return np.flatnonzero(new)
 
     def memory_gib(self) -> Floats:
-        """Return the requested memory per unit in GiB, shape (r,); NaN where a job requests none."""
+        """Return the requested memory per unit (GPU, core or node) in GiB, one value per row.
+
+        NaN means that the row requests no memory.
+        """
         return np.full(self.count, np.nan) if self.unit_memory_gib is None else self.unit_memory_gib
 
     def take(self, kept: Bools) -> WorkloadRows:
-        """Return the rows selected by a mask, shape (r,)."""
+        """Return the rows for which the mask `kept`, shape (r,), is true."""
         if np.all(kept):
             return self
         rows: list[int] = np.flatnonzero(kept).tolist()
@@ -94,7 +97,7 @@ class WorkloadRows:
 
 
 def _columns(rows: WorkloadRows) -> dict[str, Any]:
-    """Return the columns of a table by name. Missing columns are left out."""
+    """Return the columns of a table of jobs as a dict by name. Missing columns are left out."""
     values = {spec.name: getattr(rows, spec.name) for spec in fields(rows)}
     return {name: value for name, value in values.items() if value is not None and len(value)}
 
@@ -257,7 +260,10 @@ def _unit_hint(times: Floats) -> str:
 
 
 def _whole(values: Floats) -> np.ndarray:
-    """Return the mask of values that are unknown (NaN) or integers within the permitted range."""
+    """Return a mask of the valid entries in a column of counts.
+
+    Valid are unknown values (NaN) and integers within the permitted range.
+    """
     whole: np.ndarray = np.isnan(values) | (
         (values >= 0) & (values <= _MAX_UNITS) & (np.floor(values) == values)
     )
@@ -265,7 +271,10 @@ def _whole(values: Floats) -> np.ndarray:
 
 
 def _warn(rows: WorkloadRows, problems: InputProblems) -> None:
-    """Record suspicious rows that are used nevertheless."""
+    """Add a warning for each suspicious row of the workload file.
+
+    Suspicious rows are used nevertheless.
+    """
     head = rows.heads()
     unordered = np.flatnonzero(np.diff(rows.submit_s[head]) < 0) + 1
     problems.warn(

@@ -1,6 +1,7 @@
-"""Compiled simulation of the built-in policies, without a budget, node power states and node failures.
+"""Fast simulation of the built-in scheduling policies in compiled code.
 
-This engine covers all built-in policies and disciplines, rigid and malleable jobs on several kinds of nodes,
+This engine has no budget, no power states of nodes and no node failures. It covers all built-in policies and
+disciplines, jobs with one or several possible shapes (choices of resources) on several kinds of nodes,
 preemption and a horizon. The resulting schedule is exactly that of the general engine; tests compare the two
 schedules.
 """
@@ -73,16 +74,19 @@ _COMPILED_FROM_JOBS, _CACHED_FROM_JOBS = 20_000, 1000
 
 
 def pays(jobs: int) -> bool:
-    """Return whether this module is faster than the general engine for this number of jobs.
+    """Return whether the compiled column engine is worthwhile for this number of jobs.
 
-    The functions are compiled once per installation. The compilation takes as long as the general engine
-    takes for 20,000 jobs.
+    If so, it is faster than the general engine. The functions of this module are compiled once per
+    installation. The compilation takes as long as the general engine takes for 20,000 jobs.
     """
     return jobs >= (_CACHED_FROM_JOBS if is_cached(_run) else _COMPILED_FROM_JOBS)
 
 
 def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
-    """Return whether this module can simulate these jobs with these nodes, policy and settings."""
+    """Return whether the fast column engine can simulate this workload.
+
+    The result depends on the jobs, the kinds of nodes, the policy and the settings.
+    """
     options = settings.options
     return (
         policy.built_in
@@ -142,9 +146,10 @@ def _shares(scoring: PolicyRules, jobs: Workload, settings: ScheduleSettings) ->
 
 
 def _effort(jobs: Workload, unit_idle_watts: Floats, scoring: PolicyRules) -> Floats:
-    """Return the effort of each of the m shapes for `metis`, shape (m,).
+    """Return the cost factor by which the policy `metis` weights the time of each of the m shapes.
 
-    The array is empty for other policies.
+    A shape is a set of resources on which a job may run. The result has shape (m,). It is empty for other
+    policies.
     """
     if scoring.code != METIS:
         return np.zeros(0)
@@ -153,9 +158,9 @@ def _effort(jobs: Workload, unit_idle_watts: Floats, scoring: PolicyRules) -> Fl
 
 
 def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floats:
-    """Return the times from which deadlines are at risk, ascending.
+    """Return the times at which jobs begin to risk missing their deadline, ascending.
 
-    The result is empty for policies that do not preempt.
+    Only jobs that the cluster can run count. The result is empty for policies that do not preempt.
     """
     if not scoring.preempts:
         return np.zeros(0)
@@ -164,7 +169,10 @@ def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floa
 
 
 def _accounts(accounts: Accounts, jobs: JobColumns) -> EnergyAccounts:
-    """Return the times and energies of the jobs, in the order of the jobs in the workload."""
+    """Return start, end, energy and further results of each job of a simulation.
+
+    The engine may keep the jobs in another order. The results are in the order of the jobs in the workload.
+    """
     real, whole = np.empty_like(accounts.real), np.empty_like(accounts.whole)
     real[jobs.whole[:, ROW]], whole[jobs.whole[:, ROW]] = accounts.real, accounts.whole
     return EnergyAccounts(
@@ -219,9 +227,11 @@ def _run(
     watts: Floats,
     state: SimulationColumns,
 ) -> bool:
-    """Simulate until all jobs are done, or until `times` is full.
+    """Simulate until all jobs are done, or until the array `times` is full.
 
     Return True if all jobs are done. Otherwise a later call continues from `state`.
+
+    A shape is a number and kind of GPUs (or nodes) with which a job can run.
 
     Args:
         jobs: columns of all jobs and their shapes.
@@ -229,9 +239,9 @@ def _run(
         idle_watts: power of all nodes without jobs.
         key_order: values of KEY of all jobs, ascending; used by `blend`.
         risks_s: times from which deadlines are at risk, ascending.
-        is_runnable: for each job, whether the cluster has the units for one of the job's shapes, shape (n,).
-        times: array to which the time of each step of the cluster's power is written. The caller fills in the
-            first step.
+        is_runnable: whether the cluster has enough GPUs or nodes for one of the job's shapes, shape (n,).
+        times: array to which the time of each step of the cluster's power is written. The caller fills in
+            the first step.
         watts: array to which the power in watts from each time in `times` on is written.
         state: the state of the simulation, from which a later call continues.
     """
@@ -297,7 +307,10 @@ def _record(progress: Ints, times: Floats, watts: Floats, now_s: float, power_wa
 def _process_events(
     jobs: JobColumns, policy: PolicyRules, is_runnable: Bools, state: SimulationColumns, now_s: float
 ) -> None:
-    """Process the job ends, deadlines at risk and arrivals at the current time."""
+    """Process all events of the simulation that happen at the current time.
+
+    The events are ends of jobs, arrivals of jobs, and times at which a deadline becomes at risk.
+    """
     while next_end_s(state.running) == now_s:
         end_job(jobs, state, now_s)
         request_pass(policy, state, now_s)

@@ -50,15 +50,19 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_with_memory(function: Function) -> Function:
-    """Return a compiled function that only compiled functions call. The function may create arrays."""
+    """Return a function compiled with Numba that may create arrays.
+
+    Only other compiled functions can call it.
+    """
     return _inner(function, counts_references=True)
 
 
 def _inner(function: Function, *, counts_references: bool) -> Function:
-    """Return a function that Numba compiles into each entry that calls it.
+    """Compile a function with Numba for use inside other compiled functions.
 
-    The function has no entry point for Python code. An entry point would contain a second copy of the code of
-    all called functions. With entry points, these copies took a quarter of the compilation time.
+    Each compiled function that calls it contains its code. The function cannot be called from Python,
+    because it has no entry point for Python code. An entry point would contain a second copy of the code of
+    all called functions. Such copies took a quarter of the compilation time.
     """
     jit: Any = numba.njit
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": counts_references}
@@ -69,7 +73,10 @@ def _inner(function: Function, *, counts_references: bool) -> Function:
 
 
 def _refuse_python_callers(function: Any) -> None:
-    """Make a call of a function from Python code raise a TypeError. The call would crash the interpreter."""
+    """Prevent calls of a compiled function from Python code.
+
+    Without this, such a call would crash the interpreter. Now it raises a TypeError.
+    """
 
     def refuse(*_: Any, **__: Any) -> None:
         raise TypeError(f"{function.py_func.__name__}: only functions compiled by Numba call it")
@@ -79,7 +86,10 @@ def _refuse_python_callers(function: Any) -> None:
 
 
 def is_cached(function: Callable[..., Any]) -> bool:
-    """Return whether the machine code of a function is on disk, so that its first call is fast."""
+    """Return whether the compiled machine code of a function is stored on disk.
+
+    If so, the first call of the function is fast.
+    """
     file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
     load = getattr(file, "_load_index", None)
     return load is not None and bool(load())
@@ -98,7 +108,7 @@ def _use_caches_of_these_sources(function: Any) -> None:
 
 @functools.cache
 def sources_digest() -> bytes:
-    """Return the SHA-256 digest of all sources of the simulator."""
+    """Return the SHA-256 digest of all Python sources of the simulator."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes() + b"\0")

@@ -1,11 +1,12 @@
-"""Compiled simulation of the common case, for millions of jobs per second.
+"""Compiled simulation of the most common kind of workload, for millions of jobs per second.
 
-The fast path covers jobs with one shape (rigid jobs) on equal nodes, in order of submission, without backfill
-(strict) or with EASY backfill. The resulting schedule is exactly that of the general engine; tests compare
-the two schedules.
+This fast path covers rigid jobs (jobs with only one possible number of GPUs) on equal nodes. The jobs start
+in order of submission, without backfill (strict) or with EASY backfill. The resulting schedule is exactly
+that of the general simulation engine; tests compare the two schedules.
 
 A scheduling pass may examine all pending jobs. On an overloaded cluster, the run time would grow with the
-square of the number of jobs. The column engine therefore simulates workloads that overload the cluster.
+square of the number of jobs. Another engine, the column engine, therefore simulates workloads that overload
+the cluster.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettin
 def _outcome(
     jobs: Workload, kind: NodeKind, start_s: Floats, runnable: Bools, passes: int
 ) -> SimulationResult:
-    """Return the simulation result for the computed start times.
+    """Return the result of the fast simulation for the computed start times of the jobs.
 
     The result shares columns with the workload, to save memory with millions of jobs.
     """
@@ -155,10 +156,10 @@ def _merge(
     times: Floats,
     powers: Floats,
 ) -> int:
-    """Merge the starts and ends of jobs into steps of the cluster's power, ordered by time.
+    """Compute the cluster's power over time from the starts and ends of all jobs.
 
-    The arrays `times` and `powers` receive the start time and the watts of each step. Return the number of
-    steps.
+    The result is a sequence of steps, ordered by time. The arrays `times` and `powers` receive the time and
+    the watts of each step. Return the number of steps.
     """
     times[0], powers[0] = 0.0, idle_watts
     size, power = 1, idle_watts
@@ -193,11 +194,13 @@ def _schedule(
     max_steps: int,
     start_s: Floats,
 ) -> int:
-    """Compute the start time of every job into `start_s`. Return the number of scheduling passes.
+    """Compute the start times of all jobs of a simulation, and store them in `start_s`.
 
-    Return -1 if the passes examine more than `max_steps` jobs in total. Pending jobs are kept in a linked
-    list in order of submission. The ends of running jobs are kept in a heap, and their expected ends in a
-    sorted array.
+    Return the number of scheduling passes. Return -1 if the passes examine more than `max_steps` jobs in
+    total.
+
+    Pending jobs are kept in a linked list in order of submission. The ends of running jobs are kept in a
+    heap, and their expected ends in a sorted array.
     """
     count = len(submit_s)
     following = np.full(count + 1, -1, np.int64)  # next job in the list; the head is at [count]
@@ -261,9 +264,9 @@ def _schedule(
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
-    """Return when the first blocked job can start, and the number of units that are spare at this time.
+    """Return when the first blocked job can start, and how many units are spare at this time.
 
-    The time is in seconds.
+    The time is in seconds. The spare units remain free although the blocked job starts.
     """
     index = 0
     while index < running and (free < need or expected_s[index] <= now):

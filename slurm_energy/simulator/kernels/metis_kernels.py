@@ -1,4 +1,7 @@
-"""Compiled placement of pending jobs under `metis`, equal to `scheduling.rankings.metis` in results."""
+"""Compiled functions that plan the starts of pending jobs under the scheduling policy `metis`.
+
+The results are equal to those of `scheduling.rankings.metis`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ NO_JOB: Final = -1
 
 @compiled
 def place_jobs(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float) -> int:
-    """Place the pending jobs one after another. Return the number of jobs in `StartPlan.placed`."""
+    """Plan the pending jobs for the policy `metis`, one after another.
+
+    The planned jobs are stored in `StartPlan.placed`. The function returns their number.
+    """
     plan, pending = state.plan, state.pending
     begin_plan(jobs, state.running, plan, state.free, now_s)
     pressure = (pending.tally[0] - 1) / (state.running.tally[0] + 1)
@@ -81,7 +87,10 @@ def place_jobs(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, 
 
 @compiled
 def _has_room(plan: StartPlan, waiting: int) -> bool:
-    """Return whether the plan has room for a further job."""
+    """Return whether the plan of starts has room for a further job.
+
+    This requires free units, and fewer waiting jobs than the plan can hold.
+    """
     free = 0
     for kind in range(len(plan.tally)):
         free += plan.tally[kind, FREE]
@@ -115,7 +124,7 @@ def _next_urgent(
 
     Args:
         policy: parameters of the scheduling policy.
-        jobs: columns of all jobs and their shapes.
+        jobs: columns of all jobs and their shapes (ways to run a job).
         state: state of the simulation.
         now_s: current time in seconds.
         first: first row to search; no job is left in earlier rows.
@@ -159,7 +168,7 @@ def _place(
 
     Args:
         policy: parameters of the scheduling policy.
-        jobs: columns of all jobs and their shapes.
+        jobs: columns of all jobs and of their shapes (ways to run a job).
         state: state of the simulation.
         now_s: current time in seconds.
         job: row of the job in `jobs`.
@@ -193,7 +202,10 @@ def _place(
 def _shape(
     policy: PolicyRules, jobs: JobColumns, plan: StartPlan, now_s: float, job: int, max_delay: float
 ) -> int:
-    """Return the planned shape of a job. Write the earliest starts of the job's shapes to the plan."""
+    """Return the shape (set of resources) in which the policy METIS plans to run a job.
+
+    The earliest start in each shape of the job is written to the plan.
+    """
     first, last = jobs.whole[job, FIRST], jobs.whole[job, LAST]
     deadline_s, is_urgent = jobs.real[job, DEADLINE_S], jobs.whole[job, URGENT] == 1
     soonest_s, meets = np.inf, False

@@ -1,4 +1,7 @@
-"""Compiled scheduling pass of the column engine: starts the pending jobs that may start now."""
+"""Compiled scheduling pass: starts the pending jobs that may start now.
+
+It is used by the column engine, the fast engine of the simulator for all built-in policies.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,13 @@ from slurm_energy.simulator.workloads.job_columns import (
 def run_pass(
     policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
 ) -> None:
-    """Start the pending jobs that may start now. The caller ensures that a job is pending.
+    """Start the pending jobs that may start now. At least one job must be pending.
 
     Args:
         policy: parameters of the scheduling policy.
-        jobs: columns of all jobs and their shapes.
-        key_order: values of KEY of all jobs in the order of KEY_RANK; used by `blend`.
+        jobs: columns of all jobs and their shapes (possible sets of resources).
+        key_order: values of the sort key (KEY) of all jobs in ascending order (KEY_RANK); used by the policy
+            `blend`.
         state: state of the simulation.
         now_s: current time in seconds.
     """
@@ -69,7 +73,10 @@ def run_pass(
 def _moment(
     policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
 ) -> Moment:
-    """Return the quantities at the current time on which scores depend."""
+    """Return the values at the current time that the scores of all pending jobs need.
+
+    Examples are the current time, the usage of the users and the free units.
+    """
     users, best_usage = state.users, 0.0
     if len(users.share) > 0:
         best_usage = user_factors(policy, users.unit_s, users.joules, users.share, users.factor)
@@ -86,7 +93,11 @@ def _moment(
 def _start_placed(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, order: Ints, shapes: Ints
 ) -> None:
-    """Start jobs in the given order. `_start_in_order` does the same in the order of scores."""
+    """Start jobs in an order that was computed before, until one does not fit.
+
+    Under EASY backfill, later jobs may still start if they do not delay the job that does not fit.
+    `_start_in_order` does the same for jobs in the order of their scores.
+    """
     held = HeadReservation(-1, np.inf, 0)
     for index in range(len(order)):
         job, shape = order[index], shapes[index]
@@ -102,11 +113,10 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return the reservation that remains after a job other than the reserved job has started.
+    """Return the reservation of the first waiting job after another job has started.
 
-    The started job runs in the shape `shape`, with the expected end `end_s`. If the started job
-    may still run at the start of the reserved job, the units of the started job are no longer
-    spare.
+    The started job uses the resources `shape` and is expected to end at `end_s`. If the started job may
+    still run when the reserved job starts, its units are subtracted from the spare units.
     """
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
@@ -148,7 +158,11 @@ def _start_all(
 
 @compiled
 def _reserve(jobs: JobColumns, state: SimulationColumns, now_s: float, shape: int) -> HeadReservation:
-    """Return the reservation of a job that cannot start now in its chosen shape (way to run the job)."""
+    """Reserve units for a job that cannot start now, and return the reservation.
+
+    A unit is a GPU, a core or a node. The reservation is for the shape (way to run the job) that was chosen
+    for the job. It begins when running jobs are expected to have released enough units.
+    """
     running, count = state.running, state.running.tally[0]
     kind, need = jobs.need[shape, KIND], jobs.need[shape, UNITS]
     units, start_s, index = state.free[kind], now_s, 0
@@ -173,10 +187,11 @@ def _median(
     free: Ints,
     now_s: float,
 ) -> float:
-    """Return the median of the lowest energy-delay product of each pending job.
+    """Return the median of the lowest energy-delay products of the pending jobs.
 
-    Under the discipline packing, only shapes that fit in the units `free` count, unless the job has waited
-    longer than the bound on waiting.
+    Each job counts with the lowest energy-delay product of its shapes (possible choices of resources). Under
+    the discipline packing, only shapes that fit into the units `free` count. For a job that has waited
+    longer than the bound on waiting, all shapes count.
     """
     pending, count = state.pending, state.pending.tally[0]
     if policy.discipline == PACKING:

@@ -44,7 +44,10 @@ _POSITION = _positions()
 
 
 class BitSet(NamedTuple):
-    """Set of numbers from 0 to n - 1. The docstring of the module explains the arrays."""
+    """Set of numbers from 0 to n - 1, stored as bits.
+
+    The docstring of the module explains the arrays `words`, `sums` and `counts`.
+    """
 
     words: Words
     sums: Words
@@ -60,7 +63,7 @@ def empty_set(size: int) -> BitSet:
 
 @compiled
 def add(bits: BitSet, number: int) -> None:
-    """Add a number that is not in the set."""
+    """Add a number to a set that does not contain this number yet."""
     word = number >> 6
     bits.words[word] |= _ONE << np.uint64(number & 63)
     bits.sums[word >> 6] |= _ONE << np.uint64(word & 63)
@@ -79,7 +82,7 @@ def remove(bits: BitSet, number: int) -> None:
 
 @compiled
 def following(bits: BitSet, number: int) -> int:
-    """Return the smallest member that is not below `number`; -1 if there is no such member."""
+    """Return the smallest member of a bit set that is at least `number`; -1 if there is none."""
     word = number >> 6
     if word >= len(bits.words):
         return -1
@@ -102,9 +105,9 @@ def following(bits: BitSet, number: int) -> int:
 
 @compiled
 def member(bits: BitSet, place: int) -> int:
-    """Return the member with index `place` in ascending order; index 0 is the smallest member.
+    """Return the member of a bit set at index `place`, in ascending order of the members.
 
-    The set must have more than `place` members.
+    Index 0 is the smallest member. The set must have more than `place` members.
     """
     index = 0
     while place >= bits.counts[index]:
@@ -125,13 +128,13 @@ def member(bits: BitSet, place: int) -> int:
 
 @compiled
 def _lowest(word: np.uint64) -> int:
-    """Return the position of the lowest bit of a word that is not 0."""
+    """Return the position of the lowest bit of a word that is set. The word must not be 0."""
     return int(_POSITION[((word & (~word + _ONE)) * _DE_BRUIJN) >> _TOP])
 
 
 @compiled
 def _count(word: np.uint64) -> int:
-    """Return the number of bits that are set in a word."""
+    """Return how many bits of a 64-bit word are set."""
     word -= (word >> _ONE) & _PAIRS
     word = (word & _QUADS) + ((word >> np.uint64(2)) & _QUADS)
     word = (word + (word >> np.uint64(4))) & _BYTES

@@ -1,9 +1,10 @@
-"""Compiled tree of pending jobs. A search for the best job that fits examines only few jobs.
+"""Search tree of the pending jobs, in compiled code.
 
-The leaves of the tree are blocks of neighbouring jobs in `JobColumns`. Each node has the lowest values, over
-the pending jobs below it, of all columns on which scores and sizes depend. A score computed from these values
-is a lower bound of the scores of these jobs. A search therefore skips nodes that cannot contain a better job
-than the best job found so far. The search also skips nodes whose smallest or shortest job does not fit.
+With the tree, a search for the best job that fits examines only few jobs. The leaves of the tree are blocks
+of neighbouring jobs in `JobColumns`. Each node of the tree stores, for each column on which scores and sizes
+depend, the lowest value over the pending jobs below it. A score computed from these values is a lower bound
+of the scores of these jobs. A search therefore skips nodes that cannot contain a better job than the best
+job found so far. The search also skips nodes whose smallest or shortest job does not fit.
 """
 
 from __future__ import annotations
@@ -59,26 +60,27 @@ _DEPTH: Final = 64
 
 
 class PendingJobs(NamedTuple):
-    """The pending jobs among n jobs, as a tree with l leaves.
+    """Search tree of the pending jobs among n jobs; the tree has l leaves.
 
+    Each leaf is a block of 8 neighbouring jobs. Each node of the tree has c columns of lowest values.
     KEY_RANK and PLACE are columns of `JobColumns`.
 
     Attributes:
-        nodes: lowest values over the pending jobs below each node; the root is node 1, and the
-            nodes 2 i and 2 i + 1 are below node i, shape (2 l, c).
+        nodes: lowest values over the pending jobs below each tree node, shape (2 l, c). The root is node 1;
+            nodes 2 i and 2 i + 1 are the children of node i.
         rows: values of each job, valid while the job is pending, shape (l * 8, c).
-        traits: for each tree node, the kind of nodes, the user, and whether there is a deadline,
-            if all jobs below the node agree; -1 if these jobs differ. Shape (2 l, 3).
+        traits: for each tree node, three properties of the jobs below it: the kind of cluster nodes, the
+            user, and whether there is a deadline. -1 means that the jobs differ in this property. Shape (2
+            l, 3).
         is_pending: whether each job is pending, shape (l * 8,).
-        jobs, position: the pending jobs in any order, and the index of each job in this list,
-            shape (n,).
+        jobs, position: the pending jobs in any order, and the index of each job in this list, shape (n,).
         tally: number of pending jobs, and number of jobs in `urgent`, shape (2,).
-        urgent: pending jobs with a deadline, in the order in which they became pending, shape
-            (n,). Empty if the policy does not preempt.
-        keys: set of the KEY_RANK of pending jobs, for medians. Empty for policies that need no
+        urgent: pending jobs with a deadline, in the order in which they became pending, shape (n,). Empty if
+            the policy does not preempt.
+        keys: set of the KEY_RANK values of pending jobs, for medians. Empty for policies that need no
             median.
-        in_order: set of the rows of pending jobs, for `metis`. Empty for other policies.
-        places: set of the PLACE of pending jobs, for `metis`. Empty for other policies.
+        in_order: set of the rows of pending jobs, for the policy `metis`. Empty for other policies.
+        places: set of the PLACE values of pending jobs, for the policy `metis`. Empty for other policies.
         stack: work space of searches, shape (64,). It holds the tree nodes to visit.
         stack_score: tiers and scores of the tree nodes in `stack`, shape (64, 2).
     """
@@ -99,7 +101,13 @@ class PendingJobs(NamedTuple):
 
 
 def no_jobs(policy: PolicyRules, jobs: JobColumns, total: Ints) -> PendingJobs:
-    """Return the data structure without any pending job. `total` is the number of units by kind of nodes."""
+    """Return an empty data structure for pending jobs, with room for all jobs of the simulation.
+
+    Args:
+        policy: rules of the scheduling policy.
+        jobs: all jobs of the simulation.
+        total: number of GPUs (or nodes) by kind of nodes.
+    """
     count = len(jobs.whole)
     leaves = 1
     while leaves * BLOCK < count:
@@ -148,7 +156,7 @@ def _traits(policy: PolicyRules, jobs: JobColumns, leaves: int, kinds: int) -> I
 
 @compiled
 def enter(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int) -> None:
-    """Add a job to the pending jobs."""
+    """Add a job to the data structure of pending jobs."""
     row, nodes = pending.rows[job], pending.nodes
     _fill(policy, jobs, job, row)
     pending.is_pending[job] = True
@@ -176,7 +184,7 @@ def enter(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int)
 
 @compiled
 def leave(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int) -> None:
-    """Remove a job from the pending jobs."""
+    """Remove a job from all data structures of the pending jobs."""
     nodes = pending.nodes
     pending.is_pending[job] = False
     pending.tally[0] -= 1
@@ -270,7 +278,10 @@ def width_of(units: int) -> int:
 
 @compiled
 def may_start(pending: PendingJobs, free: Ints) -> bool:
-    """Return whether the smallest shape of all pending jobs fits in the free units of one kind of nodes."""
+    """Return whether any pending job may fit in the free units of one kind of nodes.
+
+    Only the smallest shape (number of units) of all pending jobs is compared.
+    """
     return bool(pending.nodes[1, NODE_SIZE] <= most_free(free))
 
 

@@ -1,4 +1,7 @@
-"""Compiled preemption of the column engine, equal in results to `simulator.deadline_preemption`."""
+"""Compiled preemption of running jobs for jobs with deadlines, for the fast (column) engine.
+
+The results equal those of the uncompiled module `simulator.deadline_preemption`.
+"""
 
 from __future__ import annotations
 
@@ -101,10 +104,10 @@ def _interruptible(
 def _victims(
     jobs: JobColumns, state: SimulationColumns, others: Ints, lost: Floats, kind: int, missing: int
 ) -> tuple[bool, Ints]:
-    """Select the jobs to interrupt.
+    """Select the running jobs to interrupt for an urgent job.
 
     Return two values: whether the interruptions free enough units, and the selected jobs as indices of
-    `others`.
+    `others`. A unit is a GPU, a core or a node.
 
     The selection is the same as by `scheduling.preemption.victims`.
     """
@@ -135,7 +138,7 @@ def _victims(
 
 @compiled_with_memory
 def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
-    """Return the candidates that the cheapest solution interrupts, in the order of `candidates`."""
+    """Return the jobs that the cheapest solution preempts, in the order of `candidates`."""
     selected, size, amount = np.empty(len(candidates), np.int64), 0, missing
     for index in range(len(candidates) - 1, -1, -1):
         if amount > 0 and taken[index, amount]:
@@ -147,7 +150,7 @@ def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
 
 @compiled
 def _total(lost: Floats, selected: Ints) -> float:
-    """Return the joules that the interruption of the selected jobs wastes.
+    """Return the energy in joules that is wasted if the selected jobs are interrupted.
 
     The sum is correctly rounded except in rare cases.
     """

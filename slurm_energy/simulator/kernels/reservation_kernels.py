@@ -1,7 +1,8 @@
-"""Compiled scheduling pass with several reservations.
+"""Compiled scheduling pass that reserves future resources for several waiting jobs.
 
-This pass is used for conservative backfill, and for packing with aged jobs. The free units over time are a
-step function as in `scheduling.availability`.
+Two disciplines use this pass. Conservative backfill reserves for every job that cannot start. Packing
+reserves only for jobs that have waited too long (aged jobs). The free units over time are a step function as
+in `scheduling.availability`.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ def start_with_reservations(
 ) -> None:
     """Start, in order, the jobs that fit without delaying a reservation.
 
-    Under the discipline `conservative`, every job that cannot start gets a reservation. Under `packing`, only
-    jobs that have waited longer than the bound on waiting get a reservation.
+    Under the discipline `conservative`, every job that cannot start gets a reservation. Under `packing`,
+    only jobs that have waited longer than the bound on waiting get a reservation.
 
     Args:
         policy: parameters of the scheduling policy.
-        jobs: columns of all jobs and their shapes.
+        jobs: columns of all jobs and of their shapes (ways to run a job).
         state: state of the simulation.
         now_s: current time in seconds.
-        order: jobs in the order of the policy, shape (p,).
-        shapes: shapes of these jobs, shape (p,).
-        aged: for each job, whether it has waited longer than the bound on waiting, shape (p,).
+        order: jobs in the order of the policy, array of shape (p,).
+        shapes: chosen shape of each of these jobs, array of shape (p,).
+        aged: for each job, whether it has waited longer than the bound on waiting, array of shape (p,).
     """
     size = 0  # of the step function; 0: no job has a reservation
     times, free = np.empty(0), np.empty((0, 0), np.int64)
@@ -76,9 +77,10 @@ def start_with_reservations(
 def ranked_jobs(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the pending jobs in the order of the policy, their shapes, and whether each job is aged.
+    """Return the pending jobs in the order of the scheduling policy, as three arrays.
 
-    An aged job has waited longer than the bound on waiting.
+    The arrays contain the jobs, the shape (set of resources) of each job, and whether the job is aged. An
+    aged job has waited longer than the bound on waiting.
     """
     count, size = state.pending.tally[0], 0
     tiers, scores = np.empty(count), np.empty(count)
@@ -101,7 +103,11 @@ def ranked_jobs(
 
 @compiled_with_memory
 def _availability(jobs: JobColumns, state: SimulationColumns, now_s: float, times: Floats, free: Ints) -> int:
-    """Compute the free units over time from the expected ends of jobs. Return the number of steps."""
+    """Compute how many units of the cluster are free over time.
+
+    A unit is a GPU, a core or a whole node. A running job frees its units at its expected end. The function
+    writes the time of each step to `times` and the free units to `free`, and returns the number of steps.
+    """
     times[0], free[0] = now_s, state.free
     size = 1
     for index in range(state.running.tally[0]):
@@ -115,7 +121,10 @@ def _availability(jobs: JobColumns, state: SimulationColumns, now_s: float, time
 
 @compiled
 def _fits(times: Floats, free: Ints, size: int, start: int, kind: int, units: int, length_s: float) -> bool:
-    """Return whether units are free for `length_s` seconds, counted from the beginning of step `start`."""
+    """Return whether enough units are free for `length_s` seconds from the time of step `start` on.
+
+    The free units over time are a step function. A unit is a GPU, a core or a node.
+    """
     end_s = times[start] + length_s
     if free[start, kind] < units:
         return False
@@ -131,9 +140,10 @@ def _fits(times: Floats, free: Ints, size: int, start: int, kind: int, units: in
 def _take(
     times: Floats, free: Ints, size: int, start_s: float, length_s: float, kind: int, units: int
 ) -> int:
-    """Reserve units for `length_s` seconds from `start_s` on.
+    """Reserve units of the cluster for `length_s` seconds from `start_s` on.
 
-    Return the number of steps of the timeline, which the reservation may increase.
+    The free units over time are stored as steps. The reservation may add steps. Return the new number of
+    steps.
     """
     size, first = _split(times, free, size, start_s)
     last = size
@@ -146,7 +156,7 @@ def _take(
 
 @compiled_with_memory
 def _split(times: Floats, free: Ints, size: int, time_s: float) -> tuple[int, int]:
-    """Split the step at `time_s`, unless a step begins at this time.
+    """Insert a step at `time_s` into the step function of free units, unless a step begins there.
 
     Return the number of steps, and the index of the step that begins at `time_s`.
     """

@@ -59,15 +59,15 @@ NEVER: Final = 9.0
 
 
 class Moment(NamedTuple):
-    """Quantities other than the job itself on which scores depend.
+    """Quantities at a moment of the simulation on which scores depend, besides the job itself.
 
     Attributes:
         now_s: current time in seconds.
         usage: usage factor of each user, computed by `user_factors`, shape (u,).
         best_usage: the usage factor that makes scores lowest.
-        middle: median of the energy-delay products of the pending jobs, for `blend`.
-        free: free units by kind of nodes at the start of the pass. When packing chooses shapes, they must fit
-            in these units.
+        middle: median of the energy-delay products of the pending jobs, for the policy `blend`.
+        free: free units (GPUs, nodes or cores) by kind of nodes at the start of the scheduling pass. When
+            the discipline packing chooses shapes, the shapes must fit in these units.
     """
 
     now_s: float
@@ -81,8 +81,8 @@ class Moment(NamedTuple):
 def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[float, float, int]:
     """Return the tier, the score and the chosen shape of a pending job.
 
-    Jobs are ordered by tier, then by score; lower values come first. The tier is `NEVER` if no shape can be
-    chosen now.
+    A shape is a way to run the job, with a number and kind of GPUs. Jobs are ordered by tier, then by score;
+    lower values come first. The tier is `NEVER` if no shape can be chosen now.
     """
     wait_s = max(0.0, now.now_s - jobs.real[job, SUBMIT_S])
     aged = wait_s >= policy.wait_bound_s
@@ -144,18 +144,17 @@ def lowest_score(
 ) -> float:
     """Return the score of one job without a deadline, or a lower bound of the scores of many jobs.
 
-    For many jobs, the arguments are the extreme values over these jobs. Each step of the
-    computation is monotonic. Therefore the result is never above the score of any of these jobs,
-    even with rounding.
+    For many jobs, the arguments are the extreme values over these jobs. Each step of the computation is
+    monotonic. Therefore the result is never above the score of any of these jobs, even with rounding.
 
     Args:
         policy: parameters of the scheduling policy.
         now: quantities other than the job on which the score depends, see `Moment`.
-        value: KEY of the job, or the lowest KEY of the jobs.
+        value: sort value (KEY) of the job, or the lowest one of the jobs.
         wait_s: seconds for which the job has waited, or the longest wait of the jobs.
         usage: usage factor of the job's user, or the usage factor that makes scores lowest.
-        urgent: whether any of the jobs may have a deadline. Only the bound for `blend` depends on
-            this argument.
+        urgent: whether any of the jobs may have a deadline. Only the bound for `blend` depends on this
+            argument.
     """
     code = policy.code
     if code in (ZEUS, AURACHRONOS):
@@ -176,7 +175,10 @@ def lowest_score(
 
 @compiled
 def lowest_slack_s(latest_s: float, now_s: float) -> float:
-    """Return a lower bound of the slack of jobs, computed from their lowest LATEST_S."""
+    """Return a lower bound of the slack of several jobs, that is of the time for which they can wait.
+
+    `latest_s` is the lowest value of the column LATEST_S, the latest start, among the jobs.
+    """
     return latest_s - now_s - _ROUNDING * (abs(latest_s) + now_s)
 
 
@@ -241,7 +243,10 @@ def _packing_score(
 
 @compiled
 def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
-    """Return the lowest energy-delay product among the shapes of a job that fit in the free units."""
+    """Return the lowest energy-delay product with which a job can start on the free GPUs or nodes.
+
+    The minimum is over the job's shapes: the numbers and kinds of GPUs with which it can run.
+    """
     least = np.inf
     for shape in range(jobs.whole[job, FIRST], jobs.whole[job, LAST]):
         if jobs.need[shape, UNITS] <= free[jobs.need[shape, KIND]]:
@@ -254,12 +259,13 @@ def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
 def _in_time(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, packing: bool
 ) -> tuple[float, int]:
-    """Return the score and the shape of a job.
+    """Return the score of a job and the shape (way to run the job) that gives this score.
 
     Under `aurachronos`, the function is used only for jobs with a deadline. Under `kairos`, it is used for
     all jobs.
 
-    Shapes in which the job misses its deadline are skipped, unless the job misses its deadline in all shapes.
+    Shapes in which the job misses its deadline are skipped. If the job misses its deadline in all shapes, no
+    shape is skipped.
     """
     first, last, left = jobs.whole[job, FIRST], jobs.whole[job, LAST], jobs.real[job, LEFT]
     left_s = jobs.real[job, DEADLINE_S] - now.now_s
@@ -295,15 +301,20 @@ def _in_time(
 
 @compiled
 def left_s_after(jobs: JobColumns, job: int, now: Moment, time_s: float) -> float:
-    """Return the slack in seconds of a job that runs for `time_s` seconds, starting now."""
+    """Return the seconds that remain until a job's deadline if the job starts now.
+
+    `time_s` is the run time of the job in seconds.
+    """
     return float(jobs.real[job, DEADLINE_S] - (now.now_s + time_s))
 
 
 @compiled
 def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
-    """Return the expected run time of a job in seconds: its time limit, else the predicted time.
+    """Return the expected remaining run time of a job in seconds.
 
-    A job that is killed at its time limit gets the whole limit again after an interruption, as in Slurm.
+    The value is based on the time limit, or on the predicted time if the job has no time limit. After an
+    interruption, only the rest of this time is expected. A job that is killed at its time limit gets the
+    whole limit again after an interruption, as in Slurm.
     """
     if jobs.real[job, KILL_S] < np.inf:
         return float(jobs.real[job, KILL_S])
@@ -316,7 +327,10 @@ def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
 def user_factors(
     policy: PolicyRules, unit_s: Floats, joules: Floats, share: Floats, factors: Floats
 ) -> float:
-    """Compute the usage factor of each user. Return the factor that makes scores lowest.
+    """Compute the usage factor of each user and store it in `factors`.
+
+    Users with much past usage get a factor that makes the scores of their jobs worse. Return the factor that
+    makes scores lowest.
 
     Args:
         policy: parameters of the scheduling policy.

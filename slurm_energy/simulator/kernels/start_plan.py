@@ -69,13 +69,15 @@ class StartPlan(NamedTuple):
 
 
 def no_plan(policy: PolicyRules, jobs: JobColumns, effort: Floats, total: Ints) -> StartPlan:
-    """Return empty plans for a simulation. The arrays have size 0 for policies that do not plan.
+    """Return empty plans for a simulation in which no start of a job is planned yet.
+
+    The arrays have size 0 for policies that do not plan.
 
     Args:
         policy: parameters of the scheduling policy.
-        jobs: columns of all jobs and their shapes.
+        jobs: columns of all jobs and their shapes (ways to run a job).
         effort: for each shape, its energy above idle, raised to the exponent `thrift`, as in `StartPlan`.
-        total: units of the cluster by kind of nodes.
+        total: units (GPUs, nodes or cores) of the cluster by kind of nodes.
     """
     count = len(jobs.whole) if policy.code == METIS else 0
     kinds = len(total) if count else 0
@@ -135,7 +137,10 @@ def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free:
 
 @compiled
 def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
-    """Append units that become free at `time_s`, which must not be before the time of the last step."""
+    """Append a step to the plan: `units` units of a kind of nodes become free at `time_s`.
+
+    `time_s` must not be before the time of the last step.
+    """
     size = plan.tally[kind, _STEPS]
     if size > 0 and plan.step_s[kind, size - 1] == time_s:
         plan.step_units[kind, size - 1] += units
@@ -171,10 +176,10 @@ def earliest_start_s(plan: StartPlan, kind: int, units: int, time_s: float, now_
 
 @compiled
 def take_units(plan: StartPlan, kind: int, start_s: float, units: int, time_s: float, now_s: float) -> None:
-    """Give units to a job that starts at `start_s`, a result of `earliest_start_s`.
+    """Reserve units for a job that starts at `start_s`, which `earliest_start_s` has returned.
 
-    Of the units that are free by `start_s`, those that become free last are taken. As few units as possible
-    are then idle until the start.
+    The job gets those units that become free as late as possible, but not after `start_s`. As few units as
+    possible are then idle until the start.
     """
     step_s, step_units = plan.step_s[kind], plan.step_units[kind]
     after, available = 0, 0
@@ -200,7 +205,11 @@ def take_units(plan: StartPlan, kind: int, start_s: float, units: int, time_s: f
 
 @compiled
 def _move_steps(plan: StartPlan, kind: int, first: int, after: int, time_s: float, units: int) -> None:
-    """Remove the steps from index `first` up to, not including, `after`; add a step of units at `time_s`."""
+    """Replace some steps of the plan for a kind of nodes by one new step.
+
+    A step states from which time how many units are free. The steps from index `first` up to, not including,
+    `after` are removed. The new step states that `units` units are free from `time_s` on.
+    """
     step_s, step_units, size = plan.step_s[kind], plan.step_units[kind], plan.tally[kind, _STEPS]
     while after < size and step_s[after] <= time_s:
         step_s[first], step_units[first] = step_s[after], step_units[after]
@@ -218,7 +227,7 @@ def _move_steps(plan: StartPlan, kind: int, first: int, after: int, time_s: floa
 
 @compiled
 def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
-    """Add a gap: units that are free from now until `until_s`."""
+    """Add a gap to a plan of job starts: units that are free from now until `until_s`."""
     slot = plan.tally[kind, _GAPS]
     while slot > 0 and plan.gap_s[kind, slot - 1] > until_s:
         plan.gap_s[kind, slot] = plan.gap_s[kind, slot - 1]
@@ -230,9 +239,10 @@ def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
 
 @compiled
 def _use_gaps(plan: StartPlan, kind: int, count: int, end_s: float) -> None:
-    """Take units from gaps that last at least until `end_s`, beginning with the shortest gap.
+    """Reserve units for a job in gaps of the plan. A unit is a GPU, a core or a node.
 
-    A gap consists of units that are free from now until a planned start.
+    A gap is a group of units that are free from now until the start of a planned job. Only gaps that last at
+    least until `end_s` are used. The shortest of these gaps are used first.
     """
     size = 0
     for index in range(plan.tally[kind, _GAPS]):

@@ -1,8 +1,9 @@
-"""Power limits of the running jobs under a power budget, computed by the functions that senergyctld uses.
+"""Control of a power budget in the simulator: power limits of the running jobs.
 
-Every control cycle distributes the budget among the working jobs. Lower limits take effect one control period
-after the decision, because agents need this time to apply and confirm them. Limits are raised only as far as
-the limits in force leave power free.
+The limits are computed by the functions that senergyctld uses. Every control cycle distributes the budget
+among the jobs that draw power. Lower limits take effect one control period after the decision, because
+agents need this time to apply and confirm them. Limits are raised only as far as the limits in force leave
+power free.
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ class BudgetControl:
         self._retained_watts: Floats = np.zeros(len(PRICES))
 
     def begin(self) -> None:
-        """Schedule the control cycle before the first step of an announced budget."""
+        """Schedule the control cycle of the power budget that precedes its first step.
+
+        This is done only if the steps of the budget are announced in advance.
+        """
         self._plan_step(0.0)
 
     def begin_pass(self) -> None:
@@ -123,7 +127,10 @@ class BudgetControl:
         return self._budget.lowest(now_s, now_s + self._lead_s())
 
     def added_watts(self, shapes: Sequence[int]) -> list[float]:
-        """Return the watts that a job adds when it starts, for each of the given shapes."""
+        """Return the power in watts that a job would add if it started, for each of the given shapes.
+
+        A shape is a possible set of resources of the job.
+        """
         now_s = self._events.now_s
         limit_watts = self._budget.highest(now_s) if self._rules.announced else self._budget.at(now_s)
         return self._admission.added_watts(shapes, limit_watts - self._idle_watts)
@@ -139,16 +146,20 @@ class BudgetControl:
         return self._headroom_watts
 
     def retained_watts(self, shapes: Sequence[int]) -> Floats:
-        """Return the part of the headroom that a starting job must leave to running jobs, for each shape.
+        """Return the watts that a starting job must leave to running jobs, for each of its shapes.
 
-        The running jobs do more work with this power than the starting job would.
+        A shape is a number and kind of GPUs with which the job could run. The power is part of the headroom
+        of the budget. The running jobs do more work with this power than the starting job would.
         """
         self.headroom_watts()
         retained: Floats = self._retained_watts[self._admission.price_levels(shapes)]
         return retained
 
     def admit(self, watts: float) -> bool:
-        """Return whether a job that needs `watts` fits in the headroom; if so, lower the headroom."""
+        """Return whether a job that needs `watts` fits in the free power of the budget (headroom).
+
+        If it fits, the headroom is lowered by the power of the job.
+        """
         fits, self._headroom_watts = self._admission.admit(watts, self.headroom_watts())
         return fits
 
@@ -183,14 +194,14 @@ class BudgetControl:
         return watts + self._reserved_watts <= self.left_watts()
 
     def start_point(self, job: int, shape: int) -> PowerPoint:
-        """Return the power limit with which a job starts, and the effect of this limit.
+        """Return the power limit with which a job starts, and the effect of this limit on time and power.
 
         The job gets the power with which it was admitted. If idle nodes are never switched off, the job also
-        gets the free power.
+        gets the free power of the budget.
 
         Args:
             job: row of the job in the workload.
-            shape: row of the shape in which the job starts, in the workload.
+            shape: row, in the workload, of the shape (way to run the job) in which the job starts.
         """
         watts = self.added_watts([shape])[0]
         if not self._commitment.switches_off:
@@ -212,14 +223,20 @@ class BudgetControl:
         self.request()
 
     def request(self) -> None:
-        """Request a control cycle at the next multiple of the control period, because jobs have changed."""
+        """Schedule a control cycle of the budget, because jobs have started or ended.
+
+        The cycle runs at the next multiple of the control period.
+        """
         self.outlook.forget()
         period_s = self._rules.period_s
         due_s = math.ceil(self._events.now_s / period_s) * period_s if period_s else self._events.now_s
         self._request_at(due_s)
 
     def step(self) -> None:
-        """Request the control cycles for a step of the budget that takes place now."""
+        """Handle a change of the budget's limit that takes place now.
+
+        Request the control cycles that adapt the power of the cluster to the new limit.
+        """
         now_s, period_s = self._events.now_s, self._rules.period_s
         self._request_at(now_s)
         self._plan_step(now_s)
@@ -227,9 +244,9 @@ class BudgetControl:
             self._events.add(now_s + period_s, EventKind.CONTROL, self._cycle, None)
 
     def _lead_s(self) -> float:
-        """Return how many seconds in advance lower limits are decided.
+        """Return how many seconds before a fall of the budget the power limits are lowered.
 
-        The result is 0 if steps of the budget are not announced.
+        The result is 0 if changes of the budget are not known in advance.
         """
         return 2 * self._rules.period_s if self._rules.announced else 0.0
 
@@ -246,11 +263,14 @@ class BudgetControl:
             self._events.add(due_s, EventKind.CONTROL, self._cycle, due_s)
 
     def _cycle(self, due_s: float | None) -> None:
-        """Apply the reduced power limits that are due, then distribute the budget again and change limits.
+        """Run one control cycle of a power budget.
+
+        The cycle first applies the reduced power limits that are due. It then distributes the budget again
+        and changes the limits of jobs.
 
         Args:
-            due_s: time in seconds for which the cycle was requested. None means that the cycle prepares for a
-                step of the budget.
+            due_s: time in seconds for which the cycle was requested. None means that the cycle prepares for
+                a step of the budget.
         """
         if due_s is not None:
             if due_s != self._due_s:
@@ -266,8 +286,9 @@ class BudgetControl:
     def _binding_watts(self) -> float:
         """Return the limit in watts that the power of the cluster must keep at the present time.
 
-        If steps of the budget are announced, the limit is the present budget. If not, a lower budget becomes
-        the limit only one control period after its step.
+        If steps of the budget are announced in advance, the limit is the present budget. Otherwise the
+        budget may fall without notice. A lower budget then becomes the limit only one control period after
+        the fall.
         """
         now_s = self._events.now_s
         if self._rules.announced:
@@ -278,9 +299,9 @@ class BudgetControl:
         return [run for run in self._runs.running.values() if run.working]
 
     def decide(self, working: Sequence[RunningJob]) -> None:
-        """Distribute the budget among the working jobs.
+        """Distribute the power budget among the jobs that draw power.
 
-        Some limits are lowered. Other limits are raised as far as power is free.
+        Some power limits are lowered. Other limits are raised as far as power is free.
         """
         watts = np.array([run.watts for run in working])
         full_watts = self._jobs.power_watts[[run.shape for run in working]]
@@ -350,7 +371,7 @@ class BudgetControl:
             self._continue_run(self._runs.change_limit(run, point, self._events.now_s))
 
     def _apply_due(self) -> None:
-        """Apply the reduced power limits that are due.
+        """Apply those reductions of power limits whose time has come.
 
         Jobs that have ended, or whose limit is already lower, are skipped.
         """

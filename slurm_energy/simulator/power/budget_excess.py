@@ -1,4 +1,4 @@
-"""Total time in which the power of the cluster exceeds the budget."""
+"""Computation of the total time in which a simulated cluster exceeds its power budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class BudgetExcess:
         self.over_s = self.nodes_over_s = 0.0
 
     def add(self, begin_s: float, end_s: float, watts: float, node_watts: float) -> None:
-        """Add an interval of constant power.
+        """Add a time interval in which the cluster drew constant power.
+
+        If the power exceeds the budget, the length of the interval counts as time over the budget.
 
         Args:
             begin_s: start of the interval in seconds.

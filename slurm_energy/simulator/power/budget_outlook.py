@@ -1,8 +1,8 @@
 """Check that planned changes keep the power budget, as far ahead as the budget is known.
 
-Limits and interruptions lower the power of jobs within a control period. Nothing lowers the power of a node
-that boots or shuts down, and no limit lowers the power of a job below its floor. Power that cannot be lowered
-must fit under the budget at every time at which it is drawn.
+Limits and interruptions lower the power of jobs within a control period. Two kinds of power cannot be
+lowered: the power of a node that boots or shuts down, and the power of a job at its floor (the lowest power
+limit of the job). Such power must fit under the budget at every time at which it is drawn.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SLACK_WATTS: Final = 1e-6
 
 
 class BudgetOutlook:
-    """Comparison of the future power of the cluster with the future budget.
+    """Comparison of the future power of the simulated cluster with the future power budget.
 
     Args:
         budget: limit over time in watts.
         rules: rules by which the budget is kept.
         admission: admission rules, which determine the power that jobs need.
         runs: the running jobs.
-        commitment: committed power of the cluster, see `PowerCommitment`.
+        commitment: highest future power of the cluster if no further job starts, see `PowerCommitment`.
         events: event queue, which provides the simulated time.
         working: function that returns the running jobs that draw power.
     """
@@ -64,9 +64,13 @@ class BudgetOutlook:
         self._reducible_watts = None
 
     def nodes_keep(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the nodes alone stay within the budget if also the changes in `steps` occur.
+        """Return whether the power of all nodes without jobs stays within the future budget.
 
-        An excess over the budget is ignored if the changes in `steps` add no power at its time.
+        An excess over the budget is ignored if the changes in `steps` add no power at the time of the
+        excess.
+
+        Args:
+            steps: further changes of power over time, in addition to those that have begun.
         """
         levels = self._commitment.node_levels(steps)
         ends_s = [*(time_s for time_s, _, _ in levels[1:]), math.inf]
@@ -78,8 +82,8 @@ class BudgetOutlook:
     def permits_nodes(self, steps: Sequence[PowerStep], limit_watts: float) -> bool:
         """Return whether nodes may be powered up or down now without exceeding the budget.
 
-        A shutdown is permitted even if the nodes alone exceed the budget now, because the power is
-        lower after the shutdown.
+        A shutdown is permitted even if the power of the nodes without jobs exceeds the budget now, because
+        the power is lower after the shutdown.
 
         Args:
             steps: changes of the nodes' power that would take place.
@@ -99,14 +103,15 @@ class BudgetOutlook:
     def keeps_floors(
         self, job: int, shape: int, expected_s: float, wake: tuple[float, list[PowerStep]] | None
     ) -> bool:
-        """Return whether the floors of all running jobs and of a new job keep the budget.
+        """Return whether a new job can start such that the power can still be lowered to the budget.
 
-        The budget must be kept until the new job ends. The result is always True if the rules permit
-        interrupting jobs where lower limits do not suffice.
+        The floor of a job is the lowest power to which its limits can be lowered. The function checks that
+        the floors of all running jobs and of the new job keep the budget until the new job ends. The result
+        is always True if the rules permit interrupting jobs where lower limits do not suffice.
 
         Args:
             job: row of the job in the workload.
-            shape: row of the shape in which the job starts, in the workload.
+            shape: row of the shape (way to run the job) in which the job starts, in the workload.
             expected_s: seconds for which the job is expected to run.
             wake: time at which the job's nodes will be on, and the changes of power until that time. None if
                 these nodes are on.

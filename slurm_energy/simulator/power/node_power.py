@@ -63,13 +63,14 @@ class NodePower:
         self._steps: dict[float, float] | None = None
 
     def times_s(self, first: int, count: int) -> tuple[Floats, Floats]:
-        """Return the idle times of nodes and the times since their last boot, in seconds.
+        """Return how long nodes have been idle, and how long ago they booted, in seconds.
 
-        The nodes are `count` nodes from node `first` on.
+        The result is about `count` nodes from node `first` on.
 
         Returns:
-            The time for which each node has been on without a job, 0 if the node is off or busy; and the time
-            since the node's last boot, infinity if the node has not booted.
+            Two arrays. The first one is the time for which each node has been on without a job; 0 if the
+            node is off or busy. The second one is the time since the node's last boot; infinity if the node
+            has not booted.
         """
         idle_s, on_s = np.zeros(count), np.full(count, math.inf)
         for times, since in ((idle_s, self._free_since), (on_s, self._on_since)):
@@ -96,7 +97,7 @@ class NodePower:
         self._change(node, NodePowerState.STOPPING, self._kind(node).shutdown_s, self._stopped)
 
     def boot(self, node: int) -> None:
-        """Boot a node that is off, ahead of a job, if the budget permits it."""
+        """Boot a simulated node that is off, before a job needs it, if the power budget permits it."""
         boot_s = self._kind(node).boot_s
         if self._cluster.state[node] == NodePowerState.OFF and self._may_change(
             self._steps_through(node, NodePowerState.BOOTING, boot_s)
@@ -120,9 +121,7 @@ class NodePower:
         return self._steps
 
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
-        """Return when all nodes of an allocation would be on.
-
-        The result assumes that the nodes that are off are booted now.
+        """Return when all allocated nodes would be on if the nodes that are off were booted now.
 
         Returns:
             Time in seconds, and the changes of power until this time.
@@ -139,7 +138,10 @@ class NodePower:
         return ready_s, steps
 
     def _steps_through(self, node: int, state: NodePowerState, length_s: float) -> list[PowerStep]:
-        """Return the changes of power that follow if a node enters a transitional state now.
+        """Return the two changes of power that follow if a node enters a transitional state now.
+
+        The first change occurs now, and the second at the end of the state. A transitional state is, for
+        example, a shutdown.
 
         Args:
             node: number of the node.

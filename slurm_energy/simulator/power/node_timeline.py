@@ -46,12 +46,13 @@ class UnitRequest:
 
 @dataclass(frozen=True, slots=True)
 class FreeResources:
-    """Free resources at one time.
+    """Resources of all nodes that are free at one moment of the simulation.
 
     Attributes:
-        units, memory_gib: free units and free memory in GiB by node, shape (n,). A node that jobs cannot use
-            has 0 units.
-        shared: free licenses of each kind and, last, free watts, shape (r,).
+        units, memory_gib: free units (GPUs, cores or whole nodes) and free memory in GiB of each node,
+            arrays of shape (n,). A node that jobs cannot use has 0 units.
+        shared: free resources that belong to no node, array of shape (r,): the free licenses of each kind,
+            and the free watts as last value.
     """
 
     units: Ints
@@ -72,7 +73,7 @@ class FreeResources:
 
 @dataclass(frozen=True, slots=True)
 class NodeRelease:
-    """Resources that a running job is expected to release at a time in seconds."""
+    """Resources that a running job is expected to release, and the time of the release in seconds."""
 
     time_s: float
     allocation: Allocation
@@ -111,7 +112,7 @@ class NodeTimeline:
 
     @property
     def first(self) -> FreeResources:
-        """Return the resources that are free at the start of the timeline."""
+        """Resources that are free at the start of the timeline."""
         return self._rows[0]
 
     def _begin_row(self, time_s: float) -> None:
@@ -121,7 +122,7 @@ class NodeTimeline:
             self._rows.append(self._rows[-1].copy())
 
     def place(self, request: UnitRequest, start_s: float) -> Allocation | None:
-        """Return the units that a job would get if it starts at `start_s`.
+        """Return an allocation of units for a job that would start at `start_s`.
 
         Return None if the job cannot start at this time.
         """
@@ -145,7 +146,7 @@ class NodeTimeline:
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
     def earliest(self, request: UnitRequest) -> tuple[float, Allocation] | None:
-        """Return the earliest start of a job, and the units that it gets if it starts then.
+        """Return the earliest start of a job, and the GPUs, nodes or cores that it gets at that time.
 
         Return None if the job can never start.
         """
@@ -164,14 +165,15 @@ class NodeTimeline:
             _take(row, request, allocation)
 
     def take_all(self, request: UnitRequest, allocation: Allocation) -> None:
-        """Reserve the resources of a job at all times of the timeline."""
+        """Reserve the resources of a job from now on, without an end."""
         for row in self._rows:
             _take(row, request, allocation)
 
     def _capacity(self, request: UnitRequest, first: int, last: int) -> Ints:
-        """Return the units that the job can get on each node.
+        """Return the units that the job can get on each node during a part of the timeline.
 
-        The units must be free in all rows from `first` to `last` - 1.
+        The part consists of the rows (intervals of time) `first` to `last` - 1. A unit counts only if it is
+        free in all these rows.
         """
         units = reduce(np.minimum, (row.units for row in self._rows[first:last]))[request.nodes]
         if request.unit_memory_gib > 0:
@@ -182,9 +184,9 @@ class NodeTimeline:
         return result
 
     def _allowed(self, request: UnitRequest, start_s: float) -> Bools | None:
-        """Return the mask of the nodes that no other reservation claims while the job runs.
+        """Return the mask of the nodes that are not reserved for others while the job runs.
 
-        Return None if the job's own reservation is not open.
+        Return None if the reservation that the job itself requests is not open for the whole run.
         """
         end_s = start_s + request.length_s
         allowed: Bools = np.ones(len(request.nodes), np.bool_)
@@ -221,7 +223,10 @@ def _take(row: FreeResources, request: UnitRequest, allocation: Allocation) -> N
 
 
 def choose_units(capacity: Ints, free: Ints, is_off: Bools, units: int) -> list[tuple[int, int]]:
-    """Choose units by the rule of `Cluster.plan`. Each node offers a limited number of units.
+    """Choose the nodes and units of a job by the rule of `Cluster.plan`.
+
+    If one node can hold the whole job, the fullest such node is chosen. Otherwise the job gets the nodes
+    that can give it most units. Nodes that are on are preferred. Each node offers a limited number of units.
 
     Args:
         capacity: units that the job can get on each node, shape (e,); the sum is at least `units`.

@@ -18,16 +18,18 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class PowerColumns:
-    """Builder of the columns of pending and running jobs.
+    """Builder of the input tables with which a power budget decides about jobs.
 
-    No limit lowers a unit below its idle power. A job may draw less power than its units draw when
-    idle. The unused part of the idle power must not be given to other jobs, because the units draw
-    it again when the job ends.
+    Each row describes the devices of a pending or running job.
+
+    No limit lowers a unit below its idle power. A job may draw less power than its units draw when idle. The
+    unused part of the idle power must not be given to other jobs, because the units draw it again when the
+    job ends.
 
     Args:
         jobs: workload with all jobs.
         kinds: kinds of nodes.
-        rules: floors and accepted slowdowns.
+        rules: floors (lowest power limits) and accepted slowdowns.
     """
 
     def __init__(self, jobs: Workload, kinds: Sequence[NodeKind], rules: BudgetRules) -> None:
@@ -39,7 +41,7 @@ class PowerColumns:
         self._limits: dict[int, tuple[float, ...]] = {}
 
     def running(self, runs: Sequence[RunningJob], now_s: float) -> PowerGroups:
-        """Return the columns of running jobs.
+        """Return the power data of running jobs as columns, one entry per group of devices.
 
         Args:
             runs: the running jobs.
@@ -56,14 +58,14 @@ class PowerColumns:
         )
 
     def pending(self, jobs: Sequence[int], shapes: Sequence[int]) -> PowerGroups:
-        """Return the columns of pending jobs, one group per job and shape.
+        """Return the columns of the power table for pending jobs, one group of devices per given job.
 
-        Job ids are left out, so that each group is treated separately. Otherwise several shapes of one
-        job would count as groups that run at the same time.
+        The groups get no job id. Otherwise, if a job is listed with several shapes (ways to run it), its
+        groups would count as parts of one job that run at the same time.
 
         Args:
             jobs: rows of the jobs in the workload.
-            shapes: for each job, the row of its shape (way to run the job).
+            shapes: for each job, the row of its shape in the workload.
         """
         units = self._jobs.units[shapes] / self._units_per_node[self._jobs.hardware[shapes]]
         count = len(jobs)
@@ -76,11 +78,13 @@ class PowerColumns:
         )
 
     def limits(self, jobs: Sequence[int], shapes: Sequence[int]) -> GroupLimits:
-        """Return the characteristic power limits of jobs in the given shapes. These limits never change.
+        """Return the characteristic power limits of jobs, such as the lowest possible limit.
+
+        These limits never change.
 
         Args:
             jobs: rows of the jobs in the workload.
-            shapes: for each job, the row of its shape.
+            shapes: for each job, the row of the shape (set of resources) in which it runs.
         """
         unknown = {shape: job for job, shape in zip(jobs, shapes, strict=True) if shape not in self._limits}
         if unknown:
@@ -120,7 +124,7 @@ class PowerColumns:
 
 
 def whole_cluster(groups: PowerGroups, limit_watts: float, fixed_watts: float) -> BudgetColumns:
-    """Return the columns of one budget that covers the whole cluster.
+    """Return the table of power budgets for a single budget that applies to the whole cluster.
 
     Args:
         groups: groups of equal devices, one group per job.

@@ -43,17 +43,18 @@ class PowerCommitment:
         return self._power.switches_off
 
     def watts(self) -> float:
-        """Return the committed power in watts."""
+        """Return the committed power in watts: the highest power from now on with all planned changes."""
         return self.peak_watts([])
 
     def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
-        """Return when the nodes of a job would be on, and the power changes until then.
+        """Return when the nodes for a job would be on if the job started now.
 
-        The result assumes that the job starts now.
+        The second value contains the changes of power until this time.
 
         Args:
             kind: index of the kind of nodes.
-            units: number of units that the job needs. These units must be free.
+            units: number of units that the job needs. A unit is a GPU, a core or a node. These units must be
+                free.
         """
         state = (self._events.now_s, self._cluster.version)
         if state != self._wakes_state:
@@ -65,14 +66,16 @@ class PowerCommitment:
         return self._wakes[kind, units]
 
     def node_levels(self, further: Iterable[PowerStep]) -> list[tuple[float, float, float]]:
-        """Return the future power of the nodes without any job. Nothing can interrupt a boot or a shutdown.
+        """Return the present and future power of the nodes if they run no jobs.
+
+        Boots and shutdowns that have begun are included, because nothing can interrupt them.
 
         Args:
             further: changes of power in addition to the boots, shutdowns and repairs that have begun.
 
         Returns:
-            For now and each later time at which the power changes: the time in seconds, the watts from this
-            time on, and the part of these watts that `further` adds.
+            For now and each later time at which the power changes: the time in seconds, the watts from
+            this time on, and the part of these watts that `further` adds.
         """
         all_watts = {self._events.now_s: 0.0, **self._power.steps()}
         further_watts: dict[float, float] = {}
@@ -111,7 +114,13 @@ class PowerCommitment:
         return added_watts
 
     def peak_watts(self, further: Iterable[PowerStep]) -> float:
-        """Return the committed power in watts if the nodes' power also changes as `further` states."""
+        """Return the highest committed power in watts from now on.
+
+        The committed power includes all changes of power that are already planned.
+
+        Args:
+            further: additional changes of the nodes' power, which are included, too.
+        """
         level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
         waiting = [
             (run.ready_s, max(0.0, run.extra_watts)) for run in self._runs.running.values() if not run.working

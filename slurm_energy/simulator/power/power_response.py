@@ -1,9 +1,10 @@
-"""Response of simulated jobs to power limits: run time and power at the possible limits of one unit.
+"""Response of simulated jobs to power limits.
 
-The response of a job comes from the first of these sources that exists for the job: the job's measured points
-(`Workload.cap_points`), shapes of the job that differ only by their power caps, the model of
-`oracle.history.cap_response`. The model is used only if the units of the job's nodes have a power limit. If
-no source exists for a job, the job runs at full power or not at all.
+The response of a job consists of its run time and power at each possible limit of one unit. The first
+available source determines the response. The first source is the job's measured points
+(`Workload.cap_points`). The second is a set of shapes (possible resources) of the job that differ only by
+their power caps. The third is the model of `oracle.history.cap_response`. The model is used only if the
+units of the job's nodes have a power limit. A job without any source runs at full power or not at all.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class PowerResponse(NamedTuple):
     power_ratio: Floats
 
     def point(self, limit_watts: float) -> PowerPoint:
-        """Return the effect of a power limit per unit, interpolated between the levels."""
+        """Return the relative time and power at a power limit of a unit, such as a GPU.
+
+        The values are interpolated between the limits at which the response is known.
+        """
         if limit_watts >= self.level_watts[-1] * (1 - _ROUNDING):
             return UNLIMITED
         return PowerPoint(
@@ -53,7 +57,9 @@ class PowerResponse(NamedTuple):
 
 
 class PowerResponses:
-    """Responses of all shapes of a workload. A response is computed when it is first needed.
+    """Effects of power limits on the time and power of each shape of a workload.
+
+    A shape is a possible choice of resources of a job. An effect is computed when it is first needed.
 
     Args:
         jobs: workload with all jobs.
@@ -66,7 +72,9 @@ class PowerResponses:
         self._responses: dict[int, PowerResponse] = {}
 
     def response(self, job: int, shape: int) -> PowerResponse:
-        """Return the response of a job that was started in a shape.
+        """Return how a power limit changes the time and power of a job in a given shape.
+
+        A shape is a possible choice of resources of the job.
 
         Args:
             job: row of the job in the workload.
@@ -92,7 +100,10 @@ class PowerResponses:
 
 
 def _capped_shapes(jobs: Workload, job: int, shape: int) -> Ints:
-    """Return the shapes that differ from `shape` only by a lower power cap, ordered by power, ascending."""
+    """Return the shapes (ways to run a job) that differ from `shape` only by a lower power cap.
+
+    The shapes are ordered by power, ascending.
+    """
     rows = np.arange(jobs.first[job], jobs.first[job + 1])
     alike = np.ones(len(rows), np.bool_)
     for column in (jobs.hardware, jobs.units, jobs.batch):
@@ -104,10 +115,11 @@ def _capped_shapes(jobs: Workload, job: int, shape: int) -> Ints:
 
 
 def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) -> PowerResponse:
-    """Return the response that the capped shapes of a job define.
+    """Return how a power limit slows a job down, derived from the job's shapes with power caps.
 
-    The power limit of each shape is the power that this shape draws. A shape that is slower than another
-    shape with less power is useless. The useless shape gets the time of the faster shape.
+    Each shape is one way to run the job. The power that a shape draws counts as its power limit. A shape
+    that is slower than another shape with less power is useless. The useless shape gets the time of the
+    faster shape.
     """
     rows = np.concatenate([capped, np.full(LEVELS - len(capped), shape)])
     watts = jobs.power_watts[rows] / jobs.units[rows]

@@ -77,7 +77,7 @@ class PowerSavingControl:
             start += kind.nodes
 
     def begin(self) -> None:
-        """Schedule the first decision at the start of the simulation."""
+        """Start the control of power saving: schedule its first decision at the current time."""
         self._events.add(self._events.now_s, EventKind.CONTROL, self._decide, None)
 
     def _decide(self, _: None) -> None:
@@ -92,7 +92,10 @@ class PowerSavingControl:
         self._events.add(next_s, EventKind.CONTROL, self._decide, None)
 
     def _changeable(self, pool: _SimulatedPool) -> PoolNodes | None:
-        """Return the nodes of a pool. Return None if no node of the pool can be shut down or booted now."""
+        """Return the state of the nodes of a pool, as input for the decision to power nodes down or up.
+
+        None is returned if no node of the pool can be shut down or booted now.
+        """
         members = slice(pool.start, pool.start + pool.kind.nodes)
         free = np.array(self._cluster.node_free[members]) == pool.kind.units
         states = np.array(self._cluster.state[members])
@@ -177,5 +180,8 @@ class _SimulatedPool:
         return self._history
 
     def rules(self) -> PowerSavingRules:
-        """Return the parameters of the power-saving rule, which is stricter while the history is short."""
+        """Return the parameters of the rule that powers down idle nodes.
+
+        The parameters are stricter while the recorded demand for the nodes covers only a short time.
+        """
         return rules_without_history(self._rules, self.energy, self._history)

@@ -61,7 +61,10 @@ def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None)
 
 
 def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Return a plot of throughput against energy by policy. Error bars show one standard deviation."""
+    """Return a plot of throughput against energy, with one point per scheduling policy.
+
+    Error bars show one standard deviation.
+    """
     figure, axes = labelled_figure("Throughput and energy", "energy (kWh)", "jobs per hour")
     for index, (name, row) in enumerate(means.items()):
         if row.get("energy_kwh") and row.get("jobs_per_hour"):
@@ -87,11 +90,13 @@ def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
 
 
 def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -> Figure | None:
-    """Return a bar chart of one total by policy. Return None if no policy has this total.
+    """Return a bar chart that compares one result of the simulation between scheduling policies.
+
+    Return None if no policy has this result.
 
     Args:
-        means: for each policy name, the mean and the standard deviation of each total over the seeds.
-        figure_name: name of the total in the summary.
+        means: for each policy name, the mean and the standard deviation of each result over the seeds.
+        figure_name: name of the result in the summary.
         title: title of the figure.
     """
     rows = {name: row[figure_name] for name, row in means.items() if row.get(figure_name) is not None}

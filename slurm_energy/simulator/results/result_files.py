@@ -67,7 +67,7 @@ def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
 
 
 def write(columns: Mapping[str, Sequence[Any]], path: Path, form: str) -> None:
-    """Write columns of equal length to a file.
+    """Write a table to a file. All columns must have the same length.
 
     Args:
         columns: values by column name.

@@ -1,4 +1,7 @@
-"""Remarks on a simulation: jobs that never ran, and a budget exceeded by the nodes alone."""
+"""Remarks on the result of a simulation for the user.
+
+Remarks are about jobs that never ran, and about a power budget that the nodes exceeded even without jobs.
+"""
 
 from __future__ import annotations
 

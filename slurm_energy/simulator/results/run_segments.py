@@ -20,7 +20,11 @@ class RunSegments:
         self._rows: list[tuple[int, float, float, float]] = []
 
     def add(self, job: int, worked_s: float, end_s: float, watts: float) -> None:
-        """Record that the job of row `job` drew `watts` for `worked_s` seconds until `end_s`."""
+        """Record that a job drew a constant power in an interval.
+
+        The interval ends at `end_s` and is `worked_s` seconds long. The power is `watts`. `job` is the row
+        of the job in the workload.
+        """
         if worked_s > 0:
             self._rows.append((job, end_s - worked_s, end_s, watts))
 

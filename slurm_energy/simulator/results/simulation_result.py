@@ -56,7 +56,7 @@ class EnergyAccounts:
 
     @classmethod
     def empty(cls, count: int) -> EnergyAccounts:
-        """Return the accounts of `count` jobs that have not run."""
+        """Return result columns for `count` simulated jobs, of which none has run yet."""
         return cls(
             shape=np.full(count, -1),
             start_s=np.full(count, np.nan),
@@ -87,11 +87,12 @@ class SimulationResult:
         over_budget_s: seconds in which the power exceeded the budget.
         nodes_over_budget_s: part of `over_budget_s` in which the nodes would have exceeded the budget even
             without any job.
-        units: number of units of the whole cluster, in the unit of the jobs' sizes (GPUs, cores or nodes).
-        segments: intervals in which jobs drew power. The columns are row of the job, start, end, and watts.
-            None if the intervals were not recorded because each job ran without interruption at constant
-            power.
-        suspensions: number of suspensions by deferral.
+        units: size of the whole cluster. It is counted in GPUs, cores or nodes, as the sizes of the jobs
+            are.
+        segments: intervals in which jobs drew power. The four columns are the row number of the job, the
+            start, the end, and the watts. None if the intervals were not recorded, because each job ran
+            without interruption at constant power.
+        suspensions: how often a job was suspended in order to defer its work.
         notes: remarks for the user.
         site_totals: additional totals, by name, of a simulation of several sites.
     """
@@ -128,7 +129,7 @@ class SimulationResult:
         return spent
 
     def wait_s(self) -> Floats:
-        """Return the seconds from submission to the first start of each completed job."""
+        """Return the waiting time of each completed job: seconds from submission to first start."""
         waited: Floats = self.accounts.start_s[self.done] - self.workload.submit_s[self.done]
         return waited
 
@@ -143,7 +144,10 @@ class SimulationResult:
         return int(np.sum(missed)), int(np.sum(decided))
 
     def late_starts(self) -> tuple[int, int]:
-        """Return how many jobs with slack started after their latest start, and how many jobs have slack."""
+        """Return how many deferrable jobs started too late, and how many deferrable jobs there were.
+
+        A job starts too late if it starts after its latest permitted start.
+        """
         latest_s = self.workload.latest_start_s(np.arange(self.workload.count))
         started = ~np.isnan(latest_s) & ~np.isnan(self.accounts.start_s)
         late = started & (self.accounts.start_s > latest_s + 1e-6)

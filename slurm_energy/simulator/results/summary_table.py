@@ -39,7 +39,10 @@ _ONLY_IF_ANY = ("timeouts", "preemptions", "suspensions", "over_budget_s", "tran
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:
-    """Return the mean and standard deviation of each total over the seeds, by policy name."""
+    """Return each total of the simulations as mean and standard deviation, by policy name.
+
+    The mean is taken over the seeds of the simulations.
+    """
     grouped: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         grouped.setdefault(result.policy, []).append(result.summary)
@@ -55,10 +58,10 @@ def summary_lines(by_policy: Mapping[str, Means], *, several: bool) -> list[str]
 
 
 def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[str]]:
-    """Return the cells of a table of totals: a header row, then one row per policy.
+    """Return the cells of a table of simulation results: a header row, then one row per policy.
 
     Args:
-        by_policy: for each policy name, the mean and the standard deviation of each total.
+        by_policy: for each policy name, the mean and the standard deviation of each result.
         several: whether there are several seeds. If so, the table shows standard deviations.
     """
     shown = [
@@ -86,7 +89,10 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
-    """Return whether the total `name` gets a column. Some totals need a mean above 0."""
+    """Return whether the summary table gets a column for the total `name`.
+
+    An unknown total gets no column. Some totals get a column only if their mean is above 0.
+    """
     return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
 
 

@@ -1,4 +1,7 @@
-"""Compiled accounting of the users' decayed usage in the column engine."""
+"""Compiled functions of the fast simulator that update how much each user has used.
+
+Older usage counts less (it decays).
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,14 @@ class UserColumns(NamedTuple):
 
 
 def no_usage(share: Floats, half_life_s: float) -> UserColumns:
-    """Return the columns for users without any usage."""
+    """Return the table of users' usage in the simulator for users who have not used anything yet."""
     units, watts, unit_s, joules, factor = (np.zeros(len(share)) for _ in range(5))
     return UserColumns(share, units, watts, unit_s, joules, factor, np.zeros(1), np.array([half_life_s]))
 
 
 @compiled
 def settle(users: UserColumns, now_s: float) -> None:
-    """Update the decayed usage of every user to the time `now_s`."""
+    """Update the usage of every user to the time `now_s`. Older usage counts less."""
     elapsed_s = now_s - users.settled_s[0]
     if len(users.share) == 0 or elapsed_s <= 0:
         return
@@ -60,9 +63,10 @@ def settle(users: UserColumns, now_s: float) -> None:
 
 @compiled
 def hold(users: UserColumns, user: int, units: int, watts: float) -> None:
-    """Add the units and power of a job that starts. For a job that ends, the values are negative.
+    """Add the units and the power of a starting job to the present totals of its user.
 
-    The usage must already be settled up to this time.
+    For a job that ends, pass negative values. Before this call, add the user's consumption up to now to the
+    usage (`settle`).
     """
     if len(users.share) > 0:
         users.units[user] += units

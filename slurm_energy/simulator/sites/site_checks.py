@@ -1,4 +1,7 @@
-"""Checks of the sections `[site.NAME]` and `[placement]` of a scenario that involve several keys."""
+"""Checks of a simulation scenario with several sites.
+
+The checks concern combinations of keys in the sections `[site.NAME]` and `[placement]`.
+"""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def plan_jobs(
     known_s: float,
     start_unix_s: float,
 ) -> SitePlan:
-    """Place all jobs of a workload in order of submission.
+    """Choose a site for every job of a workload, in order of submission.
 
     Args:
-        work: the jobs. A job has shapes on the nodes of each site at which it can run.
+        work: the jobs. A job has shapes (numbers of GPUs) on the nodes of each site at which it can run.
         sites: the m sites, whose signals are in Unix time.
         nodes: nodes of each site.
-        home: index of the home of each job.
+        home: index of the home site of each job.
         data_bytes: size of the data of each job.
         options: settings for the choice of a site.
         known_s: seconds for which signals are known ahead.
@@ -92,9 +92,10 @@ def plan_jobs(
 def _request(
     work: Workload, job: int, nodes: Sequence[SiteNodes], home: int, data_bytes: float
 ) -> PlacementRequest:
-    """Return the placement request of a job.
+    """Return the request to choose a site (cluster) for a simulated job.
 
-    At each site, the shape with the shortest predicted time represents the job.
+    A job can have several possible sets of resources (shapes) at a site. The one with the shortest predicted
+    time represents the job there.
     """
     units, run_s, watts = (np.full(len(nodes), np.nan) for _ in range(3))
     for at, site in enumerate(nodes):
@@ -111,7 +112,10 @@ def _request(
 
 
 def _known(site: Site, now_s: float, known_s: float) -> Site:
-    """Return a copy of a site that contains only the signal values known at `now_s`."""
+    """Return a copy of a site with only those signal values that are known at `now_s`.
+
+    These are the values from `now_s` until `known_s` seconds later.
+    """
     signals = site.signals
     if signals is None:
         return site

@@ -13,7 +13,10 @@ _factor = between(1e-6, 1e6)
 
 @dataclass(frozen=True, slots=True)
 class SiteSection:
-    """A cluster of its own with its nodes, grid and network, `[site.NAME]`."""
+    """Section `[site.NAME]` of a simulation scenario with several sites.
+
+    A site is a separate cluster with its own nodes, electricity grid and network.
+    """
 
     nodes: list[str] = key([], "Kinds of nodes, [cluster.NAME], that belong to this site.")
     share: float = key(1.0, "Share of the jobs whose home it is, relative to the other sites.", _not_negative)
@@ -38,7 +41,7 @@ class SiteSection:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSection:
-    """Placement of jobs among the sites, `[placement]`."""
+    """Settings for the placement of jobs among sites, from the table `[placement]` of a scenario."""
 
     policies: list[str] = key(["home"], f"Policies to compare: {', '.join([*POLICIES, WEIGHTED])}.")
     weights: dict[str, float] = key({}, f"Weights of the policy `{WEIGHTED}`: {', '.join(TERMS)}.")

@@ -1,4 +1,4 @@
-"""Price and carbon intensity of the sites of a scenario."""
+"""Electricity price and carbon intensity of the simulated sites of a scenario, over time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _MBIT: Final = 1e6 / 8
 
 @dataclass(frozen=True, slots=True)
 class SiteSeries:
-    """Price per MWh and carbon intensity in g CO2e per kWh of a site over simulated time; None if unknown."""
+    """Electricity price and carbon intensity of a site over the simulated time.
+
+    The price is per MWh, the carbon intensity in g CO2e per kWh. None means unknown.
+    """
 
     price: StepFunction | None
     carbon: StepFunction | None
 
     @classmethod
     def read(cls, scenario: Scenario, site: SiteSection) -> SiteSeries:
-        """Read the series of a site.
+        """Read the electricity price and the carbon intensity of a simulated site over time.
 
         Raises:
             UsageError: a file cannot be read.

@@ -84,7 +84,10 @@ def simulate_sites(
 
 
 def _homes(scenario: Scenario, count: int, seed: int) -> tuple[np.ndarray, Floats]:
-    """Return random values for each job: its home site, and the size of its data in bytes."""
+    """Return two random values for each job of a simulation of several sites.
+
+    The values are the home site of the job, and the size of its data in bytes.
+    """
     shares = np.array([site.share for site in scenario.sites.values()])
     if not shares.sum() > 0:
         raise UsageError("[site.*] share", "all shares are 0", "give at least one site a share of the jobs")
@@ -101,7 +104,7 @@ def _merged(
     plan: SitePlan,
     idle_watts: Sequence[float],
 ) -> SimulationResult:
-    """Return the merged results of all sites.
+    """Merge the results of the simulations of all sites into one result.
 
     A site that finishes earlier is idle until the last site finishes.
     """

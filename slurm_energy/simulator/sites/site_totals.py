@@ -95,9 +95,10 @@ def _figures(
     plan: SitePlan,
     at: int,
 ) -> tuple[float, float]:
-    """Return the joules of a site and the joules of its jobs.
+    """Return two integrals over time: of the power of a site, and of the power of its jobs.
 
-    Both values are weighted by a step function of time.
+    The step function `weights`, such as the price, weights the power at each time. Both results are NaN if
+    `weights` is None.
     """
     if weights is None:
         return math.nan, math.nan
@@ -114,9 +115,10 @@ def _figures(
 
 
 def _weighted(weights: StepFunction, start_s: Floats, end_s: Floats, joules: Floats) -> float:
-    """Return a weighted sum of energies.
+    """Return the sum of energies, each weighted by a price or carbon intensity.
 
-    The weight of an energy is the mean of the step function over the time in which the energy was used.
+    The weight of an energy is the mean of the step function `weights` over the time in which the energy was
+    used.
     """
     edges = weights.times_s
     lengths = np.diff(edges, append=edges[-1])

@@ -1,7 +1,7 @@
-"""Workloads for several sites.
+"""Workloads of simulations with several sites (clusters).
 
-The module gives each job of a workload alternatives (shapes) on the nodes of each site. After
-the placement, it selects the jobs that run at one site.
+Before the choice of a site, each job gets shapes (possible sets of resources) on the nodes of each site.
+After the choice, the module selects the jobs that run at one site.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def on_all_sites(
 
 
 def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[int]) -> Workload:
-    """Return the jobs that run at one site, with their shapes at this site.
+    """Return the part of a workload that runs at one site.
 
-    Kinds of nodes are given by their index at this site.
+    Each job keeps only those shapes (possible choices of resources) that are possible at this site. Kinds of
+    nodes are given by their index at this site.
 
     Args:
         work: workload with all jobs.

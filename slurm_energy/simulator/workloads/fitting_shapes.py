@@ -1,4 +1,7 @@
-"""Removal of shapes that are larger than the cluster."""
+"""Removal of the shapes of simulated jobs that are larger than the cluster.
+
+A shape is one way to run a job, with a number of units such as GPUs.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from slurm_energy.simulator.workloads.workload import SHAPE_COLUMNS, Workload
 
 
 def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
-    """Return the workload without the shapes that need more units than all nodes of their kind have.
+    """Return the workload without the shapes that the cluster can never provide.
 
-    A policy such as `kairos` lets jobs wait for an efficient shape. Under such a policy, a job would wait for
-    ever for a shape that the cluster cannot provide. If none of a job's shapes fits, the job keeps all its
-    shapes. The simulation then reports the job as larger than the cluster.
+    A shape is one way to run a job: a kind of nodes and a number of units (GPUs, cores or nodes) of this
+    kind. A shape is removed if it needs more units than all nodes of its kind have together.
+
+    The removal is necessary because a policy such as `kairos` lets jobs wait for an efficient shape. Under
+    such a policy, a job would wait for ever for a shape that the cluster cannot provide. If none of a job's
+    shapes fits, the job keeps all its shapes. The simulation then reports the job as larger than the
+    cluster.
 
     Args:
         work: workload with the jobs.

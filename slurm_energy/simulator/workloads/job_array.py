@@ -177,9 +177,10 @@ def _submit(command: Sequence[str], received: list[int]) -> JobArray:
 
 
 def _wait(array: JobArray, complete: Callable[[], bool], received: list[int]) -> None:
-    """Wait until a signal arrives, all results exist, or the array has ended.
+    """Wait for the results of a Slurm job array.
 
-    slurmctld is queried at growing intervals.
+    The wait ends when a signal arrives, when all results exist, or when the array has ended. slurmctld is
+    queried about the array at growing intervals.
     """
     interval_s = _FIRST_QUERY_S
     next_query = time.monotonic() + interval_s

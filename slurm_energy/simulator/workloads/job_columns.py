@@ -1,7 +1,8 @@
-"""Jobs, shapes and policy of a simulation as the columns that compiled code reads.
+"""Jobs and policy of a simulation as the arrays (columns) that compiled code reads.
 
-Each row of `JobColumns` is a job. Jobs with similar scores and sizes are neighbours. This order lets
-`pending_tree` skip many jobs at once.
+Each row of `JobColumns` is a job. Further columns describe the shapes of the jobs, the possible ways to run
+them. Jobs with similar scores and sizes are neighbours. This order lets `pending_tree` skip many jobs at
+once.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def job_columns(
     *,
     kills: bool,
 ) -> JobColumns:
-    """Return the columns of a workload for a policy.
+    """Return the table of jobs with which the compiled simulator works, for one scheduling policy.
 
     Args:
         jobs: the workload.
@@ -231,9 +232,9 @@ def _shape_columns(jobs: Workload, total: Ints, unit_idle_watts: Floats) -> tupl
 
 
 def _ranks(*keys: np.ndarray) -> Ints:
-    """Return the position of each row if the rows are ordered by the given keys.
+    """Return the position that each job would have if the jobs were sorted by the given keys.
 
-    The last key is the primary key.
+    Each key is an array with one value per job. The last key is the primary key.
     """
     if np.all(keys[-1][1:] > keys[-1][:-1]):
         return np.arange(len(keys[-1]))
@@ -243,12 +244,11 @@ def _ranks(*keys: np.ndarray) -> Ints:
 
 
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
-    """Return the order of the jobs.
+    """Return the order in which the scheduling policy ranks the jobs.
 
-    The jobs are sorted by whether they have a deadline, then by the size of the chosen shape, by user and by
-    KEY.
-
-    Under `metis`, the result is the order in which jobs are placed: by slack, then by energy-delay product.
+    The jobs are sorted by whether they have a deadline, then by the size of the chosen shape, by user, and
+    by the column KEY, which contains the value of the policy. Under the policy `metis`, the jobs are sorted
+    by slack, then by energy-delay product.
     """
     if policy.code == METIS:
         ranks, urgent = jobs.whole[:, ID_RANK], jobs.whole[:, URGENT]
@@ -270,13 +270,13 @@ def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
 
 
 def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
-    """Return a lower bound of each job's deadline minus its run time.
+    """Return the latest time at which each job must start to meet its deadline, as a lower bound.
 
-    The bound assumes that all work of the job remains.
+    This time is the deadline minus the run time. The bound assumes that all work of the job remains.
 
-    The run time in the fastest possible shape is used. Under packing, the run time in the slowest possible
-    shape is used, because a slower shape may be the only one that fits. For `metis`, all shapes count,
-    possible or not.
+    A job may run in several shapes (numbers and kinds of resources). The run time is that of the fastest
+    possible shape. Under packing, it is that of the slowest possible shape, because a slower shape may be
+    the only one that fits. For `metis`, it is the shortest over all shapes, possible or not.
     """
     if not len(jobs.whole):
         return np.zeros(0)
@@ -293,7 +293,8 @@ def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
 def runnable(jobs: JobColumns) -> Bools:
     """Return whether each job can run on the cluster, shape (n,).
 
-    A job can run if the cluster has enough units for at least one of the job's shapes.
+    A job can run if the cluster has enough units for at least one of the job's shapes (possible sets of
+    resources).
     """
     if not len(jobs.whole):
         return np.zeros(0, np.bool_)
@@ -311,12 +312,13 @@ def refresh_all(policy: PolicyRules, jobs: JobColumns) -> None:
 
 @compiled
 def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
-    """Return the value by which a policy of `LEAN_POLICIES` compares the shapes of a job.
+    """Return the value by which a scheduling policy chooses among the shapes of a job.
 
-    The value is the energy-delay product. Under `lean`, the value is the power per unit.
+    A shape is one way to run the job. The value is the energy-delay product. Under the policy `lean`, it is
+    the power per unit (GPU, core or node). A lower value is better.
 
     Args:
-        code: number of the policy.
+        code: number of the policy, one of `LEAN_POLICIES`.
         jobs: columns of all jobs and their shapes.
         shape: row of the shape in `jobs`.
         left: fraction of the job's work that remains.
@@ -329,7 +331,11 @@ def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
 
 @compiled
 def refresh(policy: PolicyRules, jobs: JobColumns, job: int) -> None:
-    """Recompute the columns of one job that depend on its remaining work: its key and its best shapes."""
+    """Recompute the columns of one job that depend on its remaining work.
+
+    These columns are the value by which the job is sorted, and its best shapes. A shape is one way to run
+    the job.
+    """
     left = jobs.real[job, LEFT]
     lowest, shortest_s = np.inf, np.inf
     best_s, best, best_good = np.inf, np.inf, np.inf

@@ -1,4 +1,8 @@
-"""Resources that jobs need, and resources that are free, as vectors: units by kind of nodes, and watts."""
+"""Resources that jobs need and that are free, as vectors.
+
+A vector contains the number of units (GPUs, nodes or cores) by kind of nodes and, as its last value, watts
+of the budget.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class JobDemand:
-    """Resource demand of jobs as vectors: units by kind of nodes and, last, watts of the budget.
+    """Resources that jobs need, as vectors.
+
+    The elements of a vector are the units of each kind of nodes and, last, the watts under the budget.
 
     Args:
         jobs: workload with all jobs.
@@ -42,7 +48,7 @@ class JobDemand:
         self._control = control
 
     def need(self, shape: int) -> Floats:
-        """Return the resources that must be free to start a job in the given shape (way to run the job).
+        """Return the resources that must be free to start a job in a shape (way to run the job).
 
         All nodes of the job are assumed to be on.
         """
@@ -51,14 +57,21 @@ class JobDemand:
         return need
 
     def taken(self, shape: int) -> Floats:
-        """Return the resources that a job takes in a shape once the job's nodes are on."""
+        """Return the resources that a job uses in a shape once the job's nodes are on.
+
+        A shape is a way to run the job, with a kind of node and a number of units. The last element of the
+        result is the power in watts.
+        """
         taken = np.zeros(len(self._cluster.total) + 1)
         taken[self._jobs.hardware[shape]] = self._jobs.units[shape]
         taken[-1] = max(0.0, float(self._job_watts([shape])[0]))
         return taken
 
     def retained_watts(self, shapes: Sequence[int]) -> Floats:
-        """Return the power that a starting job must leave to running jobs, for each of the given shapes."""
+        """Return the power that a starting job must leave to running jobs, for each of the given shapes.
+
+        A shape is a way to run the job, with a number and kind of units.
+        """
         return np.zeros(len(shapes)) if self._control is None else self._control.retained_watts(shapes)
 
     def need_now(self, candidate: Candidate) -> Floats:
@@ -82,15 +95,15 @@ class JobDemand:
         return added_watts
 
     def keeps_floors(self, candidate: Candidate, *, starts: bool) -> bool:
-        """Return whether the budget can be kept with all jobs at their minimum power.
+        """Return whether the power budget can be kept until a candidate has ended.
 
-        The minimum power of a job (its floor) is its power under the lowest permitted power limit. The
-        budget must be kept until the candidate has ended.
+        All jobs are assumed to have their minimum power (floor), which is the power under the lowest
+        permitted power limit.
 
         Args:
-            candidate: pending job with the shape in which it would start.
-            starts: whether the job starts now. If so, the power of nodes that must boot is included,
-                and the job's units must be free.
+            candidate: pending job with the shape (possible set of resources) in which it would start.
+            starts: whether the job starts now. If so, the power of nodes that must boot is included, and the
+                job's units must be free.
         """
         if self._control is None:
             return True
@@ -110,7 +123,10 @@ class JobDemand:
         return [(run.start_s + run.limit_s, self.taken(run.shape)) for run in self._runs.running.values()]
 
     def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
-        """Return the watts that a job adds when its nodes are on, for each of the given shapes."""
+        """Return the watts that a job adds to the power of its running nodes, for each given shape.
+
+        A shape is a way to run the job, with a number and kind of units.
+        """
         if self._control is None:
             return [self._runs.extra_watts(shape) for shape in shapes]
         return self._control.added_watts(shapes)

@@ -3,12 +3,12 @@
 The offered load is the utilisation that the arriving work causes in the cluster, if the jobs are divided
 among the kinds of nodes in the best way,
 
-    load = min over x of max over k of sum_i x_ik * w_ik / (U_k * span),
+load = min over x of max over k of sum_i x_ik * w_ik / (U_k * span).
 
-where w_ik is the smallest product of units and predicted run time over the shapes of job i on nodes of kind
-k, x_ik is the fraction of job i that runs on kind k, U_k is the number of units of kind k, and span is the
-time from the first submission to the last one. At a load of 1 each kind of nodes is just able to do its work.
-Jobs that the cluster cannot run do not count.
+A shape is one way to run a job, with a number of units such as GPUs. w_ik is the smallest product of units
+and predicted run time over the shapes of job i on nodes of kind k. x_ik is the fraction of job i that runs
+on kind k. U_k is the number of units of kind k. span is the time from the first submission to the last one.
+At a load of 1 each kind of nodes is just able to do its work. Jobs that the cluster cannot run do not count.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _ROUNDS: Final = 150
 
 
 def offered_load(work: Workload, units: Ints) -> float | None:
-    """Return the offered load; None if all jobs are submitted at the same time.
+    """Return the offered load: the utilisation that the arriving jobs would cause in the cluster.
 
-    On several kinds of nodes the result is at most 1 % above the optimum, and never below the optimum.
+    It is computed for the best division of the jobs among the kinds of nodes. With several kinds, the result
+    is at most 1 % above the exact value, and never below it. None is returned if all jobs are submitted at
+    the same time.
 
     Args:
         work: workload with the jobs.
@@ -46,11 +48,11 @@ def offered_load(work: Workload, units: Ints) -> float | None:
 
 
 def unit_seconds(work: Workload, units: Ints) -> Floats:
-    """Return the work w_ik of each job on each kind, shape (n, kinds).
+    """Return the work of each job on each kind of nodes in unit seconds, shape (n, kinds).
 
-    Work is measured in unit seconds.
-
-    Infinity means that no shape of the job fits on nodes of this kind.
+    The work w_ik of job i on kind k is the number of units (such as GPUs) times the predicted seconds. If a
+    job has several shapes (ways to run it) on a kind, the least work counts. Infinity means that no shape of
+    the job fits on nodes of this kind.
     """
     product = np.where(work.units <= units[work.hardware], work.units * work.predicted_time_s, np.inf)
     owner = np.repeat(np.arange(work.count), np.diff(work.first))
@@ -60,9 +62,10 @@ def unit_seconds(work: Workload, units: Ints) -> Floats:
 
 
 def _grouped(seconds: Floats) -> Floats:
-    """Combine jobs into groups that are divided among the kinds in the same way, shape (g, kinds).
+    """Combine jobs into groups, and return the work of each group by kind of nodes, shape (g, kinds).
 
-    The ratios of work between the kinds are nearly the same for all jobs of a group.
+    The ratios of the work on the different kinds are nearly the same for all jobs of a group. All jobs of a
+    group can therefore be divided among the kinds in the same way.
     """
     runnable: Floats = seconds[np.any(np.isfinite(seconds), axis=1)]
     if not len(runnable):
@@ -80,16 +83,17 @@ def _grouped(seconds: Floats) -> Floats:
 
 
 def _least_utilisation(seconds: Floats) -> float:
-    """Return the lowest possible value of the highest utilisation among the kinds of nodes.
+    """Return how low the highest utilisation among the kinds of nodes can be.
 
-    The algorithm gives each kind of nodes a weight, called price. The work of a group is divided among the
-    kinds by a softmin of the prices. The temperature of the softmin falls from round to round. If a kind has
-    less work than the kind with most work, its price falls. Each round yields a feasible division of the
-    work, so the result is never below the optimum.
+    The lowest value is reached if the work is divided optimally among the kinds of nodes. The algorithm
+    gives each kind of nodes a weight, called price. The work of a group is divided among the kinds by a
+    softmin of the prices. The temperature of the softmin falls from round to round. If a kind has less work
+    than the kind with most work, its price falls. Each round yields a feasible division of the work, so the
+    result is never below the optimum.
 
     Args:
-        seconds: work of each group on each kind, divided by the units of the kind, shape (g, kinds). Infinity
-            means that the group cannot run on the kind.
+        seconds: work of each group on each kind, divided by the number of units of the kind, shape (g,
+            kinds). Infinity means that the group cannot run on the kind.
     """
     if not len(seconds):
         return 0.0
@@ -113,10 +117,11 @@ def _least_utilisation(seconds: Floats) -> float:
 
 
 def with_load(work: Workload, units: Ints, load: float) -> Workload:
-    """Return a workload whose offered load is `load`.
+    """Return a workload whose submissions are spread over time such that its offered load is `load`.
 
-    All times between submissions are multiplied by the same factor. Run times do not change, nor does the
-    time from a job's submission to its deadline.
+    The offered load is the work of the jobs divided by the work that the cluster can do between the first
+    and the last submission. All times between submissions are multiplied by the same factor. The run times
+    do not change. The time from a job's submission to its deadline does not change either.
 
     Args:
         work: workload with the jobs.

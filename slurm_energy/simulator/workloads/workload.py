@@ -1,4 +1,7 @@
-"""Workload of a simulation as columns: predicted and real time and power of each shape of each job."""
+"""Workload of a simulation as tables (arrays) of jobs and of their shapes.
+
+A shape is a way to run a job. Each shape has a predicted and a real run time and power.
+"""
 
 from __future__ import annotations
 
@@ -44,34 +47,34 @@ REQUEST_NAMES: Final = ("partitions", "qos_names", "reservations", "license_name
 class Workload:
     """All n jobs in order of submission, with their m shapes.
 
-    A shape is one way to run a job: a kind of hardware, a number of units, a batch size and a power cap. Job
-    columns have n elements, shape columns have m elements.
+    A shape is one way to run a job: a kind of nodes, a number of units, a batch size and a power cap. A unit
+    is a GPU, a core or a node. Job columns have n elements, shape columns have m elements.
 
     Attributes:
         job_id: unique number of each job.
         submit_s: seconds from the start of the simulation, ascending.
         user: index of the job's user in `users`.
-        deadline_s: deadline on the clock of `submit_s`; NaN if the job has no deadline.
+        deadline_s: deadline in seconds from the start of the simulation; NaN if the job has no deadline.
         time_limit_s: requested time limit in seconds, on which backfill relies. If NaN, backfill uses the
             predicted time.
         slack_s: maximum time after submission by which the start may be deferred; NaN means no deferral.
         checkpointable: 1 for jobs that can be suspended and resumed, else 0.
-        compute_share: fraction of the run time that is inversely proportional to the clock frequency, for the
-            response to power limits. NaN means the oracle's default.
+        compute_share: fraction of the run time that is inversely proportional to the clock frequency. It
+            determines how a power limit slows the job down. NaN means the predictor's default.
         unit_memory_gib: memory that each unit of the job needs on its node; NaN if the job requests none.
         partition, qos, reservation: index in `partitions`, `qos_names` and `reservations`; -1 if the job
             requests none.
         licenses: licenses that the job holds while it runs, one column per name in `license_names`, shape
             (n, l).
         first: n + 1 indices; the shapes of job i are at first[i] to first[i + 1] - 1.
-        hardware, units, batch, cap_watts: properties of a shape: kind of hardware, number of GPUs (or nodes),
-            batch size, and power cap.
-        time_s, power_watts: real run time and real power of all units in this shape.
+        hardware, units, batch, cap_watts: for each shape: index of the kind of nodes, number of units, batch
+            size, and power cap.
+        time_s, power_watts: for each shape: real run time, and real power of all units together.
         predicted_time_s, predicted_watts: run time and power that the policy assumes.
-        cap_points: measured responses to power limits, by row of the job. An entry has two arrays: power
-            ratios below 1, ascending, and the time ratio at each of them. Power and time are relative to the
-            same shape of the job without a limit. Jobs without an entry respond as their shapes state, or by
-            the oracle's model.
+        cap_points: measured effect of power limits, by index of the job. An entry has two arrays: power
+            ratios below 1, ascending, and the time ratio at each power ratio. Both ratios are relative to
+            the same shape of the job without a limit. For a job without an entry, the effect follows from
+            its shapes with power caps, or from the predictor's model.
         users: names of the users.
         names: names of the jobs; empty if the jobs have no names.
         partitions, qos_names, reservations, license_names: names that the jobs request.
@@ -113,7 +116,10 @@ class Workload:
         return len(self.job_id)
 
     def shapes(self, job: int) -> range:
-        """Return the row numbers of the shapes of a job, given the row of the job."""
+        """Return the indices of a job's shapes in the shape columns.
+
+        A shape is one way to run a job. `job` is the index of the job in the job columns.
+        """
         return range(int(self.first[job]), int(self.first[job + 1]))
 
     def limit_s(self, job: int, shape: int) -> float:
@@ -127,9 +133,9 @@ class Workload:
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 
     def latest_start_s(self, rows: Ints) -> Floats:
-        """Return, for each job, the latest start that respects the slack and the deadline of the job.
+        """Return the latest permitted start of each job; NaN for a job that is not deferrable.
 
-        The latest start of a job that is not deferrable is NaN.
+        The latest start respects the permitted delay (slack) and the deadline of the job.
         """
         slack_s = self.slack_s[rows]
         if np.all(np.isnan(slack_s)):
@@ -140,7 +146,10 @@ class Workload:
         return latest_start_s(self.submit_s[rows], slack_s, deadline_s, limit_s)
 
     def sizes(self, total: Ints) -> Floats:
-        """Return the size of the first shape of each job, as a fraction of all units of the shape's kind.
+        """Return the size of each job in the shape that comes first in the workload.
+
+        A shape is one way to run a job: a kind of nodes and a number of units (GPUs, cores or nodes). The
+        size is a fraction of all units of this kind of nodes.
 
         Args:
             total: units of the cluster by kind of nodes.
@@ -159,10 +168,10 @@ class Workload:
         size: Floats,
         held_s: Floats | None = None,
     ) -> tuple[Queue, Ints]:
-        """Return the input of a policy for the given pending jobs.
+        """Return the queue of the given pending jobs, as the input of a scheduling policy.
 
         Args:
-            rows: rows of the pending jobs, shape (p,).
+            rows: indices of the pending jobs in this workload, shape (p,).
             now_s: current time.
             left: fraction of each job's work that remains, shape (n,).
             users: usage of the users.
@@ -171,8 +180,9 @@ class Workload:
                 None if no job was held.
 
         Returns:
-            Two values. The first is the queue, in which all shapes are marked as possible. The second has,
-            for each alternative in the queue, the row of its shape in this workload.
+            Two values. The first is the queue, in which every shape (choice of resources) of a job is marked
+            as possible. The second has, for each shape in the queue, the index of the shape in this
+            workload.
         """
         counts = self.first[rows + 1] - self.first[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -202,8 +212,11 @@ class Workload:
 def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: Any) -> Workload:
     """Return a workload whose jobs are sorted by submission time. Omitted columns get defaults.
 
+    Each job has one or more shapes. A shape is one way to run the job, with a number of units (such as GPUs)
+    and a run time. All shapes are rows of one table.
+
     Args:
-        first: the shapes of job i are the rows first[i] to first[i + 1] - 1, shape (n + 1,).
+        first: the shapes of job i are the rows first[i] to first[i + 1] - 1, array of shape (n + 1,).
         job: columns of jobs by name; `submit_s` is required.
         shape: columns of shapes by name; `units` and `time_s` are required.
         **more: further attributes of `Workload`, such as the names of users, jobs and partitions.
@@ -247,11 +260,13 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
 
 
 def _in_order(submit_s: Floats, first: Ints) -> tuple[Ints, Ints | None, Ints | None]:
-    """Sort jobs by submission time.
+    """Sort jobs by submission time, together with their shapes.
+
+    A shape is a possible choice of resources for the job. The shapes of a job are adjacent rows.
 
     Args:
         submit_s: submission times, shape (n,).
-        first: first shape of each job, shape (n + 1,).
+        first: row of the first shape of each job, shape (n + 1,).
 
     Returns:
         `first` in the new order, and the old row numbers of jobs and of shapes in the new order. The row

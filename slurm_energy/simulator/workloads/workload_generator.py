@@ -22,7 +22,10 @@ from slurm_energy.simulator.workloads.workload import REQUEST_COLUMNS, REQUEST_N
 
 @dataclass(frozen=True, slots=True)
 class ShapePrediction:
-    """Prediction of an oracle for a model in one shape.
+    """Predicted time and power of training one model in one shape.
+
+    A shape states the kind of nodes, the number of GPUs, the batch size and the power cap. The prediction
+    comes from the predictor (oracle).
 
     Attributes:
         time_s: time of the whole training in seconds.
@@ -59,12 +62,14 @@ Table = list[tuple[ModelShape, ShapePrediction]]
 
 
 def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | None = None) -> Workload:
-    """Return a random workload. Equal arguments give equal jobs, independent of the scheduling policy.
+    """Return a random workload. The jobs depend only on the arguments, not on the scheduling policy.
+
+    A shape is a number and kind of GPUs with which a job can run.
 
     Args:
         scenario: a scenario with models.
         seed: seed of the random numbers.
-        predict: oracle that predicts time and power of each model in each shape.
+        predict: predictor (oracle) of time and power of each model in each shape.
         trace: workload from a file that gives submission times, users and run times. If None, these values
             are drawn at random as the scenario states.
 
@@ -109,7 +114,9 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
 def _columns(
     scenario: Scenario, random: np.random.Generator, parts: list[Table], scale: Floats
 ) -> dict[str, Any]:
-    """Return the columns of all shapes by name: size, predicted and real time and power.
+    """Return the columns of the table of shapes (possible sets of resources) of all jobs.
+
+    The columns are the size, the predicted and real time, and the predicted and real power.
 
     Args:
         scenario: the scenario.
@@ -140,11 +147,12 @@ def _columns(
 
 
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
-    """Return the run time of each job in the trace, divided by the run time of its model, shape (n,).
+    """Return by which factor each job of a trace is longer than a run of its model, shape (n,).
 
-    The run time in the trace is assumed to be measured on the first kind of nodes on which the model runs,
-    with the rigid batch size and the job's number of GPUs. If the model cannot run on this number of GPUs,
-    the next smaller possible number is assumed.
+    A model is a training job whose run time is predicted. The factor is the run time in the trace divided by
+    the predicted run time. The run time in the trace is assumed to be measured on the first kind of nodes on
+    which the model runs, with the model's fixed (rigid) batch size and the job's number of GPUs. If the
+    model cannot run on this number of GPUs, the next smaller possible number is assumed.
     """
     units = trace.units[trace.first[:-1]]
     lengths: Floats = np.empty(trace.count)
@@ -193,7 +201,10 @@ def _users(random: np.random.Generator, count: int, users: int, majority: float)
 
 
 def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
-    """Return all shapes of a model that fit in the cluster, each with its prediction."""
+    """Return all shapes in which a training model can run on the cluster, each with its prediction.
+
+    A shape is a kind and number of GPUs with a batch size and a power cap.
+    """
     table: Table = []
     for kind, section in scenario.kinds.items():
         for gpus in model.gpus:
@@ -216,11 +227,12 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
 def _predicted(
     scenario: Scenario, model: ModelSection, shape: ModelShape, predict: Predict
 ) -> ShapePrediction | None:
-    """Return the oracle's prediction for a shape. Return None if the model cannot run in the shape.
+    """Return the predicted time and power of a model in a shape; None if it cannot run in the shape.
 
-    If the scenario states a speed-up per doubling of GPUs, this speed-up replaces the speed-up of the oracle.
-    The time that the shape then takes beyond perfect scaling from one GPU counts as communication. During
-    communication, a GPU draws the fraction `communication_power` of its power during computation.
+    A shape is a number of GPUs with a batch size and a power cap. The prediction comes from the predictor
+    (oracle). If the scenario states a speed-up per doubling of GPUs, this speed-up replaces the predicted
+    one. The time that the shape then takes beyond perfect scaling from one GPU counts as communication.
+    During communication, a GPU draws the fraction `communication_power` of its power during computation.
     """
     hardware = scenario.kinds[shape.kind].hardware or shape.kind
     answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)
@@ -241,9 +253,11 @@ def _predicted(
 
 
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:
-    """Return the shapes of a model for jobs with a fixed number of GPUs and a fixed batch size.
+    """Select the shapes of jobs that have a fixed number of GPUs and a fixed batch size.
 
-    Shapes have the kind of nodes that the model requires, or any kind if it requires none.
+    A shape is a way to run a training job. The scenario states the two fixed values for each model. Only
+    shapes without a power cap are selected. If the model requires a kind of nodes, the shapes must have this
+    kind.
     """
     match = [
         (shape, prediction)

@@ -21,9 +21,10 @@ _FIRST_DATE_S: Final = 5e8
 
 
 def statistics(loaded: LoadedWorkload, kinds: Sequence[NodeKind] = ()) -> dict[str, Any]:
-    """Return the statistics of the jobs of workload files, by name. NaN or None marks an unknown value.
+    """Return the statistics of the jobs of workload files, by name.
 
-    For a job with several shapes, the first shape counts.
+    NaN or None marks an unknown value. A shape is a possible choice of resources. For a job with several
+    shapes, the first shape counts.
 
     Args:
         loaded: the jobs, with the problems found in their files.
@@ -99,7 +100,11 @@ def sizes(units: Ints, time_s: Floats) -> list[dict[str, float]]:
 
 
 def cluster_load(work: Workload, kinds: Sequence[NodeKind]) -> dict[str, Any]:
-    """Return the load that a workload offers to a cluster, and the jobs that are larger than the cluster."""
+    """Describe the load of a workload on a cluster.
+
+    The result contains the size of the cluster, the offered load, and the number of jobs that are larger
+    than the cluster.
+    """
     total = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
     fits = np.logical_or.reduceat(work.units <= total[work.hardware], work.first[:-1])
     return {

@@ -105,7 +105,7 @@ class QueueColumns:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
+        """Number of rows, one for each job record."""
         return len(self.job_id)
 
     def select_rows(self, rows: Bools) -> QueueColumns:
@@ -178,7 +178,7 @@ def _column(name: str, count: int, values: Any) -> Any:
 
 
 class QueueSource(Protocol):
-    """Interface of the readers of the queue."""
+    """Interface of the objects that read Slurm's queue of jobs."""
 
     def read(self) -> QueueColumns:
         """Return the current queue.

@@ -1,4 +1,7 @@
-"""Reader of the queue that works even if `queue.table` is missing or damaged."""
+"""Reader of the job queue that falls back to squeue if the file `queue.table` cannot be used.
+
+The plugin of slurmctld writes `queue.table`. The file may be missing or damaged.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class FallbackQueueSource:
         return self._table.signature()
 
     def read(self) -> QueueColumns:
-        """Return the current queue.
+        """Return the current queue: from the plugin's table, or from squeue if the table cannot be read.
 
         Raises:
             UnavailableError: neither the table nor squeue can be read.

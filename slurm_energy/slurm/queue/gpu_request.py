@@ -90,11 +90,11 @@ def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
 
 
 def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
-    """Return the squeue row of the job record that scontrol addresses by `name`.
+    """Return the squeue row of the job that scontrol calls `name`, for example `7_3`.
 
     The result is None if there is no such row.
 
-    This function selects the row, because squeue shows all records of an array under the array's job id.
+    For the job id of an array, squeue prints the rows of all its jobs. This function selects one of them.
     """
     array, _, task = name.partition("_")
     for row in rows:

@@ -200,7 +200,7 @@ class JobUpdater:
         return self._batch(commands, names=names, partly=True)
 
     def stop(self) -> None:
-        """Stop the batch that runs in another thread, and refuse further batches."""
+        """Stop the changes of jobs that another thread is making, and refuse further changes."""
         self._stopped.set()
 
     def _batch(
@@ -247,7 +247,7 @@ class JobUpdater:
         return UpdateResult(tuple(done), tuple(gone), refused)
 
     def _answer(self, session: _Session, text: str, name: str) -> str | None:
-        """Run a scontrol command. Return the reason why the command failed; None means that it succeeded.
+        """Run a scontrol command. Return why the command failed; None means that it succeeded.
 
         Args:
             session: the scontrol process that executes the command.
@@ -256,7 +256,8 @@ class JobUpdater:
                 means that nothing is removed.
 
         Raises:
-            UnavailableError: slurmctld did not, or perhaps did not, receive the command.
+            UnavailableError: slurmctld cannot be reached. It is not certain that slurmctld did not receive
+                the command.
         """
         why = _reason(session.ask(text), name)
         if why is not None and _AWAY.search(why):

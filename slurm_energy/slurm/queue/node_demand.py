@@ -1,4 +1,7 @@
-"""Nodes that running and pending jobs need, read with one squeue command."""
+"""Queries of Slurm for the nodes that running and pending jobs need.
+
+One squeue command reads the jobs. The reservations of nodes are read with another command.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,9 @@ def _unix_s(text: str, unknown: float) -> float:
 
 
 def read_reserved_nodes(run: Runner = run_command) -> list[RequestedNodes]:
-    """Return the reservations of nodes, including those that have begun, read with one command.
+    """Return the reservations of nodes in Slurm, read with one command.
+
+    Reservations that have already begun are included.
 
     Raises:
         UnavailableError: slurmctld does not answer.

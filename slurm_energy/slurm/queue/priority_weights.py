@@ -1,4 +1,4 @@
-"""Check that site factors alone determine the order of the queue, by the configuration of Slurm."""
+"""Check of Slurm's configuration: only site factors may determine the order of the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Running jobs with their nodes and owners, and partitions that forbid preemption."""
+"""Queries of squeue and scontrol about running jobs.
+
+They return the nodes and owners of running jobs, and the partitions whose jobs must not be preempted.
+"""
 
 from __future__ import annotations
 

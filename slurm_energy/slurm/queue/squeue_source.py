@@ -70,9 +70,9 @@ Row = dict[str, list[str]]
 class SqueueSource:
     """A reader of the queue that runs squeue.
 
-    squeue shows neither site factors nor whether an administrator set a priority. If all weights of
-    priority/multifactor are 0, `_site_factors` derives both values from the priority and from the site
-    factors that slurmctld accepted before.
+    squeue does not show two values: the site factor of a job, and whether an administrator set the job's
+    priority. If all weights of priority/multifactor are 0, `_site_factors` derives the two values. It uses
+    the job's priority and the site factors that slurmctld accepted before.
 
     Args:
         run: function that executes a command and returns the output of the command.
@@ -191,9 +191,9 @@ class SqueueSource:
         return np.where(whole, _ints(row["NumNodes"]) * sizes_of_jobs, 0)
 
     def _is_exclusive_shown(self, now_s: float) -> bool:
-        """Return whether the next squeue call requests the field that shows whether a job takes whole nodes.
+        """Return whether squeue must be asked for the field that shows if a job takes whole nodes.
 
-        Only some releases of Slurm have this field.
+        Only some releases of Slurm have this field. The result is for the next call of squeue.
         """
         if self._sharing_field == _EXCLUSIVE or abs(now_s - self._nodes_read_s) < _NODES_AGE_S:
             return False
@@ -207,10 +207,10 @@ class SqueueSource:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return each job's site factor and whether an administrator set its priority; shape (n,) each.
 
-        With weights of 0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its
-        site factor. If a priority does not follow from the last site factor that slurmctld accepted, an
-        administrator set it (`scontrol update priority=`, or another site factor). A priority that an
-        administrator set is left unchanged.
+        The site factor is the part of Slurm's job priority that senergyctld sets. If all other weights are
+        0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its site factor. If a
+        priority does not follow from the last site factor that slurmctld accepted, an administrator set it
+        (`scontrol update priority=`, or another site factor). senergyctld leaves such a priority unchanged.
 
         Args:
             address: job ids by which scontrol addresses the jobs, from `group_job_ids`.
@@ -241,7 +241,10 @@ class SqueueSource:
 
 
 def _single_field_columns(row: Row) -> dict[str, Any]:
-    """Return the columns that need only one squeue field each, by their names in `QueueColumns`."""
+    """Return those columns of the queue that are each read from a single field of squeue.
+
+    The result maps the names of the columns in `QueueColumns` to their values.
+    """
     return {
         # Slurm requeues only batch jobs, although squeue shows Requeue=1 for others too.
         "requeue": (_ints(row["Requeue"]) != 0) & (_ints(row["BatchFlag"]) != 0),
@@ -264,19 +267,20 @@ def _single_field_columns(row: Row) -> dict[str, Any]:
 
 
 def group_job_ids(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
-    """Return the job ids by which scontrol addresses whole arrays and heterogeneous jobs; shape (n,).
+    """Return, for each queue row, the job id by which scontrol addresses the whole job; shape (n,).
 
-    A value that scontrol sets for an id of this kind applies to all tasks or components. Other jobs have
-    their own id.
+    The whole job is the job array or heterogeneous job to which the row belongs. A value that scontrol sets
+    for this id applies to all tasks or components. All other jobs have their own id.
     """
     group = np.maximum(array_job_id, het_job_id)
     return np.where(group > 0, group, job_id)
 
 
 def _columns(output: str, delimiter: str) -> Row:
-    """Split squeue's output into the texts of each field, for pending and running jobs only.
+    """Split squeue's output into columns: the texts of each field.
 
-    In the output, every field ends with the delimiter, and a newline follows the last delimiter of each row.
+    Only pending and running jobs are kept. In the output, every field ends with the delimiter. A newline
+    follows the last delimiter of each row.
 
     Raises:
         UnavailableError: the output is not a whole number of rows.

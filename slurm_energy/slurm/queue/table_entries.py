@@ -129,7 +129,10 @@ def _login(uid: int) -> str:
 
 
 def _flags(texts: list[str]) -> list[Mapping[str, str]]:
-    """Return the energy flags of each job from its string `flags`; jobs with equal flags share a mapping."""
+    """Return the energy flags of each job, parsed from the job's text `flags`.
+
+    Jobs with equal texts share one result.
+    """
     by_text = {text: _flag_values(text) for text in set(texts)}
     return [by_text[text] for text in texts]
 
@@ -142,11 +145,13 @@ def _flag_values(text: str) -> Mapping[str, str]:
 def _gpus_and_memory(
     tres: list[str], gres: list[str], nodes: list[int], processes: list[int]
 ) -> tuple[NDArray[np.int64], list[str], NDArray[np.int64]]:
-    """Return, for each job, the number of GPUs on all nodes, their GRES type, and the memory in MiB.
+    """Return the number of GPUs, the GPU type and the memory in MiB that each job requests.
 
-    An empty type means that the job names no type. A memory of 0 means unknown.
+    The numbers cover all nodes of the job. An empty type means that the job names no type. A memory of 0
+    means unknown.
 
-    The numbers in Slurm's TRES list take precedence over the requests per job, node, socket and task.
+    A job may request resources in two forms: as a TRES list, and per job, node, socket or task. The numbers
+    in the TRES list take precedence.
 
     Args:
         tres: Slurm's TRES list of each job.

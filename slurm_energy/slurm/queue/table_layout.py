@@ -94,7 +94,7 @@ covers the record, with 0 in place of the checksum.
 
 
 def checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
-    """Return the sum of 64-bit words modulo 2**64, each word mixed with its position.
+    """Return a checksum of 64-bit words: their sum modulo 2**64, each mixed with its position.
 
     A change of a single word always changes the sum, because the mixing function has an inverse. Changes of
     several words cannot be made to cancel each other by plain arithmetic.

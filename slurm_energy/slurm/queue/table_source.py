@@ -43,12 +43,12 @@ def journal_path(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Entries and strings of the part of a journal that has been parsed so far.
+    """Contents of the part of the plugin's journal file that has been parsed so far.
 
     Attributes:
         data: bytes of the parsed part, from the start of the journal.
         entries: the entries in the parsed part.
-        strings: the concatenated strings of `entries`.
+        strings: the strings of `entries`, joined into one sequence of bytes.
     """
 
     data: bytes = b""
@@ -58,7 +58,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A snapshot, with or without the entries of its journal.
+    """Contents of a snapshot of the queue, with or without the later changes in its journal.
 
     Attributes:
         generation: number that identifies the snapshot; the journal of the snapshot has the same number.
@@ -73,7 +73,9 @@ class _Snapshot:
 
 
 class QueueTableSource:
-    """A reader of the queue from the snapshot and the journal of slurmctld's plugin.
+    """A reader of the job queue from two files that slurmctld's plugin writes.
+
+    The files are a snapshot of the queue and a journal of later changes.
 
     Args:
         path: path of the snapshot file; the journal is in the same directory.
@@ -153,11 +155,12 @@ class QueueTableSource:
 
 
 def _contents(path: Path, max_bytes: int) -> bytes:
-    """Return the contents of a regular file that only root or the owner of its directory can write.
+    """Return the contents of a file that slurmctld's plugin writes.
 
-    After the plugin has replaced a file, it overwrites the old file, which this function may still be
-    reading. The overwriting begins with the header. If the header changes during the read, the contents are
-    therefore mixed, and the file is read again.
+    The file must be a regular file that only root or the owner of its directory can write. After the plugin
+    has replaced the file, it overwrites the old file from the header on. This function may still be reading
+    the old file. If the header changes during the read, the contents are a mixture of old and new. The file
+    is then read again.
 
     Raises:
         UnavailableError: the file cannot be read, is too long, is not trusted, or changed during each read.
@@ -229,9 +232,9 @@ def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
 
 
 def _sound(entries: Entries, heap_bytes: int) -> bool:
-    """Return whether all strings of the entries lie inside the heap.
+    """Return whether the entries of a table file refer only to valid strings.
 
-    All strings together must also fit into the heap.
+    All strings must lie inside the heap. All strings together must also fit into the heap.
     """
     lengths = entries["lengths"].sum(axis=1, dtype=np.uint64)
     offsets = entries["heap_offset"]
@@ -250,7 +253,10 @@ def _sum(data: bytes, offset: int) -> int:
 
 
 def _journal(path: Path) -> dict[str, Any] | None:
-    """Return the generation number and the contents of the journal; None if there is no usable journal."""
+    """Return the generation number and the bytes of the journal of queue changes.
+
+    The plugin of slurmctld writes the journal. The result is None if there is no usable journal.
+    """
     try:
         data = _contents(path, _LONGEST_JOURNAL_BYTES)
     except UnavailableError:
@@ -264,8 +270,8 @@ def _records(data: bytes, before: _Read) -> _Read:
 
     Args:
         data: contents of the journal.
-        before: result of the previous call. If `data` begins with the bytes that the previous call parsed,
-            only the bytes after these are parsed.
+        before: result of the previous call. If `data` begins with the bytes that were parsed in the previous
+            call, only the rest of `data` is parsed.
     """
     if not data.startswith(before.data):
         before = _Read()

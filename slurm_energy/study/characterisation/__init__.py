@@ -1,1 +1,1 @@
-"""Step 3 of a study: classes of jobs and their response curves."""
+"""Step 3 of an energy study: classes of similar jobs, and their response curves."""

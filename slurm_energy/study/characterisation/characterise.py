@@ -44,7 +44,10 @@ def run_characterise(
     max_classes: int = MAX_CLASSES,
     settings: int = SETTINGS,
 ) -> dict[str, Any]:
-    """Run the step `characterise` and return its result.
+    """Run the study's step `characterise` and return its result.
+
+    The step divides the jobs into classes and assigns response curves to the classes. It also plans
+    measurements for classes without a curve.
 
     Args:
         study: directory of the study.
@@ -77,10 +80,12 @@ def run_characterise(
 
 
 def read_classes(study: StudyDirectory) -> list[JobClass]:
-    """Return the classes of jobs of a study. The list is empty if the step `characterise` has not run.
+    """Return the classes of similar jobs that the study has found.
+
+    The list is empty if the step `characterise` has not run.
 
     Raises:
-        UsageError: the result is damaged.
+        UsageError: the stored result is damaged.
     """
     if not study.manifest.steps["characterise"].outputs:
         return []
@@ -132,7 +137,7 @@ def _described(one: JobClass, jobs: JobsTable, matched: Mapping[str, CurveProgra
 
 
 def _points(members: JobsTable, matched: Mapping[str, CurveProgram]) -> list[dict[str, Any]]:
-    """Return the curve of a class.
+    """Return the response curve (time and power at settings) of a class of similar programs.
 
     The curve is the mean over the programs of the class that have a curve, weighted by node-hours.
     """
@@ -168,10 +173,10 @@ def _points(members: JobsTable, matched: Mapping[str, CurveProgram]) -> list[dic
 def _plan(
     classes: Sequence[Mapping[str, Any]], jobs: JobsTable, budget_node_hours: float, settings: int
 ) -> list[dict[str, Any]]:
-    """Return planned measurements of classes without a curve, sorted by descending energy per node-hour.
+    """Return the planned measurements of classes of jobs that have no response curve yet.
 
-    A sweep runs one program of the class: the program with most node-hours. The program runs `REPEATS` times
-    at each setting.
+    The plan is sorted by descending energy per node-hour. For each class, a sweep runs the program of the
+    class with the most node-hours. The program runs `REPEATS` times at each setting.
     """
     plan = []
     own = programs_of(jobs)

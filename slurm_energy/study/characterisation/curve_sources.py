@@ -1,4 +1,7 @@
-"""Response curves of programs for a study: learned by senergyctld, or measured by a sweep."""
+"""Reader of the response curves (time and power at settings) of programs for an energy study.
+
+The curves were learned by senergyctld, or measured by a sweep.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,10 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
 
 
 def _sweep_point(point: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point of a sweep, relative to the reference. The form is that of `GET /v1/tuning`."""
+    """Return a measured point of a parameter sweep as JSON object, relative to the reference point.
+
+    The object has the form that `GET /v1/tuning` uses.
+    """
     errors = [
         one["time_s_deviation"] / one["time_s"] / math.sqrt(one["runs"])
         for one in (point, reference)

@@ -61,7 +61,7 @@ class JobClass:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the class as a JSON object, in which null is a missing bound."""
+        """Return the class of jobs as a JSON object. A bound that the class does not have is null."""
         bounds = (
             None
             if self.ranges is None
@@ -74,7 +74,7 @@ class JobClass:
 
 
 def job_class_of(data: Mapping[str, Any]) -> JobClass:
-    """Return the class for a JSON object of `JobClass.to_json`."""
+    """Return the job class that a JSON object describes. `JobClass.to_json` makes such objects."""
     if data.get("ranges") is None:
         return JobClass(str(data["name"]), None)
     ranges = {
@@ -85,7 +85,11 @@ def job_class_of(data: Mapping[str, Any]) -> JobClass:
 
 
 def programs_of(jobs: JobsTable) -> np.ndarray:
-    """Return the program of each job as `USER/NAME`. Digits of the job name are left out."""
+    """Return the program to which each job belongs, as `USER/NAME`.
+
+    NAME is the job name in which each number is replaced by a mark. Jobs whose names differ only in numbers
+    therefore belong to the same program.
+    """
     names = {name: _DIGITS.sub("#", name) for name in set(jobs.name.tolist())}
     return np.array(
         [f"{user}/{names[name]}" for user, name in zip(jobs.user.tolist(), jobs.name.tolist(), strict=True)],
@@ -172,11 +176,13 @@ def _tree(jobs: JobsTable, max_classes: int) -> list[JobClass]:
 
 
 def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
-    """Return the jobs with their classes. The features of a new program determine its class.
+    """Return the jobs with the name of a class for each job.
+
+    A program that is not yet in a class gets the class whose feature ranges contain its features.
 
     Args:
         jobs: jobs of the programs to classify.
-        classes: classes of `job_classes`; if the sequence is empty, the jobs keep their present classes.
+        classes: classes from `job_classes`. If the sequence is empty, the jobs keep their present classes.
     """
     if not classes:
         return jobs
@@ -194,7 +200,11 @@ def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
 
 
 def _scaled(features: Floats) -> Floats:
-    """Return logarithms of features. Unknown values become the column's mean, unknown columns 0."""
+    """Return the logarithms of the features of jobs.
+
+    An unknown value is replaced by the mean of its column. If a column has no known value, all its values
+    are 0.
+    """
     logs = np.log(np.maximum(np.where(np.isnan(features), np.nan, features), 0.1))
     known = ~np.isnan(logs)
     means = np.where(known, logs, 0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
@@ -203,7 +213,7 @@ def _scaled(features: Floats) -> Floats:
 
 
 def _variance(values: Floats, weights: Floats) -> float:
-    """Return the weighted sum of the squared distances from the weighted mean."""
+    """Return the weighted sum of the squared distances of values from their weighted mean."""
     total = float(weights.sum())
     if total <= 0:
         return 0.0
@@ -214,7 +224,11 @@ def _variance(values: Floats, weights: Floats) -> float:
 def _best_split(
     scaled: Floats, features: Floats, weights: Floats, members: Bools
 ) -> tuple[float, int, float]:
-    """Return the best split: the reduction of the variance, the feature, and the threshold."""
+    """Return the split of a group of jobs that reduces the variance within the groups most.
+
+    The result is the reduction of the variance, the index of the feature by whose value the jobs are split,
+    and the threshold of the value.
+    """
     best = (0.0, 0, 0.0)
     own, share = scaled[members], weights[members]
     before = _variance(own, share)
@@ -235,9 +249,9 @@ def _best_split(
 
 
 def _round_between(low: float, high: float) -> float:
-    """Return a number with few digits near the geometric mean of two bounds.
+    """Return a number with few digits that lies between two bounds.
 
-    The number is at least `low` and less than `high`.
+    The number is near the geometric mean of the bounds. It is at least `low` and less than `high`.
     """
     middle = (max(low, 0.1) * max(high, 0.1)) ** 0.5 if high > 0 else (low + high) / 2
     for digits in range(1, 8):

@@ -57,14 +57,14 @@ class SweepOrder:
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """Outcome of a sweep.
+    """Outcome of a sweep that an energy study has planned.
 
     Attributes:
         program: program of the jobs.
         runs: number of runs that have ended.
-        node_hours: node-hours of all runs of the sweep. Runs that have not ended count with their
-            expected node-hours.
-        is_stored: whether the result is stored as the curve of the program.
+        node_hours: node-hours of all runs of the sweep. Runs that have not ended count with their expected
+            node-hours.
+        is_stored: whether the result is stored as the response curve of the program.
         why: reason why the result is not stored; an empty value means that the result is stored.
     """
 
@@ -232,7 +232,11 @@ def _folder(study: StudyDirectory) -> Path:
 
 
 def _slug(program: str) -> str:
-    """Return a name for files and tags. The digest of the program makes the name unique."""
+    """Return a name for the files and tags of a program's sweep.
+
+    The name begins with readable characters of the program's name. A digest of the full name makes the
+    result unique.
+    """
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", program)[:24].strip("-.")
     return f"{readable}-{hashlib.sha256(program.encode()).hexdigest()[:8]}"
 

@@ -50,7 +50,9 @@ class ClassResponses:
     points: Mapping[str, Sequence[ClassPoint]]
 
     def best(self, job_class: str, objective: str, slowdown_limit: float | None = None) -> ClassPoint:
-        """Return the best point for an objective: the untuned point if no other point is better.
+        """Return the best operating point of a class of jobs for an objective.
+
+        The result is the untuned point if no other point is better.
 
         Args:
             job_class: name of the class; a class without a curve stays untuned.
@@ -76,14 +78,15 @@ class ClassResponses:
         slowdown_limit: float | None,
         random: np.random.Generator | None,
     ) -> tuple[Floats, Floats]:
-        """Return run time and power of each tuned job relative to the untuned job, shape (n,).
+        """Return the run time and power of tuned jobs relative to untuned jobs, shape (n,) each.
 
         Args:
             jobs: n jobs with their classes.
             objective: `energy`, `edp` or `ed2p`.
             slowdown_limit: permitted slowdown, as in `best`.
-            random: generator of random numbers, which draws one error of the ratios per class. The deviation
-                of the curve is the standard deviation of this error. None means no errors.
+            random: generator of random numbers. It draws one error of the time and one error of the power
+                for each class of jobs. The standard deviation of the errors is the deviation of the class's
+                response curve. None means no errors.
         """
         time_ratio, power_ratio = np.ones(jobs.count), np.ones(jobs.count)
         for name in self.points:
@@ -96,9 +99,10 @@ class ClassResponses:
         return time_ratio, power_ratio
 
     def caps(self) -> dict[str, list[tuple[float, float]]]:
-        """Return for each class the points with less power than the untuned job.
+        """Return, for each class of jobs, the measured points with less power than the untuned job.
 
-        Each point is a pair (time ratio, power ratio).
+        Each point is a pair of ratios: time and power at this point divided by time and power of the untuned
+        job.
         """
         return {
             name: [(one.time_ratio, one.power_ratio) for one in points if one.power_ratio < 1]
@@ -106,15 +110,19 @@ class ClassResponses:
         }
 
     def covered_share(self, jobs: JobsTable) -> float:
-        """Return the share of the jobs' energy in classes with a curve; NaN if no energy is known."""
+        """Return which fraction of the jobs' energy belongs to job classes with a response curve.
+
+        The result is NaN if no energy is known.
+        """
         total = float(np.nansum(jobs.energy_joules))
         covered = np.isin(jobs.job_class, [name for name, points in self.points.items() if points])
         return float(np.nansum(jobs.energy_joules[covered])) / total if total > 0 else float("nan")
 
     def potential(self, jobs: JobsTable, objective: str, slowdown_limit: float | None = None) -> float:
-        """Return the fraction of the jobs' energy that is saved if each class runs at its best point.
+        """Return the fraction of the jobs' energy that tuning could save.
 
-        The result is NaN if no energy is known.
+        Each class of jobs is assumed to run at the best settings for its objective. The result is NaN if no
+        energy is known.
         """
         time_ratio, power_ratio = self.ratios(jobs, objective, slowdown_limit, None)
         total = float(np.nansum(jobs.energy_joules))

@@ -1,1 +1,4 @@
-"""Step 5 of a study: alternatives, their simulation and the recommended plan."""
+"""Step 5 of a study: the alternatives, their simulation, and the recommended plan.
+
+An alternative is a combination of energy-saving measures for the cluster.
+"""

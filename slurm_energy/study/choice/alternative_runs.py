@@ -15,7 +15,7 @@ Progress = Callable[[int, int], None]
 
 
 class AlternativeRuns:
-    """Simulations of alternatives over all seeds.
+    """Simulations of study alternatives (combinations of energy-saving measures) over all seeds.
 
     Finished simulations are stored, so that an interrupted run can be continued.
 
@@ -38,7 +38,7 @@ class AlternativeRuns:
         self.runs: dict[str, list[dict[str, Any]]] = {}
 
     def simulate(self, alternatives: Sequence[StudyAlternative]) -> None:
-        """Simulate those alternatives that have no results yet."""
+        """Simulate each alternative with each seed, unless the result is already stored."""
         tasks = [(one, seed) for one in alternatives for seed in self._seeds]
         found: dict[tuple[str, int], dict[str, Any]] = {}
         missing = []

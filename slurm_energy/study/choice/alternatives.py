@@ -1,7 +1,7 @@
-"""Alternatives of a study: combinations of levers that save energy. Plain data.
+"""Alternatives of a study: combinations of measures (levers) that save energy. Plain data.
 
-A lever is tuning to an objective, the order of the queue, a power budget, the deferral of jobs, or powering
-idle nodes down.
+The levers are tuning to an objective, the order of the queue, a power budget, the deferral of jobs, and
+powering idle nodes down.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ TODAY: Final = "today"
 
 @dataclass(frozen=True, slots=True)
 class StudyAlternative:
-    """A combination of levers. The defaults change nothing.
+    """An alternative in an energy study: a combination of means to save energy.
+
+    The defaults change nothing.
 
     Attributes:
         name: short name, unique in a study.
         tuning: objective of tuned jobs, `energy`, `edp` or `ed2p`; an empty value means that jobs are not
             tuned.
         slowdown_percent: slowdown limit of the objective `energy`; None means the configured limit.
-        ranking: scheduling policy that orders the queue; an empty value means the present policy of the site.
+        ranking: scheduling policy that orders the queue; an empty value means the present policy of the
+            site.
         weights: weights of the scheduling policy.
         budget_watts: power budget of the cluster; None means no budget.
         deferral: deferral policy, `cheapest` or `cleanest`; an empty value means no deferral.
@@ -45,7 +48,10 @@ class StudyAlternative:
 
     @property
     def levers(self) -> tuple[str, ...]:
-        """Names of the used levers: `tuning`, `priority`, `budget`, `deferral`, `power_saving`."""
+        """Names of the levers (energy-saving functions) that this alternative uses.
+
+        Possible names are `tuning`, `priority`, `budget`, `deferral` and `power_saving`.
+        """
         used = {
             "tuning": self.tuning,
             "priority": self.ranking,
@@ -57,7 +63,7 @@ class StudyAlternative:
 
     @property
     def title(self) -> str:
-        """Readable description of the alternative."""
+        """Description of the alternative (combination of energy-saving measures) for readers."""
         parts = []
         if self.tuning:
             limit = (
@@ -76,11 +82,14 @@ class StudyAlternative:
         return "; ".join(parts) or "change nothing"
 
     def document(self) -> dict[str, Any]:
-        """Return the alternative as a JSON object."""
+        """Return the alternative (combination of energy-saving measures) as a JSON object."""
         return asdict(self) | {"title": self.title, "levers": list(self.levers)}
 
     def with_levers_of(self, other: StudyAlternative) -> StudyAlternative:
-        """Return the combination of this alternative and another alternative that uses other levers.
+        """Return a combination of this alternative with another alternative.
+
+        A lever is a means to save energy, such as tuning or a power budget. The two alternatives must use
+        different levers.
 
         Raises:
             ValueError: both alternatives use the same lever.
@@ -101,7 +110,9 @@ class StudyAlternative:
 
 
 def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
-    """Return the alternative for a JSON object of `StudyAlternative.document`.
+    """Return the study alternative that a JSON object describes.
+
+    `StudyAlternative.document` makes such objects.
 
     Raises:
         TypeError, AttributeError: the object describes no alternative.
@@ -115,8 +126,9 @@ def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
 
 
 def parse_alternative(text: str) -> StudyAlternative:
-    """Parse an alternative of the form `NAME:LEVER=VALUE,...`, such as `night:ranking=zeus,budget=20000`.
+    """Parse an alternative (a set of energy measures for the cluster) from the command line.
 
+    The form is `NAME:LEVER=VALUE,...`, such as `night:ranking=zeus,budget=20000`. A lever is one measure.
     The levers are `tuning=OBJECTIVE`, `slowdown=PERCENT`, `ranking=POLICY`, `weight.TERM=NUMBER`,
     `budget=WATTS`, `deferral=POLICY` and `off=yes`.
 

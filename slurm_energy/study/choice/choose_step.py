@@ -1,4 +1,7 @@
-"""The step `choose`: alternatives simulated on the twin, Pareto front, decision tree and recommended plan.
+"""The step `choose` of a study, which recommends a plan for saving energy at the site.
+
+The step simulates alternatives with the twin, the calibrated simulator of the site. Its result contains the
+Pareto front of the alternatives, a decision tree and the recommended plan.
 
 Source: thesis, sections 6.3.4 and 6.3.5.
 """
@@ -70,7 +73,7 @@ class ChoiceRequest:
 def run_choose(
     study: StudyDirectory, request: ChoiceRequest, command: str, progress: Progress = lambda done, total: None
 ) -> dict[str, Any]:
-    """Run the step `choose` and return its result.
+    """Run the study step `choose`, which selects an alternative, and return its result.
 
     Args:
         study: directory of the study.
@@ -79,7 +82,7 @@ def run_choose(
         progress: function that is called with the numbers of finished simulations and of all simulations.
 
     Raises:
-        EnergyError: an earlier step is missing or stale, or a lever is unknown.
+        EnergyError: an earlier step is missing or stale, or a lever (means to save energy) is unknown.
     """
     names = [TODAY, *(one.name for one in request.alternatives)]
     if len(set(names)) < len(names):
@@ -132,7 +135,7 @@ def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative
 
 
 def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastInput, StudyPeriod]:
-    """Return the common input of all simulations, and the period of the baseline."""
+    """Return the data that all simulations of the alternatives share, and the period of the baseline."""
     period, model = read_baseline(study), study.result("model")
     classes: list[Mapping[str, Any]] = []
     jobs = classified(period.jobs, read_classes(study))
@@ -157,9 +160,9 @@ def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastIn
 def _site_figures(
     data: ForecastInput, today: Sequence[Mapping[str, Any]], objective: StudyObjective
 ) -> SiteFigures:
-    """Return figures of the present site.
+    """Return figures that describe the site before any change, such as the fraction of idle energy.
 
-    The figures are taken from the twin's simulation of the held-out days.
+    The energies, waits and completion times come from the twin's simulation of the held-out days.
     """
     figures = today[0]
     job_kwh = sum(totals["energy_kwh"] for totals in figures["accounts"].values())
@@ -191,7 +194,10 @@ def _proposed(
     objective: StudyObjective,
     given: Sequence[StudyAlternative],
 ) -> list[StudyAlternative]:
-    """Return the decision tree's alternatives, except those that the administrator has given."""
+    """Return the study alternatives that the decision tree proposes.
+
+    Alternatives that the administrator has given are left out.
+    """
     levers = {node.lever: node.choice for node in tree if node.answer}
     proposed = []
     if "tuning" in levers:
@@ -222,7 +228,7 @@ def _nothing(tree: Sequence[DecisionNode]) -> str:
 def _forecasts(
     alternatives: Sequence[StudyAlternative], runs: Runs, objective: StudyObjective
 ) -> list[AlternativeForecast]:
-    """Return the forecasts of simulated alternatives."""
+    """Return a forecast for each simulated alternative (set of energy measures) of a study."""
     today, confidence = runs[TODAY], objective.statistics.confidence
     forecasts = []
     for one in alternatives:
@@ -305,11 +311,10 @@ def _document(one: AlternativeForecast, on_front: bool) -> dict[str, Any]:
 
 
 def _energy_by(jobs: JobsTable, names: np.ndarray) -> dict[str, float]:
-    """Return the energy of the jobs, summed by name.
+    """Return the sum of the jobs' energy for each name.
 
-    Each job has a name, for example its account.
-
-    If no energy is known, the node-seconds of the jobs are returned instead.
+    `names` contains one name per job, for example its account. If no energy is known, node-seconds are
+    summed instead.
     """
     amounts = jobs.energy_joules if np.nansum(jobs.energy_joules) > 0 else jobs.nodes * jobs.run_s
     return {str(name): float(np.nansum(amounts[names == name])) for name in np.unique(names) if name}

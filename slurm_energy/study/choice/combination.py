@@ -1,4 +1,7 @@
-"""Combinations of alternatives that are worth a simulation. Pure functions."""
+"""Combinations of alternatives of an energy study that are worth a simulation.
+
+An alternative is a set of means to save energy. All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ _INCOMPATIBLE: Final = frozenset({"budget", "power_saving"})
 def combinations(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> list[StudyAlternative]:
-    """Return combinations of alternatives that use different levers.
+    """Return combinations of alternatives that save energy by different means.
 
-    Alternatives that improve the main target are combined with each other. If the alternative with the
-    largest saving breaks a limit, it is combined with the alternative that improves the KPI of this limit
-    most. For example, a better order of the queue compensates for jobs that tuning slows down.
+    The means of an alternative (its levers) are, for example, tuning or a power budget. Alternatives that
+    improve the main target are combined with each other. If the alternative with the largest saving breaks a
+    limit, it is combined with the alternative that improves the KPI of this limit most. For example, a
+    better order of the queue compensates for jobs that tuning slows down.
 
     Args:
         forecasts: forecasts of single alternatives.
@@ -47,9 +51,10 @@ def combinations(
 def _best_by_levers(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> list[StudyAlternative]:
-    """Return the best alternative for each set of changed levers.
+    """Return the best study alternative for each set of levers.
 
-    Only permitted alternatives that certainly improve the main target are considered.
+    A lever is an energy-saving function, such as tuning or deferral, that an alternative uses. Only
+    permitted alternatives that certainly improve the main target are considered.
     """
     kpi = objective.targets[0].indicator
     best: dict[tuple[str, ...], AlternativeForecast] = {}
@@ -64,7 +69,11 @@ def _best_by_levers(
 def _rescued(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> Iterator[tuple[StudyAlternative, ...]]:
-    """Yield pairs of alternatives: one breaks a limit, the other improves the KPI of this limit."""
+    """Yield pairs of study alternatives that may be good in combination.
+
+    An alternative is a combination of energy-saving measures. The first alternative of a pair improves the
+    main target but breaks a limit. The second one improves the KPI of this limit.
+    """
     main = objective.targets[0].indicator
     broken = [one for one in forecasts if not one.is_permitted and one.improvement(main) > 0]
     broken.sort(key=lambda one: -one.improvement(main))
@@ -81,7 +90,7 @@ def _rescued(
 
 
 def _joined(group: Sequence[StudyAlternative]) -> StudyAlternative | None:
-    """Combine several alternatives.
+    """Return the alternative that combines the energy-saving means (levers) of several alternatives.
 
     Return None if two of the alternatives use the same lever or are incompatible.
     """

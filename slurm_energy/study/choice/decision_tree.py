@@ -1,10 +1,10 @@
-"""Decision tree that selects levers, with a reason at each branch. Pure functions.
+"""Decision tree that selects energy measures (levers) for a study. Pure functions.
 
-The tree starts from the objective and the data.
+The tree starts from the objective and the data, and gives a reason at each branch.
 
-Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the scheduling policy: Zeus
-for energy and delay, Hades for fairness, AuraChronos for deadlines, and Charon for a power limit. This tree
-also considers the saving that the data suggest.
+Source: thesis, section 6.3.5 and Figure 6.8. There, the primary objective selects the scheduling policy:
+Zeus for energy and delay, Hades for fairness, AuraChronos for deadlines, and Charon for a power limit. This
+tree also considers the saving that the data suggest.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ TUNING_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SiteFigures:
-    """Figures of the site in its present state, as input of the decision tree. NaN means unknown.
+    """Measured figures of the present site, used by a decision tree for energy saving.
+
+    From these figures, the decision tree chooses means to save energy. NaN means unknown.
 
     Attributes:
         idle_share: share of the cluster's energy that idle nodes draw.
         wait_share: mean wait divided by the mean completion time.
-        tuning_potential: share of the jobs' energy that the best points of the curves save within the
-            slowdown limit.
+        tuning_potential: share of the jobs' energy that tuning saves at the best points of the response
+            curves that keep the slowdown limit.
         curve_share: share of the jobs' energy in classes with a response curve.
         peak_watts: peak power of the cluster.
         has_varying_price: whether the price or the carbon intensity of electricity varies over time.
@@ -46,13 +48,13 @@ class SiteFigures:
 
 @dataclass(frozen=True, slots=True)
 class DecisionNode:
-    """A question of the decision tree, with its answer.
+    """A question of the decision tree of a study, with its answer.
 
     Attributes:
         question: text of the question.
         answer: whether the answer is yes.
         reason: the figures that determine the answer.
-        lever: the lever that the tree proposes if the answer is yes.
+        lever: means to save energy (lever) that the tree proposes if the answer is yes.
         choice: proposed setting of the lever; an empty value means that the lever is not proposed.
     """
 
@@ -68,7 +70,7 @@ class DecisionNode:
 
 
 def decide(objective: StudyObjective, site: SiteFigures) -> list[DecisionNode]:
-    """Return the questions of the decision tree with their answers, starting at the root.
+    """Return the decision tree of a study as a list of questions with answers, from the root on.
 
     Args:
         objective: objective of the study, with targets and limits.

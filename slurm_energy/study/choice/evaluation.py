@@ -1,5 +1,6 @@
-"""Evaluation of alternatives by their forecasts: targets, limits, Pareto front and recommendation.
+"""Evaluation of alternatives (sets of energy measures) in a study by their forecasts.
 
+The module compares forecasts with targets and limits, finds the Pareto front, and recommends an alternative.
 All functions are pure.
 """
 
@@ -31,14 +32,16 @@ class LimitForecast(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimitOutlook:
-    """Outlook for a limit under an alternative.
+    """Forecast whether an alternative (a considered set of energy measures) would keep a limit.
+
+    The limit applies to a key performance indicator (KPI), for example a waiting time.
 
     Attributes:
-        kpi: KPI of the limit.
+        kpi: KPI to which the limit applies.
         account: Slurm account to which the limit applies; an empty value means all jobs.
         forecast: whether the alternative is expected to keep the limit.
         value: forecast value of the KPI; NaN means unknown.
-        minimum, maximum: permitted values.
+        minimum, maximum: smallest and largest permitted value of the KPI.
     """
 
     kpi: str
@@ -50,7 +53,7 @@ class LimitOutlook:
 
     @property
     def text(self) -> str:
-        """Description of the outlook in words."""
+        """Sentence with the forecast value of the KPI, its limit, and whether the limit is kept."""
         kpi = KPIS[self.kpi]
         of = f" of account {self.account}" if self.account else ""
         bound = self.maximum if kpi.better is Direction.LOWER else self.minimum
@@ -59,12 +62,12 @@ class LimitOutlook:
 
 @dataclass(frozen=True, slots=True)
 class AlternativeForecast:
-    """Forecast of an alternative.
+    """Forecast of the effects of an alternative plan of a study.
 
     Attributes:
-        alternative: combination of levers to which the forecast applies.
+        alternative: combination of means to save energy (levers) to which the forecast applies.
         changes: forecast change of each KPI. Unknown KPIs are missing.
-        limits: outlook of each limit.
+        limits: for each limit of the study, the forecast of whether the limit will be kept.
         accounts, classes: cost or saving of each Slurm account and of each class of jobs, see
             `forecast.group_changes`.
         seeds: number of simulated periods.
@@ -109,7 +112,7 @@ class AlternativeForecast:
 def limit_outlook(
     limit: StudyLimit, change: ForecastChange | None, deviation: float, account: str = ""
 ) -> LimitOutlook:
-    """Return the outlook for a limit under an alternative.
+    """Return the forecast whether an alternative keeps a limit of the study's objective.
 
     The bounds are relative to the twin's simulation of the present site. An error of the twin therefore
     affects both sides of the comparison.
@@ -138,10 +141,10 @@ def limit_outlook(
 
 
 def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) -> list[int]:
-    """Return the indices of the alternatives that no other alternative dominates.
+    """Return the indices of the study alternatives that no other alternative dominates.
 
-    Alternative A dominates alternative B if the forecast means of A are worse in no KPI and better in at
-    least one KPI. A KPI that is unknown for A or B does not count.
+    An alternative is a combination of energy-saving measures. A dominates B if the forecast means of A are
+    worse in no KPI and better in at least one KPI. A KPI that is unknown for A or B does not count.
 
     Args:
         forecasts: forecasts of the alternatives to compare.
@@ -172,15 +175,15 @@ class Recommendation:
 
 
 def recommend(forecasts: Sequence[AlternativeForecast], objective: StudyObjective) -> Recommendation:
-    """Return the alternative to deploy.
+    """Return the alternative (set of energy measures) that the study recommends to deploy.
 
     Candidates are the alternatives that break no limit. If some alternatives keep every limit with certainty
     and reach the main target, only these alternatives are candidates. The candidate with the largest
     improvement of the main target is recommended. If two improvements differ by less than half a percentage
-    point, the alternative with fewer levers is preferred.
+    point, the alternative with fewer measures (levers) is preferred.
 
     Args:
-        forecasts: the alternatives, without the present site.
+        forecasts: the alternatives. The present configuration of the site is not among them.
         objective: objective of the study, with targets and limits.
     """
     target = objective.targets[0]

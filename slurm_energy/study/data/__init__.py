@@ -1,1 +1,5 @@
-"""Measured data of a study: jobs and energy of a period, its days and outages, and KPI values."""
+"""Measured data of an energy study.
+
+The data are the jobs and the energy of a period, its days and outages, and values of key performance
+indicators (KPIs).
+"""

@@ -1,4 +1,7 @@
-"""Days of a study in its time zone, and the distribution of amounts over intervals of time."""
+"""Days of an energy study in the time zone of the study.
+
+The module also distributes amounts, such as energy, evenly over intervals of time.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ def spread(start_s: Floats, end_s: Floats, amounts: Floats, edges_s: Floats) -> 
 
 
 def _ramps(begin: Floats, rate: Floats, at: Floats) -> Floats:
-    """Return the sum of rate * max(0, t - begin) at each time t of `at`."""
+    """Return, for each time t of `at`, the sum of rate * max(0, t - begin) over all ramps.
+
+    A ramp is 0 before its begin, and increases at its rate afterwards.
+    """
     order = np.argsort(begin, kind="stable")
     rates = np.concatenate([[0.0], np.cumsum(rate[order])])
     moments = np.concatenate([[0.0], np.cumsum((rate * begin)[order])])

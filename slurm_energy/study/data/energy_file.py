@@ -18,7 +18,9 @@ _TODO: Final = "write the columns start_s, end_s (Unix seconds) and joules"
 
 
 def read_energy(path: Path) -> EnergySeries:
-    """Read a CSV file of energy in the form that `energy_csv` returns. An empty field is an unknown energy.
+    """Read the measured energy of nodes over time from a CSV file.
+
+    The format is that of `energy_csv`. An empty field means that the energy is unknown.
 
     Raises:
         UsageError: the file cannot be read, or a line is malformed. The message names file and line.

@@ -67,7 +67,7 @@ _MAX_TEXT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class LoadedJobs:
-    """Jobs read from a source, with remarks about the source, one line each."""
+    """Jobs that were read from a source, and remarks about the source as lines of text."""
 
     jobs: JobsTable
     notes: list[str] = field(default_factory=list)
@@ -107,7 +107,10 @@ def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: st
 
 
 def _columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[str, int]:
-    """Return the index of each column in the file, by its name in `JobsTable`."""
+    """Find the columns of a jobs file that the study needs.
+
+    Return the index of each column in the file, under the column's name in `JobsTable`.
+    """
     known = (*COLUMNS, *_EXTRA)
     for own, name in renamed.items():
         if own not in known:

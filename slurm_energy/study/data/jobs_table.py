@@ -102,7 +102,7 @@ class JobsTable:
         return JobsTable(**{name: getattr(self, name)[kept] for name in COLUMNS})
 
     def with_columns(self, **columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
-        """Return the table with the values of the given columns replaced."""
+        """Return a copy of the table in which the values of the given columns are replaced."""
         changed: dict[str, Any] = {
             name: np.asarray(values, np.str_ if name in TEXTS else np.float64)
             for name, values in columns.items()

@@ -1,7 +1,7 @@
-"""KPI values of days from jobs and the energy of nodes. Pure functions.
+"""KPI values of each day, computed from jobs and the energy of nodes. Pure functions.
 
-The same function serves the baseline, the replay error of the model and the validation. An unknown value is
-NaN, never 0.
+The baseline, the replay error of the model and the validation call the same function, so that their values
+are comparable. An unknown value is NaN, never 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EnergySeries:
     source: str
 
     def between(self, begin_s: float, end_s: float) -> EnergySeries:
-        """Return the intervals that overlap a period."""
+        """Return those intervals of the energy series that overlap the time from `begin_s` to `end_s`."""
         kept = (self.end_s > begin_s) & (self.start_s < end_s)
         return EnergySeries(self.start_s[kept], self.end_s[kept], self.joules[kept], self.source)
 
@@ -60,7 +60,7 @@ class EnergyPrices:
 
 
 def _factors(series: GridSeries | None, times_s: Floats) -> Floats:
-    """Return the values of a series at the given times; NaN where the value is unknown."""
+    """Return the carbon intensities or prices in a series at the given times; NaN where unknown."""
     if series is None:
         return np.full(len(times_s), np.nan)
     values = (series.at(time_s) for time_s in times_s.tolist())
@@ -139,7 +139,7 @@ def daily_kpis(
 
 
 def _hour_edges(days: StudyDays) -> Floats:
-    """Return the edges of all hours of the days."""
+    """Return the starts of all hours of the days, and the end of the last day, in Unix seconds."""
     parts = [
         np.arange(begin, end, HOUR_S) for begin, end in zip(days.edges_s[:-1], days.edges_s[1:], strict=True)
     ]
@@ -149,7 +149,11 @@ def _hour_edges(days: StudyDays) -> Floats:
 def _energy(
     ran: JobsTable, days: StudyDays, energy: EnergySeries | None, hours: Floats, hour_day: np.ndarray
 ) -> tuple[Floats, Floats, str, Floats]:
-    """Return energy by hour, peak power by day, the source of the energy, and coverage by day."""
+    """Return the energy of the cluster by hour and three further results.
+
+    The further results are the peak power by day, the source of the energy, and, by day, the share of
+    node-hours with known energy.
+    """
     known = ~np.isnan(ran.energy_joules)
     all_hours = spread(ran.start_s, ran.end_s, ran.nodes * ran.run_s, days.edges_s)
     part = ran.where(known)
@@ -165,7 +169,10 @@ def _energy(
 
 
 def _series_hours(energy: EnergySeries, hours: Floats) -> Floats:
-    """Return the energy of each hour; NaN if the series does not cover the hour with known energy."""
+    """Return the energy of each hour.
+
+    The energy of an hour is NaN if it is unknown for a part of the hour.
+    """
     known = ~np.isnan(energy.joules)
     start, end = energy.start_s[known], energy.end_s[known]
     covered = spread(start, end, end - start, hours)
@@ -209,7 +216,10 @@ def _means(values: Floats, row: np.ndarray, count: int) -> Floats:
 
 
 def _energy_per_work(ran: JobsTable, days: StudyDays, kwh: Floats, work: Floats, of_nodes: bool) -> Floats:
-    """Return energy divided by work. If the energy of nodes is unknown, only jobs with known energy count."""
+    """Return the energy of each day divided by the work of the day, in kWh per node-hour.
+
+    If the energy of whole nodes is unknown, only jobs with known energy count.
+    """
     if not of_nodes:
         part = ran.where(~np.isnan(ran.energy_joules))
         kwh = spread(part.start_s, part.end_s, part.energy_joules, days.edges_s) / JOULES_PER_KWH

@@ -48,7 +48,7 @@ def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> di
 
 
 def _stopped_starts(jobs: JobsTable, days: StudyDays) -> dict[int, str]:
-    """Return the days with a long interval in which a job waited all the time but no job started."""
+    """Return the days on which no job started for a long time, although a job was waiting."""
     started = jobs.where(~np.isnan(jobs.start_s))
     times = np.unique(started.start_s)
     if len(times) < 2:

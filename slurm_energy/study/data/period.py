@@ -48,7 +48,7 @@ class StudyPeriod:
     notes: tuple[str, ...] = ()
 
     def kpis(self) -> DailyKpis:
-        """Return the KPIs of each day."""
+        """Return the key performance indicators (KPIs) of each day of the period."""
         return daily_kpis(self.jobs, self.days, self.energy, self.prices)
 
     def between(self, first: int, end: int) -> StudyPeriod:
@@ -154,7 +154,7 @@ def period_document(period: StudyPeriod) -> dict[str, Any]:
 
 
 def prices_of(objective: StudyObjective) -> EnergyPrices:
-    """Return the price and the carbon intensity that the objective names.
+    """Return the price and the carbon intensity that the objective of the study specifies.
 
     Raises:
         UsageError: a file cannot be read or is malformed.

@@ -97,7 +97,7 @@ def read_site(client: ControllerClient, start_s: float, end_s: float, run: Runne
 def _recorded_runs(
     client: ControllerClient, start_s: float, end_s: float, notes: list[str]
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return the recorded runs of jobs, by job id and restart count."""
+    """Return the runs of jobs that senergyctld has recorded, by job id and restart count."""
     runs: dict[tuple[int, int], dict[str, Any]] = {}
     begin_s = start_s
     while begin_s < end_s:

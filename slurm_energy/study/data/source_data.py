@@ -1,4 +1,8 @@
-"""Data of a period for a step of a study, read from sources or from an interrupted run of the step."""
+"""Reading of the jobs and energy that a step of a study needs for a period.
+
+The data come from the sources of the study. If an interrupted run of the step has stored the data already,
+the stored data are used.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,14 @@ from slurm_energy.study.step_run import StepRun
 
 @dataclass(frozen=True, slots=True)
 class StudySources:
-    """Sources from which a step of a study reads jobs and energy.
+    """Sources from which a step of an energy study reads the jobs and the energy of the nodes.
 
     Attributes:
-        read: function that returns all jobs of the cluster and the energy of its nodes (None means unknown).
-        files: files from which `read` takes the data, for the manifest; empty for the running site.
-        options: options that select the data, for the manifest.
+        read: function that returns all jobs of the cluster and the energy of its nodes (None means that the
+            energy is unknown).
+        files: files from which `read` takes the data, to be listed in the manifest; empty if the data comes
+            from the running site.
+        options: options that select the data, to be listed in the manifest.
     """
 
     read: Callable[[], tuple[LoadedJobs, EnergySeries | None]]
@@ -31,7 +37,9 @@ class StudySources:
 
 
 def source_data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, EnergySeries | None]:
-    """Return the data of a step. Data that an interrupted run has stored are not read again.
+    """Return the jobs and the energy that a step of an energy study needs.
+
+    If an interrupted run of the step has already stored the data, they are not read again.
 
     Args:
         run: the running step.

@@ -1,8 +1,10 @@
-"""Values of KPIs by day and by arm of a deployment. Effects are estimated from these values.
+"""Daily values of key performance indicators (KPIs) for the two arms of a deployment.
 
-The first hours of each day are the washout, in which jobs of the previous arm still run. The washout does not
-count. The same hours do not count on days of the baseline, so that all days are compared over the same time
-of day.
+The arms are the treated group and the control group. Effects are estimated from these values.
+
+In the first hours of a day (the washout), jobs that started under the other arm still run. These hours do
+not count. The same hours do not count on days of the baseline either, so that all days are compared over the
+same time of day.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _SUMS: Final = ("energy_kwh", "cost", "carbon_kg", "edp_joule_seconds")
 
 @dataclass(frozen=True, slots=True)
 class ExperimentData:
-    """Jobs and energy of the baseline and of the deployment.
+    """Jobs and energy of the baseline and of the deployment of a study.
 
     Attributes:
         jobs: all jobs within the scope of the study.
@@ -38,8 +40,8 @@ class ExperimentData:
         first_day: index of the first day of the deployment.
         energy: energy of all nodes; None means unknown.
         prices: factors for cost and emissions.
-        as_drawn: whether the configuration of the drawn arm was in force on each day, shape (n,). None means
-            that this was true on all days.
+        as_drawn: whether the configuration of the randomly drawn arm (treated or control) was in force on
+            each day, shape (n,). None means that this was true on all days.
     """
 
     jobs: JobsTable
@@ -51,10 +53,14 @@ class ExperimentData:
 
 
 def washout_seconds(jobs: JobsTable) -> float:
-    """Return the washout in seconds: the time until at most 5 % of the previous arm's work still runs.
+    """Return the length of the washout in seconds.
 
-    The washout is at most 12 h. At a random time, the share of the work that still runs t seconds later is
-    E[max(0, L - t)] / E[L]. L is the run time, weighted by nodes.
+    In a switchback, the tested change is in force on some days only. In the first hours of a day, jobs that
+    started under the rules of the previous day still run. These hours are the washout. It ends when at most
+    5 % of the work of these jobs still runs, and after at most 12 h.
+
+    At a random time, the share of the work that still runs t seconds later is E[max(0, L - t)] / E[L]. L is
+    the run time, weighted by nodes.
     """
     known = (jobs.run_s > 0) & (jobs.nodes > 0)
     run_s, nodes = jobs.run_s[known], jobs.nodes[known]
@@ -68,12 +74,15 @@ def washout_seconds(jobs: JobsTable) -> float:
 
 
 class EffectPeriods:
-    """Daily KPI values of the treated jobs and the control jobs of a deployment.
+    """Daily KPI values of a deployment, for its treated jobs and for its control jobs.
+
+    An arm is one of these two groups of jobs.
 
     Args:
         data: jobs and energy of the baseline and of the deployment.
         assignment: assignment of days, partitions or users to the treated arm and the control arm.
-        washout_s: seconds at the start of each day that do not count, because jobs of the previous arm run.
+        washout_s: seconds at the start of each day that do not count, because jobs of the previous arm still
+            run.
     """
 
     def __init__(self, data: ExperimentData, assignment: ArmAssignment, washout_s: float) -> None:
@@ -86,11 +95,14 @@ class EffectPeriods:
 
     @property
     def has_control(self) -> bool:
-        """Whether a control group exists at the same time as the treated group."""
+        """Whether the study compares the treated jobs with a control group at the same time."""
         return self.assignment.design in (AssignmentDesign.PARTITION, AssignmentDesign.USERS)
 
     def series(self, kpi: str, account: str = "") -> PeriodSeries:
-        """Return the values of a KPI for the treated group, or for all jobs in a switchback.
+        """Return the values of a KPI in each period.
+
+        If the deployment has a control group, only the jobs of the treated group count. In a switchback, in
+        which all jobs are treated on days drawn at random, all jobs count.
 
         Args:
             kpi: name of the KPI.
@@ -99,7 +111,10 @@ class EffectPeriods:
         return self._series(kpi, "treated" if self.has_control else "", account)
 
     def control_series(self, kpi: str, account: str = "") -> PeriodSeries | None:
-        """Return the values of a KPI for the control group; None without a control group at the same time."""
+        """Return the values of a key performance indicator (KPI) for the control group.
+
+        Return None if there was no control group at the same time as the treated group.
+        """
         return self._series(kpi, "control", account) if self.has_control else None
 
     def accounts(self) -> list[str]:
@@ -168,9 +183,11 @@ class EffectPeriods:
         return np.isin(column, list(names))
 
     def _arms(self, group: str) -> tuple[Bools, np.ndarray | None, Bools]:
-        """Return arrays over the days: the arm, the block of the random draw, and whether the day counts.
+        """Return three arrays over the days, which state how each day takes part in the comparison.
 
-        The arm is True for a treated day. The block is None if the days were not drawn.
+        The first array states whether the day is treated, that is, whether the tested change is in force.
+        The second array is the block of days within which treatment was drawn at random, or None if it was
+        not drawn. The third array states whether the day counts.
         """
         days, first = self.data.days, self.data.first_day
         is_after = np.arange(days.count) >= first
@@ -189,7 +206,11 @@ class EffectPeriods:
 
 
 def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:
-    """Split each day into the washout and the remaining time, and mark the washout as unused."""
+    """Split each day into two segments, so that the first hours can be ignored.
+
+    The first segment is the washout: the hours in which jobs from the day before still run. It is marked as
+    unused. The second segment is the rest of the day.
+    """
     if washout_s <= 0.0:
         return days
     begin = days.edges_s[:-1]

@@ -69,7 +69,7 @@ class PeriodSeries:
     block: Integers | None = None
 
     def rows(self, keep: Booleans) -> PeriodSeries:
-        """Return the series of the selected periods."""
+        """Return a copy of the series with only the selected periods."""
         return PeriodSeries(
             self.start_day[keep],
             self.weekday[keep],
@@ -124,7 +124,7 @@ class EffectEstimate:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval does not contain "no effect"."""
+        """Whether the effect is significant: the confidence interval of the estimate excludes zero."""
         return self.low > 0.0 or self.high < 0.0
 
 
@@ -212,10 +212,11 @@ def difference_effect(
 
 
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the carry-over: the effect that the change in the previous period has on the present period.
+    """Return the effect of the change in the previous period on the present period (carry-over).
 
-    The result is None if the carry-over cannot be determined. If the confidence interval of the carry-over
-    does not contain 0, the washout is too short.
+    The periods are those of a switchback, in which the change is in force in random periods. The result is
+    None if the carry-over cannot be determined. If its confidence interval does not contain 0, the washout
+    (the hours at the start of a period that do not count) is too short.
     """
     series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)
@@ -261,7 +262,10 @@ def _effect(
 
 
 def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
-    """Return the periods with a known value, and whether the values allow a relative comparison."""
+    """Return the time periods with a known value for the estimate of an effect.
+
+    The second result states whether the values allow a relative comparison.
+    """
     keep = np.isfinite(series.value)
     if series.work is not None:
         keep &= np.isfinite(series.work) & (series.work > 0)
@@ -270,7 +274,10 @@ def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
 
 
 def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
-    """Return the regression's columns for factors other than the change, and the names of these factors."""
+    """Return the regression's columns for influences other than the studied change, and their names.
+
+    Such influences are, for example, the weekday and the amount of work.
+    """
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []
     if not only_level and len(days := weekday_columns(series.weekday).T):
@@ -289,7 +296,7 @@ def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[
 
 
 def _assignments(series: PeriodSeries) -> float:
-    """Return the number of assignments that the random draw could have yielded."""
+    """Return how many different results the random draw of treated periods could have had."""
     assert series.block is not None
     count = 1.0
     for block in np.unique(series.block[series.is_experiment]):
@@ -301,7 +308,10 @@ def _assignments(series: PeriodSeries) -> float:
 
 
 def _drawn_assignments(series: PeriodSeries, seed: int) -> Floats:
-    """Return random assignments, one per row, drawn by the same rule as the original assignment."""
+    """Return random assignments of periods to treatment and control, one assignment per row.
+
+    They are drawn by the same rule as the original assignment: within each block.
+    """
     assert series.block is not None
     numbers = np.random.default_rng(seed)
     drawn = np.repeat(series.is_treated[None, :].astype(np.float64), _DRAWS, axis=0)
@@ -320,7 +330,10 @@ def _randomisation_bounds(
     seed: int,
     level: float,
 ) -> tuple[float, float]:
-    """Return the bounds of the t interval, widened to every change that the randomisation test accepts."""
+    """Widen the bounds of a confidence interval by the randomisation test.
+
+    The bounds of the t interval are widened until they contain every change that the test accepts.
+    """
     others = np.linalg.qr(np.column_stack(columns))[0]
     drawn = _drawn_assignments(series, seed)
     own = drawn - (drawn @ others) @ others.T
@@ -343,9 +356,10 @@ def _randomisation_bounds(
 
 
 def _accepted_bound(is_accepted: Callable[[float], bool], bound: float, step: float) -> float:
-    """Return the outermost accepted change, searched from `bound` outward over three steps.
+    """Return one bound of a confidence interval: the outermost change that a test accepts.
 
-    If no change beyond the bound is accepted, the bound is returned.
+    The search begins at `bound` and extends outward over three steps. If no change beyond the bound is
+    accepted, the bound is returned.
     """
     if not is_accepted(bound):
         return bound

@@ -1,8 +1,9 @@
-"""Energy that the work of a day would need without the change, learned from the baseline.
+"""Energy that the work of a day would have needed without the change that a study examines.
 
-The amount and the kind of work differ between days and cause most of the variation of energy. Energy relative
-to the expected energy varies less, so that fewer days suffice to find an effect. The method is the baseline
-adjustment of IPMVP (option C, 2022), with job classes as independent variables.
+This expected energy is learned from the baseline, the time before the change. The amount and the kind of
+work differ between days. This causes most of the variation of energy. The ratio of actual to expected energy
+varies less, so that fewer days suffice to find an effect. The method is the baseline adjustment of IPMVP
+(option C, 2022), with job classes as independent variables.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ _MIN_DAYS: Final = 7
 def expected_kwh(
     jobs: JobsTable, days: StudyDays, begin_s: float, measured_kwh: Floats | None = None
 ) -> Floats | None:
-    """Return the energy that each period would need without the change; None if the baseline is too small.
+    """Return the energy that each period would need without the change that a deployment makes.
+
+    The function returns None if the baseline (the measured time before the deployment) is too small.
 
     The expected energy of a job is its work times the energy per work of its kind. The kind is the partition
-    and the class of the job, or the partition and the job name if the job has no class. A rare kind is
-    replaced by the partition alone. The energy of nodes without a job is a constant minus a term proportional
-    to the work in each partition. Both are fitted to the baseline.
+    and the class of the job. If a job has no class, the job name replaces it. If a kind is rare, the
+    partition alone is the kind. The energy of nodes without a job is a constant minus a term for each
+    partition. The term is proportional to the work in the partition. The constant and the terms are fitted
+    to the baseline.
 
     Args:
         jobs: jobs of the baseline and of the deployment.
@@ -59,9 +63,9 @@ def expected_kwh(
 
 
 def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
-    """Return the energy per work for the kind of each job, in joules per node-hour.
+    """Return the expected energy per unit of work of each job, in joules per node-hour.
 
-    The energy per work is computed from the known jobs.
+    It is the mean over the jobs of the same kind whose energy is known.
     """
     kinds = np.where(jobs.job_class != "", jobs.job_class, jobs.name)
     rate = _means_by(np.full(jobs.count, "x"), jobs, is_known, 1)
@@ -71,9 +75,10 @@ def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
 
 
 def _means_by(keys: Texts, jobs: JobsTable, is_known: Bools, min_jobs: int) -> Floats:
-    """Return the mean energy per work of the known jobs that have the same key, for each job.
+    """Return the mean energy per node-hour of work of similar jobs, for each job.
 
-    The result is NaN if too few known jobs have this key.
+    Jobs are similar if they have the same key. Only jobs with known energy are used. The result is NaN if
+    fewer than `min_jobs` such jobs have the key.
     """
     names, number = np.unique(keys, return_inverse=True)
     own = number[is_known]

@@ -25,7 +25,10 @@ _TRIALS = 40
 
 @dataclass(frozen=True, slots=True)
 class PlaceboCheck:
-    """Result of a placebo check.
+    """Result of a placebo check of a study.
+
+    The check imagines deployments in the baseline, where nothing was changed, and looks for effects. An
+    effect that it finds is false.
 
     Attributes:
         trials: number of imagined deployments in the baseline.
@@ -41,17 +44,18 @@ class PlaceboCheck:
     def passes(self) -> bool:
         """Whether the estimator rarely finds an effect in the baseline, where nothing was changed.
 
-        Trials overlap and are therefore correlated. For this reason, one false effect more than the permitted
-        share of trials is tolerated.
+        An effect that the estimator finds there is false. The permitted number of false effects is a share
+        of the trials plus one. The additional one allows for trials that overlap and are therefore
+        correlated.
         """
         return self.false_effects <= MAX_FALSE_SHARE * self.trials + 1
 
 
 def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIALS) -> PlaceboCheck | None:
-    """Return the check of the switchback estimator on the baseline; None with fewer than 8 periods.
+    """Return the placebo check of the switchback estimator; None with fewer than 8 days.
 
-    Each trial draws an assignment for the days of the baseline: of two days that are a week apart, one is
-    treated.
+    The check uses the baseline, in which nothing was changed. Each trial marks some days at random as
+    treated. Of two days that are a week apart, one is treated and the other is not.
     """
     base = series.rows(~series.is_experiment)
     count = len(base.value)
@@ -71,11 +75,10 @@ def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIAL
 
 
 def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> PlaceboCheck | None:
-    """Return the placebo check of the difference in differences; None with fewer than 8 periods.
+    """Check the estimator of an effect on the baseline, where there is no effect (placebo check).
 
-    The check uses only the baseline.
-
-    Each trial imagines that the deployment started on another day of the baseline.
+    The estimator is the difference in differences. Each trial imagines that the deployment started on
+    another day of the baseline. The result is None if the baseline has fewer than 8 periods.
     """
     base = treated.rows(~treated.is_experiment)
     if len(base.value) < _MIN_PERIODS:

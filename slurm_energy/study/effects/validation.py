@@ -1,5 +1,6 @@
-"""Step 6 of a study, the validation: effect of the deployment, verdict on targets and limits, rollback.
+"""Step 6 of a study, the validation: it measures the effect of the deployment.
 
+The result contains verdicts on the targets and limits. If a limit is broken, the deployment is undone.
 Source: thesis, section 6.3.6; the intervals and the control group are additions to this method.
 """
 
@@ -74,7 +75,9 @@ def run_validation(
     options: ValidationOptions,
     apply: Apply = apply_configuration,
 ) -> dict[str, Any]:
-    """Run the step `validate` and return its result. If a limit is broken, revert the deployment.
+    """Run the step `validate` of a study and return its result.
+
+    If a limit is broken, the deployment is reverted.
 
     Args:
         study: directory of the study.
@@ -120,7 +123,7 @@ def run_validation(
 
 
 def deployment_begin_s(study: StudyDirectory) -> float | None:
-    """Return the Unix time from which a deployment's assignment of arms holds; None without arms."""
+    """Return the Unix time from which jobs are assigned to treatment or control; None if none are."""
     state = Deployment(study).state()
     return None if state is None or state.assignment is None else state.assignment.begin_s
 
@@ -132,7 +135,9 @@ def effect_periods(
     timezone: str = "",
     washout_hours: float | None = None,
 ) -> EffectPeriods:
-    """Return the days of the baseline and of the deployment with their arms.
+    """Return the days of the baseline and of the deployment for the estimation of effects.
+
+    Each day is assigned to an arm, which is the treated group or the control group.
 
     Args:
         baseline: the baseline.
@@ -232,7 +237,10 @@ def _used_days(days: StudyDays, before: date | None = None) -> dict[date, bool]:
 
 
 def _joined_jobs(before: JobsTable, after: JobsTable) -> JobsTable:
-    """Return the jobs of both tables. The later row replaces an earlier row of the same job."""
+    """Return the jobs of the tables `before` and `after`.
+
+    If both tables contain the same job, the row of `after` is kept.
+    """
     joined = concatenated([after, before])
     keys = np.char.add(np.char.add(joined.job_id, " "), joined.submit_s.astype(np.str_))
     _, rows = np.unique(keys, return_index=True)
@@ -254,9 +262,10 @@ def _joined_energy(before: EnergySeries, after: EnergySeries) -> EnergySeries:
 def _as_drawn(
     days: StudyDays, state: DeploymentState, assignment: ArmAssignment, first: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each day whether the configuration of the drawn arm was in force.
+    """Return for each day whether the configuration of the randomly drawn arm was in force.
 
-    The first hour of a day does not count.
+    An arm is one of the two groups of an experiment: treated or control. The first hour of a day does not
+    count.
     """
     drawn = np.ones(days.count, np.bool_)
     for row in range(first, days.count):
@@ -272,10 +281,10 @@ def _as_drawn(
 
 
 def _accept_undo(study: StudyDirectory) -> None:
-    """Record the current result of the step `deploy` as an input of this step.
+    """Record the changed result of the step `deploy` as an input of the step `validate`.
 
-    This step changed that result when it undid the deployment. Without the record, the change
-    would make this step stale.
+    The step `validate` itself changed the result of `deploy` when it undid the deployment. Without the
+    record, this change would mark the step `validate` as out of date (stale).
     """
     with study.locked(STEP):
         name = f"deploy/{RESULT_NAME}"
@@ -330,7 +339,11 @@ def _deployment_document(state: DeploymentState) -> dict[str, Any]:
 
 
 def _predicted(study: StudyDirectory, state: DeploymentState) -> dict[str, Any] | None:
-    """Return the forecast of the step `choose` for the deployed alternative; None without a forecast."""
+    """Return the predicted changes of the KPIs for the alternative that is deployed.
+
+    The earlier step `choose` has predicted the changes by simulation. None is returned if it did not predict
+    this alternative.
+    """
     result = study.result("choose")
     listed: Sequence[Mapping[str, Any]] = result.get("alternatives", [])
     for one in listed:

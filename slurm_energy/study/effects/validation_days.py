@@ -1,6 +1,7 @@
-"""Days of a validation for tables and figures: baseline, control or treated, with values of each KPI.
+"""Days on which the effect of a deployment is measured, for tables and figures.
 
-Each day has the measured value and the value expected from the work of the day.
+A day belongs to the baseline, is treated, or is a control day. For each key performance indicator (KPI), a
+day has the measured value, and the value expected from the work of the day.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class EffectDay:
 
 
 def effect_days(periods: EffectPeriods) -> list[EffectDay]:
-    """Return one entry per KPI and day with a known value, in the order of the KPIs.
+    """Return one entry per KPI and day for a table of daily values. Unknown values are omitted.
 
-    Within a KPI, the days of the main series come first, then the days of the control series. Each
-    series is in the order of time.
+    The entries have the order of the KPIs. For each KPI, the days of the main series (the treated group, or
+    all jobs) come first, then the days of the control group. Each series is in the order of time.
     """
     dates = {
         float(begin) / 86400.0: day.isoformat()
@@ -61,7 +62,10 @@ def effect_days(periods: EffectPeriods) -> list[EffectDay]:
 
 
 def days_csv(days: list[EffectDay]) -> str:
-    """Return the days as CSV; an unknown expected value is empty."""
+    """Return the daily values of a study as CSV.
+
+    An unknown expected value is left empty.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["date", "kpi", "group", "value", "expected"])

@@ -11,7 +11,7 @@ from slurm_energy.study.goals.objective import StudyConclusion
 
 
 class ConclusionVerdict(StrEnum):
-    """Verdict on a conclusion."""
+    """Verdict that states whether a conclusion of a study was reached."""
 
     REACHED = "reached"
     NOT_REACHED = "not reached"
@@ -87,7 +87,7 @@ def _effect(conclusion: StudyConclusion, results: Mapping[str, Any]) -> Mapping[
 
 
 def effect_text(effect: Mapping[str, Any]) -> str:
-    """Return an effect with its confidence interval as text for people."""
+    """Return an effect of a deployment with its confidence interval as readable text."""
     if effect["is_relative"]:
         interval = f"{effect['low']:+.1%} to {effect['high']:+.1%}"
         return f"{effect['change']:+.1%} ({effect['level']:.0%} interval {interval})"

@@ -1,4 +1,7 @@
-"""Key performance indicators of a study: names, units and directions. `kpis` computes their values."""
+"""Key performance indicators of an energy study: their names, units and directions.
+
+The module `kpis` computes their values.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final
 
 
 class Direction(StrEnum):
-    """The direction in which a KPI improves."""
+    """Direction in which a key performance indicator (KPI) improves: lower or higher."""
 
     LOWER = "lower"
     HIGHER = "higher"

@@ -70,7 +70,10 @@ def _timezone(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class StudyScope:
-    """Jobs that the study covers, `[scope]`. Empty lists: all."""
+    """Section `[scope]` of a study's objective: which jobs the study covers.
+
+    An empty list means that all partitions or all accounts are covered.
+    """
 
     partitions: list[str] = key([], "Partitions.")
     accounts: list[str] = key([], "Accounts.")
@@ -82,7 +85,7 @@ class StudyScope:
 
 @dataclass(frozen=True, slots=True)
 class StudySeason:
-    """Time zone of the days of a study, and excluded days, `[season]`."""
+    """Section `[season]` of a study's objective: time zone of the days, and days to exclude."""
 
     timezone: str = key("", "Time zone in which days begin, as Europe/Paris; empty: UTC.", _timezone)
     exclude: list[str] = key(
@@ -90,13 +93,16 @@ class StudySeason:
     )
 
     def excluded(self) -> set[date]:
-        """Return the excluded days."""
+        """Return the days that the season excludes from the study."""
         return {day for text in self.exclude for day in parse_days(text)}
 
 
 @dataclass(frozen=True, slots=True)
 class StudyPrices:
-    """Conversion of energy to cost and emissions, `[prices]`. None means that the KPI is unknown."""
+    """Section `[prices]` of a study's objective: conversion of energy to cost and emissions.
+
+    If a value is None, the key performance indicator (KPI) that needs it is unknown.
+    """
 
     currency: str = key("EUR", "Currency of the cost.")
     price_per_kwh: float | None = key(None, "Price of electricity per kWh.", between(0, 1e6), show=0.20)
@@ -114,7 +120,7 @@ class StudyPrices:
 
 @dataclass(frozen=True, slots=True)
 class StudyStatistics:
-    """Certainty that the study requires, `[statistics]`."""
+    """Section `[statistics]` of a study's objective: how certain the results must be."""
 
     confidence: float = key(0.95, "Confidence of all intervals.", between(0.5, 0.999))
     power: float = key(
@@ -125,14 +131,17 @@ class StudyStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StudyTarget:
-    """A wanted change of a KPI, `[[target]]`. The first target is the main one."""
+    """Target of a study: a wanted change of a key performance indicator (KPI).
+
+    A target is a section `[[target]]` of the study's objective. The first target is the main one.
+    """
 
     kpi: str = key("energy_per_work_kwh", "KPI.", one_of(*KPIS))
     change_percent: float = key(-5.0, "Wanted change; negative for a reduction.", between(-100, 10_000))
 
     @property
     def indicator(self) -> Kpi:
-        """KPI of the target."""
+        """The key performance indicator (KPI) that this target wants to change."""
         return KPIS[self.kpi]
 
 
@@ -159,7 +168,7 @@ class StudyLimit:
         return KPIS[self.kpi]
 
     def bounds(self, baseline: float, deviation: float) -> tuple[float, float]:
-        """Return the minimum and the maximum that the limit permits.
+        """Return the minimum and the maximum that this limit permits for its KPI.
 
         Args:
             baseline: mean of the KPI in the baseline.
@@ -222,7 +231,7 @@ class StudyObjective:
     path: Path = Path(FILE_NAME)
 
     def beside(self, name: str) -> Path:
-        """Return the path of a file that the objective names."""
+        """Return the path of a file that objective.toml names, relative to the folder of objective.toml."""
         return self.path.parent / name
 
     def digest(self, *sections: str) -> str:
@@ -325,7 +334,7 @@ def _tables(reader: TableReader, name: str, tables: object) -> tuple[tuple[Any, 
 
 
 def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Finding]:
-    """Return faults that involve several keys."""
+    """Return the faults of a study's objective that involve several keys of the file."""
     findings = []
     if not objective.targets:
         findings.append(reader.finding("target", "", "at least one is needed", "write a table [[target]]"))
@@ -356,7 +365,10 @@ def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Fin
 
 
 def _conclusion_faults(objective: StudyObjective, reader: TableReader) -> list[Finding]:
-    """Return faults of conclusions: missing text, and keys that are missing or have no effect."""
+    """Return the faults in the conclusions of an objective file.
+
+    A fault is a missing text, a missing key, or a key that has no effect.
+    """
     findings = []
     limited = {limit.kpi for limit in objective.limits}
     for position, one in enumerate(objective.conclusions):

@@ -1,4 +1,4 @@
-"""Verdicts of a validation: whether targets are reached and limits are kept."""
+"""Verdicts on a deployed change: whether targets are reached and limits are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TargetVerdict(StrEnum):
 
 
 class LimitVerdict(StrEnum):
-    """Verdict on a limit."""
+    """Verdict that states whether a measured change keeps a limit of the study's objective."""
 
     KEPT = "kept"
     AT_RISK = "at risk"
@@ -68,7 +68,9 @@ class TargetResult:
 
 @dataclass(frozen=True, slots=True)
 class LimitResult:
-    """Result of a validation for one limit.
+    """Result of the validation of a deployment for one limit of the study.
+
+    A limit is a bound that a key performance indicator (KPI) must not cross.
 
     Attributes:
         limit: bounds of a KPI from the objective.
@@ -98,9 +100,11 @@ class LimitResult:
 def estimate_effect(
     periods: EffectPeriods, kpi: str, account: str = "", seed: int = 0, level: float = LEVEL
 ) -> EffectEstimate | None:
-    """Return the effect on a KPI; None with too few periods.
+    """Estimate the effect of a deployment on a key performance indicator (KPI).
 
-    The design of the deployment determines the estimator.
+    The design of the deployment determines the method. If the treatment was switched on and off on random
+    days, the effect is estimated from these days, otherwise from the difference to control jobs. Return None
+    if there are too few periods.
     """
     series = periods.series(kpi, account)
     if series.block is not None:
@@ -111,7 +115,10 @@ def estimate_effect(
 def judge_target(
     periods: EffectPeriods, target: StudyTarget, seed: int = 0, level: float = LEVEL
 ) -> TargetResult:
-    """Return the verdict on a target, with the effect on its KPI."""
+    """Return whether a target of a study is reached, together with the estimated effect.
+
+    A target is a wanted change of a key performance indicator (KPI).
+    """
     estimate = estimate_effect(periods, target.kpi, seed=seed, level=level)
     baseline = _baseline_mean(periods.series(target.kpi))
     if estimate is None:
@@ -156,9 +163,9 @@ def _judge_limit(
 
 
 def _levels(estimate: EffectEstimate | None, baseline: float) -> tuple[float, float, float]:
-    """Return the value of the KPI under the change, and the bounds of its interval.
+    """Return the expected value of a KPI after the change, then its lower and upper bound.
 
-    All are in the unit of the KPI.
+    The KPI is a key figure of the cluster. All three values are in the unit of the KPI.
     """
     if estimate is None:
         return (float("nan"),) * 3
@@ -184,12 +191,13 @@ def _interval_verdict(
 
 
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
-    """Return the reason why the values of single days prove a broken limit; empty without a proof.
+    """Return the reason for an alarm if single days prove that a limit is broken, else an empty text.
 
-    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). Both
-    conditions must hold on consecutive days from the first treated day on, or on consecutive treated days of
-    a switchback. Days without treatment are checked too, because the damage of a policy outlasts the policy.
-    The margin is wide, because waiting times of neighbouring days are correlated.
+    The limit is a bound of a study that a KPI must not cross. Values prove a broken limit if they are beyond
+    the limit and also far beyond all values of the baseline (see `_beyond`). This must hold on consecutive
+    days. The days may be counted in two ways. In the first way, all days from the first treated day on
+    count, because the damage of a policy outlasts the policy. In the second way, only the treated days of a
+    switchback count. The margin is wide, because waiting times of neighbouring days are correlated.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""
@@ -206,10 +214,10 @@ def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[flo
 
 
 def _beyond(extreme: float, middle: float) -> float:
-    """Return a bound beyond the extreme value of a baseline.
+    """Return a bound that lies beyond the highest (or lowest) value of a baseline.
 
-    The bound is farther out than the extreme by half the distance from the median to the extreme. The
-    distance is a ratio if both values are positive, because waits have heavy tails.
+    The distance from the extreme value to the bound is half the distance from the median to the extreme
+    value. If both values are positive, distances are ratios, because waits have heavy tails.
     """
     if extreme > 0.0 and middle > 0.0:
         return extreme * math.sqrt(extreme / middle)

@@ -43,7 +43,7 @@ class CalibratedTwin:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the twin as a JSON object."""
+        """Return the calibrated twin (simulated site) as a JSON object."""
         return {
             "twin": self.settings.document(),
             "candidates": dict(self.candidates),
@@ -99,7 +99,7 @@ def calibrated_twin(
 
 
 def _candidates(base: TwinSettings) -> dict[str, TwinSettings]:
-    """Return the schedules to try, by label."""
+    """Return the scheduling rules with which the twin is simulated for its calibration, by label."""
     labels = {}
     for discipline in (Discipline.EASY, Discipline.CONSERVATIVE):
         for name, uses_limits in (("time limits", True), ("run times", False)):
@@ -110,11 +110,11 @@ def _candidates(base: TwinSettings) -> dict[str, TwinSettings]:
 
 
 def replay_fit(jobs: JobsTable, settings: TwinSettings) -> tuple[float, float]:
-    """Return the fit of a replay without start delay, and the start delay that fits best.
+    """Compare a replay of measured jobs with their real completion times.
 
-    Because of scheduling passes, prolog and begin times, Slurm starts a job some seconds after nodes are
-    free. The delay is the mean measured wait of the jobs that the twin starts at once. The delay shifts all
-    simulated times by the same amount.
+    The replay simulates the jobs in the digital twin. Because of scheduling passes, prolog and begin times,
+    Slurm starts a job some seconds after nodes are free. This start delay is estimated as the mean measured
+    wait of the jobs that the twin starts at once. It is added to all simulated times.
 
     Returns:
         Relative error of the mean completion time if the delay is added, and the delay in seconds.
@@ -174,9 +174,10 @@ def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[st
 
 
 def _energy_without_jobs(jobs: JobsTable, energy: EnergySeries, nodes: int) -> tuple[Floats, Floats]:
-    """Return for each hour the energy without jobs and the idle node-seconds.
+    """Return two values for each hour: the energy that no job used, and the idle node-seconds.
 
-    Hours with an unknown energy are left out.
+    From these values the calibration computes the idle power of a node. Hours with an unknown energy are
+    left out.
     """
     edges = np.append(energy.start_s, energy.end_s[-1])
     held = spread(jobs.start_s, jobs.end_s, jobs.nodes * jobs.run_s, edges)

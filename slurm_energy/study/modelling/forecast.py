@@ -1,9 +1,10 @@
-"""Forecast of an alternative: the twin is simulated over several weeks and compared with the present site.
+"""Forecast of an alternative: a simulated change of the site, compared with the present site.
 
-Each seed stands for a period. Seed 0 is the held-out period itself. The periods of other seeds are composed
-of random days of the data. A working day is replaced by a working day, and a weekend day by a weekend day.
-The alternative and the present site are simulated with the same jobs, so that the difference does not depend
-on the period.
+The twin (the simulator calibrated for the site) simulates several weeks, one period for each seed. Seed 0 is
+the held-out period, whose days did not calibrate the twin. The periods of other seeds are composed of random
+days of the data. A working day is replaced by a working day, and a weekend day by a weekend day. The
+alternative and the present site are simulated with the same jobs, so that the difference does not depend on
+the choice of days.
 """
 
 from __future__ import annotations
@@ -76,11 +77,14 @@ class GroupTotals:
 
 
 def period_jobs(data: ForecastInput, seed: int) -> JobsTable:
-    """Return the jobs of a seed's period, including the jobs of the days before the period.
+    """Return the jobs that one simulation of an energy study replays.
+
+    The jobs of some days before the period are included to fill the simulated cluster.
 
     Args:
         data: common input of all simulations.
-        seed: 0 selects the held-out days. Other values select days drawn at random.
+        seed: 0 selects the days that did not calibrate the twin (held-out days). Other values select days
+            drawn at random.
     """
     days, jobs = data.days, data.jobs
     if seed == 0:
@@ -102,12 +106,12 @@ def _moved(jobs: JobsTable, by_s: float) -> JobsTable:
 
 
 def forecast_run(data: ForecastInput, alternative: StudyAlternative, seed: int) -> dict[str, Any]:
-    """Simulate an alternative over the period of a seed, and return its figures as a JSON object.
+    """Simulate an alternative with random jobs and return its figures as a JSON object.
 
     Args:
         data: common input of all simulations.
-        alternative: combination of levers to simulate.
-        seed: selects the period and the random errors of the response curves.
+        alternative: combination of means to save energy (levers) to simulate.
+        seed: selects the period of jobs and the random errors of the response curves.
     """
     jobs = period_jobs(data, seed)
     run = simulate(jobs, data.twin, _change(data, alternative, jobs, seed), seed)
@@ -175,7 +179,10 @@ def _deviation(daily: DailyKpis, name: str) -> float | None:
 
 
 def _groups(jobs: JobsTable, names: np.ndarray) -> dict[str, GroupTotals]:
-    """Return the figures of the jobs by name of the account or class."""
+    """Return number, energy and mean waits of the jobs in a simulation, by name of their group.
+
+    A group is an account or a class of jobs. `names` has the group of each job.
+    """
     totals = {}
     for name in np.unique(names):
         part = jobs.where(names == name)
@@ -209,13 +216,16 @@ class ForecastChange:
 def forecast_change(
     today: Sequence[float | None], values: Sequence[float | None], confidence: float
 ) -> ForecastChange | None:
-    """Return the change of a figure over paired simulations; None if all simulations lack the figure.
+    """Return the forecast change of a figure between the present configuration and an alternative.
+
+    Both configurations are simulated with the same seeds. The change is computed from these pairs. The
+    result is None if no pair of simulations has the figure.
 
     Args:
         today: the figure under the present configuration, by seed.
         values: the figure under the alternative, by seed.
-        confidence: confidence level of the intervals. The intervals are unknown if the figure is known
-            for one seed only.
+        confidence: confidence level of the intervals. The intervals are unknown if the figure is known for
+            one seed only.
     """
     pairs = [(a, b) for a, b in zip(today, values, strict=True) if a is not None and b is not None]
     if not pairs:
@@ -239,16 +249,19 @@ def forecast_change(
 def group_changes(
     today: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], key: str
 ) -> list[dict[str, Any]]:
-    """Return the cost or saving of each account or class under an alternative, over all simulations.
+    """Compare the accounts or classes of jobs between the present site and an alternative.
+
+    The values are joined over all simulations.
 
     Args:
-        today: figures of the present site, by seed.
-        runs: figures of the alternative, by seed.
+        today: results of the present site, by seed.
+        runs: results of the alternative, by seed.
         key: `accounts` or `classes`.
 
     Returns:
-        One object per account or class: its `name`, and figures in `today` (present site) and `alternative`.
-        The figures are the number of jobs, the energy, the mean wait and the mean completion time.
+        One object per account or class. It contains the `name`, and the values in `today` (present site) and
+        `alternative`. The values are the number of jobs, the energy, the mean wait and the mean completion
+        time.
     """
     names = sorted({name for run in (*today, *runs) for name in run[key]})
     rows = []
@@ -259,7 +272,10 @@ def group_changes(
 
 
 def _joined(totals: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    """Return the mean figures of an account or a class per simulated period. Means are weighted by jobs."""
+    """Return the mean figures of an account, or of a class of jobs, over all simulated periods.
+
+    The numbers of jobs and the energy are means per period. The times are means per job.
+    """
     known = [one for one in totals if one is not None]
     jobs = sum(one["jobs"] for one in known)
     if not jobs:

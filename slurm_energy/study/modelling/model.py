@@ -27,10 +27,12 @@ HOURS_NAME: Final = "hours.csv"
 
 
 class TwinError(EnergyError):
-    """The twin's replay of the held-out days is too far from the measurement.
+    """The twin (simulated site) does not reproduce the measurement well enough.
+
+    The comparison uses the days of the baseline that did not calibrate the twin (held-out days).
 
     Args:
-        errors: replay errors of all compared KPIs.
+        errors: replay errors of all compared key performance indicators (KPIs).
     """
 
     def __init__(self, errors: list[ReplayDeviation]) -> None:
@@ -46,13 +48,14 @@ class TwinError(EnergyError):
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Options of the step `model`.
+    """Options of the study's step `model`, which calibrates a twin (a simulation of the site).
 
     Attributes:
         nodes: number of nodes by partition. The number is estimated for missing partitions.
         held_out_days: number of days at the end of the baseline that are not used to calibrate the twin.
         accept_error: whether the step accepts errors above their bounds.
-        bounds: permitted relative errors of the replay by KPI, instead of `BOUNDS`.
+        bounds: permitted relative errors of the twin by key performance indicator (KPI), instead of
+            `BOUNDS`.
     """
 
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -61,12 +64,14 @@ class ModelOptions:
     bounds: Mapping[str, float] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Return the options as a JSON object, for the manifest."""
+        """Return the options of the step `model` as a JSON object, for the manifest of the study."""
         return {"nodes": dict(self.nodes), "held_out_days": self.held_out_days, "bounds": dict(self.bounds)}
 
 
 def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dict[str, Any]:
-    """Run the step `model` and return its result.
+    """Run the step `model` of a study, which calibrates the simulator for the site.
+
+    Return the result of the step.
 
     Args:
         study: directory of the study.
@@ -101,7 +106,7 @@ def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dic
 
 
 def read_twin(study: StudyDirectory) -> TwinSettings:
-    """Return the calibrated twin of a study.
+    """Return the twin of a study: the settings of the simulator that is calibrated for the site.
 
     Raises:
         UsageError: the step has not run, or its result is damaged.
@@ -127,7 +132,11 @@ def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]
 
 
 def _split(period: StudyPeriod, held_out_days: int) -> int:
-    """Return the index of the first held-out day.
+    """Divide the days of the baseline into days for calibration and later days for a check.
+
+    The twin (a simulation of the site) is calibrated on the first days. The later days are held out.
+
+    Return the index of the first held-out day.
 
     Raises:
         UsageError: the baseline is too short; the message says how much is missing.
@@ -144,7 +153,10 @@ def _split(period: StudyPeriod, held_out_days: int) -> int:
 
 
 def _cache(run: StepRun) -> Cache:
-    """Return a function that stores the scores of replays, so that an interrupted step can be continued."""
+    """Return a function that stores the results of the fits of the twin.
+
+    An interrupted step can then be continued without computing these results again.
+    """
     fits: dict[str, list[float]] = run.partial("fits") or {}
 
     def cached(name: str, compute: Callable[[], Fit]) -> Fit:

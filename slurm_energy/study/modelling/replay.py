@@ -35,7 +35,10 @@ _OWN_TITLES: Final = {"makespan_s": ("makespan", "s"), "mean_wait_s": ("mean wai
 
 
 def replay_title(kpi: str) -> tuple[str, str]:
-    """Return the title and the unit of a KPI of `REPLAY_KPIS`, for people."""
+    """Return the title and the unit of a key performance indicator (KPI) for people.
+
+    `kpi` is one of `REPLAY_KPIS`.
+    """
     return _OWN_TITLES[kpi] if kpi in _OWN_TITLES else (KPIS[kpi].title, KPIS[kpi].unit)
 
 
@@ -61,7 +64,7 @@ class ReplayDeviation:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the error is above its bound."""
+        """Whether the replay error of a key performance indicator is above its permitted bound."""
         return self.bound is not None and abs(self.error) > self.bound
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Digital twin of a cluster. The simulator replays the measured jobs as they ran, or under changed levers.
+"""Digital twin: a simulator of a real cluster, calibrated on measured jobs.
 
-Each partition becomes one kind of nodes in the simulator. Jobs keep their number of nodes. The simulator
-decides when jobs start. Source: thesis, section 6.3.4.
+The twin replays the measured jobs as they ran, or with other means to save energy. Each partition becomes
+one kind of nodes in the simulator. Jobs keep their number of nodes. The simulator decides when jobs start.
+Source: thesis, section 6.3.4.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _DEFAULT_POWER: Final = PowerSavingRules()
 
 @dataclass(frozen=True, slots=True)
 class TwinKind:
-    """Nodes of a partition in the twin.
+    """Nodes of a partition in the digital twin, the simulated copy of a cluster.
 
     Attributes:
         nodes: number of nodes.
@@ -62,17 +63,17 @@ class TwinKind:
 
 @dataclass(frozen=True, slots=True)
 class TwinSettings:
-    """Calibrated settings of the twin.
+    """Calibrated settings of the twin, which is a simulation of a real site.
 
     Attributes:
-        kinds: nodes by partition. Jobs of other partitions run on the first kind.
-        ranking: scheduling policy of the present site.
+        kinds: kind of node by partition. Jobs of other partitions run on the first kind.
+        ranking: scheduling policy that the site uses at present.
         discipline: rule that decides which ranked jobs may start, for example backfill.
         default_watts: power of a node for jobs without measured energy.
         uses_limits: whether backfill plans with the time limits of jobs. Otherwise backfill plans with the
             run times of jobs.
-        start_delay_s: minimum time from the submission to the start of a job, caused by scheduling passes and
-            prolog.
+        start_delay_s: minimum time from the submission to the start of a job, caused by scheduling passes
+            and prolog.
     """
 
     kinds: Mapping[str, TwinKind]
@@ -88,7 +89,9 @@ class TwinSettings:
 
 
 def twin_settings_of(document: Mapping[str, Any]) -> TwinSettings:
-    """Return the settings for a JSON object of `TwinSettings.document`.
+    """Return the calibrated settings of the twin (the simulated site) from a JSON object.
+
+    The JSON object was made by `TwinSettings.document`.
 
     Raises:
         UsageError: the object is damaged.
@@ -102,7 +105,7 @@ def twin_settings_of(document: Mapping[str, Any]) -> TwinSettings:
 
 @dataclass(frozen=True, slots=True)
 class TwinDeferral:
-    """Deferral of jobs with slack in a simulation.
+    """Deferral of jobs in a simulation of the site (twin).
 
     Attributes:
         policy: `cheapest` or `cleanest`.
@@ -124,7 +127,9 @@ class TwinDeferral:
 
 @dataclass(frozen=True, slots=True)
 class TwinChange:
-    """Changed levers of a simulation. The defaults replay the present site.
+    """Changes of the site whose effect the twin (simulator of the site) computes.
+
+    The defaults replay the present site.
 
     Attributes:
         ranking: scheduling policy; an empty value means the present policy of the site.
@@ -150,7 +155,7 @@ class TwinChange:
 
 @dataclass(frozen=True, slots=True)
 class TwinRun:
-    """Result of a simulation of the twin.
+    """Result of a simulation with the twin, the simulator that is calibrated for a site.
 
     Attributes:
         jobs: the jobs with simulated start, end, energy and speed. The start of a job that never ran is
@@ -167,17 +172,18 @@ class TwinRun:
 def simulate(
     jobs: JobsTable, settings: TwinSettings, change: TwinChange | None = None, seed: int = 0
 ) -> TwinRun:
-    """Simulate jobs on the twin.
+    """Simulate jobs with the twin, which is a calibrated simulation of the site's cluster.
 
     Args:
         jobs: jobs to simulate. Jobs without a known submission, start or end are left out. Run times and
             energies must be those of untuned jobs.
         settings: calibrated settings of the twin.
-        change: changed levers; None means that the present site is replayed.
+        change: means to save energy that differ from the present site, such as a power budget; None means
+            that the present site is simulated without changes.
         seed: seed of the simulator's random numbers.
 
     Raises:
-        UsageError: there is no job, or a lever is unknown.
+        UsageError: there is no job, or a means (lever) is unknown.
     """
     change = change or TwinChange()
     ran = jobs.run_s >= _MIN_RUN_S
@@ -241,9 +247,9 @@ def _cap_points(
     power_ratio: Floats,
     caps: Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[int, tuple[Floats, Floats]]:
-    """Return the response of each job to power limits.
+    """Return the effect of power limits on the jobs: (relative powers, relative times) per job.
 
-    The key is the index of the job in the order of submission.
+    The key is the index of the job in the order of submission. Jobs without a known effect are missing.
     """
     found = {}
     for row, job in enumerate(np.argsort(jobs.submit_s, kind="stable").tolist()):

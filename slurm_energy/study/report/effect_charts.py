@@ -1,4 +1,8 @@
-"""Charts of a study's report: effects with intervals, and the days of the baseline and the deployment."""
+"""Charts of a study's report, as SVG.
+
+One chart shows the effect on each KPI with its interval. The other one shows the value of a KPI on each day
+of the baseline and the deployment.
+"""
 
 from __future__ import annotations
 

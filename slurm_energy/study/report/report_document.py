@@ -83,7 +83,10 @@ def conclusion(validation: Mapping[str, Any] | None, choice: Mapping[str, Any] |
 
 
 def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:
-    """Return the daily values of a KPI from the table of the step `validate`."""
+    """Return the daily values of a key performance indicator (KPI) from the table of `validate`.
+
+    `validate` is the last measuring step of the study.
+    """
     path = study.folder("validate") / "days.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -102,9 +105,10 @@ def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:
 
 
 def _hours(study: StudyDirectory) -> list[dict[str, float | None]]:
-    """Return measured and simulated power of each hour of the held-out days.
+    """Return the measured and the simulated power of each hour of the held-out days.
 
-    The list is empty if an older release made the model.
+    Held-out days are days that did not calibrate the simulator. The list is empty if an older release wrote
+    the result of the step `model`, because that release did not store the hours.
     """
     path = study.folder("model") / "hours.csv"
     if path.name not in study.manifest.steps["model"].outputs:

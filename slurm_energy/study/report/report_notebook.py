@@ -1,4 +1,7 @@
-"""The report of a study as a Jupyter notebook, which reads the study's files and repeats the computation."""
+"""Write the report of a study as a Jupyter notebook.
+
+The notebook reads the study's files and repeats the computation of the effect.
+"""
 
 from __future__ import annotations
 

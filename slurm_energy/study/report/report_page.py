@@ -165,7 +165,10 @@ def _baseline_table(baseline: Mapping[str, Any], main: str) -> dict[str, Any]:
 
 
 def _model_tables(model: Mapping[str, Any], hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return tables of the twin: error by KPI, and power by hour."""
+    """Return tables about the accuracy of the twin (simulated site) for the report of a study.
+
+    The tables show the replay error of each key performance indicator, and the power by hour.
+    """
     rows = []
     for one in model["errors"]:
         name, unit = replay_title(one["kpi"])

@@ -1,4 +1,8 @@
-"""Charts of the steps before the deployment: weekly pattern, and the twin's replay of held-out days."""
+"""SVG charts of a study for the steps before the deployment.
+
+The charts show the weekly pattern of a KPI, the replay error of the twin (the simulated site), and measured
+and simulated power.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _BAR_SHARE, _ROW, _MAX_ERROR = 0.6, 26, 0.5
 
 
 def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (720, 240)) -> str:
-    """Draw a KPI by weekday as SVG.
+    """Draw a key performance indicator (KPI) by weekday as an SVG chart.
 
     The chart shows the mean of each weekday, and the mean over the week with its confidence interval.
 

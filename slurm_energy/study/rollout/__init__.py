@@ -1,1 +1,5 @@
-"""Step 6 of a study: stages and arms of the deployment, and the configuration keys that it changes."""
+"""Step 6 of a study: the deployment of the chosen alternative on the site.
+
+The package contains the stages of the deployment and the assignment of jobs to two arms, with and without
+the alternative. It also contains the configuration keys that the deployment changes.
+"""

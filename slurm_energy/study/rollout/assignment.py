@@ -1,8 +1,7 @@
-"""Random assignment of periods, partitions or users to an arm of a deployment: treated or control.
+"""Random assignment of periods, partitions or users to the treated or the control group (arm).
 
-All functions are pure.
-
-The seed and the drawn arms are stored, so that the draw can be repeated and checked. Source of the designs:
+The change that a study deploys is in force only for the treated group. All functions are pure. The seed and
+the drawn assignment are stored, so that the draw can be repeated and checked. Source of the designs:
 Bojinov, Simchi-Levi and Zhao, "Design and analysis of switchback experiments", Management Science 69 (2023);
 Imai, King and Nall, Statistical Science 24 (2009), for matched pairs.
 """
@@ -26,7 +25,7 @@ MIN_PERIODS: Final = 4
 
 
 class AssignmentDesign(StrEnum):
-    """Design that divides the jobs of a deployment between the arms."""
+    """Design of an experiment: how the jobs of a deployment become treated or control jobs."""
 
     SWITCHBACK = "switchback"
     PARTITION = "partition"
@@ -36,7 +35,7 @@ class AssignmentDesign(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentPeriod:
-    """A period of a switchback.
+    """A period of a switchback, a design in which a change is in force in periods drawn at random.
 
     Attributes:
         begin_s, end_s: Unix times.
@@ -52,12 +51,13 @@ class AssignmentPeriod:
 
 @dataclass(frozen=True, slots=True)
 class ArmAssignment:
-    """The arms of a deployment.
+    """Assignment of jobs to the two arms of a deployment: treated jobs and control jobs.
 
     Attributes:
         design: design that divides jobs between the arms.
         seed: seed of the random numbers from which the arms were drawn.
-        periods: periods in the order of time; empty except for a switchback.
+        periods: periods in the order of time; empty except for a switchback, a design in which treatment
+            alternates with time.
         treated: partitions or users whose jobs are treated.
         control: partitions or users whose jobs are not treated.
         begin_s: time from which the assignment holds.
@@ -71,13 +71,20 @@ class ArmAssignment:
     begin_s: float = 0.0
 
     def period_at(self, time_s: float) -> AssignmentPeriod | None:
-        """Return the period of a switchback that contains a Unix time; None if no period contains it."""
+        """Return the period of a switchback that contains a time in Unix seconds.
+
+        In a switchback, the tested configuration is in force in some periods and not in others. None is
+        returned if no period contains the time.
+        """
         position = bisect.bisect_right([period.begin_s for period in self.periods], time_s) - 1
         period = self.periods[position] if position >= 0 else None
         return period if period is not None and time_s < period.end_s else None
 
     def is_treated(self, start_s: float, partition: str = "", user: str = "") -> bool | None:
-        """Return whether a job is in the treated arm; None if the job is in neither arm.
+        """Return whether a job belongs to the treated jobs of a deployment, or to its control jobs.
+
+        The treated jobs run with the change that is tested. The result is None if the job belongs to
+        neither.
 
         Args:
             start_s: Unix time at which the job started.
@@ -100,7 +107,10 @@ class ArmAssignment:
 
 
 def assignment_of(document: Mapping[str, Any]) -> ArmAssignment:
-    """Return the assignment for a JSON object of `ArmAssignment.document`."""
+    """Restore an assignment of treated and control jobs from a JSON object.
+
+    `ArmAssignment.document` has written the object.
+    """
     return ArmAssignment(
         design=AssignmentDesign(document["design"]),
         seed=document["seed"],
@@ -114,9 +124,10 @@ def assignment_of(document: Mapping[str, Any]) -> ArmAssignment:
 def draw_switchback(
     first_day: date, days: int, seed: int, *, timezone: str = "", period_days: int = 1
 ) -> ArmAssignment:
-    """Draw for each period of a switchback whether it is treated.
+    """Draw at random which periods of a switchback are treated.
 
-    Periods of one day are drawn in pairs: the same weekday in two consecutive weeks. One day of each pair is
+    In a switchback, a tested configuration is in force in some periods (treated) and not in others. Periods
+    of one day are drawn in pairs: the same weekday in two consecutive weeks. One day of each pair is
     treated, so that the weekly pattern does not bias the comparison. Longer periods, and days after the last
     two full weeks, are drawn in pairs of neighbours.
 
@@ -148,7 +159,10 @@ def draw_switchback(
 
 
 def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
-    """Yield the indices of the periods in each block. The last block may have a single period."""
+    """Yield the blocks of a switchback as tuples of period indices. Most blocks are pairs.
+
+    The periods of a pair are `distance` periods apart. The last block may have a single period.
+    """
     whole = count // (2 * distance) * 2 * distance
     for begin in range(0, whole, 2 * distance):
         yield from ((begin + i, begin + i + distance) for i in range(distance))
@@ -159,10 +173,10 @@ def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
 def draw_groups(
     design: AssignmentDesign, weights: Mapping[str, float], seed: int, begin_s: float = 0.0
 ) -> ArmAssignment:
-    """Draw for each partition or user whether its jobs are treated.
+    """Draw for each partition or user whether its jobs are treated or serve as control.
 
-    The partitions or users are sorted by weight. From each pair of neighbours, one is drawn for treatment, so
-    that both arms get similar work.
+    The partitions or users are sorted by weight. From each pair of neighbours, one is drawn for treatment.
+    Treated and control jobs therefore do similar work.
 
     Args:
         design: `PARTITION` or `USERS`.
@@ -190,9 +204,9 @@ def draw_groups(
 def fixed_groups(
     design: AssignmentDesign, treated: Sequence[str], control: Sequence[str], begin_s: float = 0.0
 ) -> ArmAssignment:
-    """Return an assignment in which the administrator has chosen the partitions or users of each arm.
+    """Return an assignment of partitions or users to treated group and control group by hand.
 
-    The seed of the assignment is -1, because nothing is drawn.
+    The administrator has chosen both groups. The seed of the assignment is -1, because nothing is drawn.
     """
     return ArmAssignment(design, -1, treated=tuple(treated), control=tuple(control), begin_s=begin_s)
 

@@ -1,4 +1,8 @@
-"""Plan of a stage of a deployment: the alternative, the covered partitions, and the arms."""
+"""Plan of one stage of the deployment of a study's alternative.
+
+The plan states the alternative and the partitions that it covers. It also states which jobs are treated and
+which are control jobs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,11 @@ from slurm_energy.study.rollout.stages import DeploymentStage, check_order
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """Request of the administrator for a stage, with options.
+    """Request of the administrator to begin a stage of the deployment of energy saving.
+
+    The stages are `shadow`, `advise`, `partition` and `all`. An arm is either the group of treated jobs or
+    the control group. A switchback is a design in which the treatment is in force in periods drawn at
+    random.
 
     Attributes:
         stage: requested stage.
@@ -66,8 +74,8 @@ def planned_state(
 ) -> DeploymentState:
     """Return the state of the deployment at the beginning of a stage.
 
-    A request for the stage in force completes a stage that was interrupted. The arms of this stage are kept
-    unless the request names a seed.
+    A request for the stage in force completes a stage that was interrupted. Treated and control jobs then
+    remain assigned as before, unless the request names a seed.
 
     Args:
         request: stage and options that the administrator requests.
@@ -129,7 +137,10 @@ def _alternative(
 def _partition_arms(
     request: StageRequest, powers: Mapping[str, float], known: list[str], now_s: float
 ) -> ArmAssignment:
-    """Return the arms of the stage `partition`. Partitions are chosen by the request or drawn at random."""
+    """Return the treated partitions and the control partitions of the stage `partition`.
+
+    The request of the administrator names the treated partitions, or they are drawn at random.
+    """
     design = AssignmentDesign.PARTITION
     if request.design not in (None, design):
         raise UsageError("stage partition", f"has no design {request.design}", "--stage all")
@@ -147,7 +158,11 @@ def _partition_arms(
 def _scope_arms(
     request: StageRequest, choice: Mapping[str, Any], timezone: str, now_s: float
 ) -> ArmAssignment | None:
-    """Return the arms of a stage that covers the whole scope; None if the stage applies no changes."""
+    """Return the random assignment of jobs to arms in a stage that covers the whole scope of a study.
+
+    An arm is one of the two groups of an experiment: treated or control. The result is None if the stage
+    applies no changes.
+    """
     if request.partitions:
         raise UsageError(f"stage {request.stage}", "covers the whole scope", "--stage partition")
     if not request.stage.applies:

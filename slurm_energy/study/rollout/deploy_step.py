@@ -1,4 +1,8 @@
-"""The step `deploy`: stages, daily switches and the undo of a deployment."""
+"""The step `deploy` of a study, which changes the configuration of the site.
+
+It puts the stages of a deployment in force, switches between days with and without the changes, and undoes
+the deployment.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +64,12 @@ def apply_configuration(command: Sequence[str]) -> list[str]:
 
 
 class Deployment:
-    """The deployment of a study.
+    """The deployment of a study: a change of the site's configuration in several stages.
 
     Args:
         study: directory of the study.
-        now_s: Unix time that selects the arm and is logged with switches.
+        now_s: Unix time. It determines whether the treated or the control group is in force, and it is
+            logged with each switch.
         apply: function that brings a changed configuration into force.
     """
 
@@ -88,9 +93,9 @@ class Deployment:
             raise UsageError(f"{path}", f"is damaged: {error!r}", "restore it from a backup") from None
 
     def preview(self, request: StageRequest) -> ConfigurationStep:
-        """Return the change of energy.toml that puts a stage in force. Nothing is written.
+        """Return how a stage of a deployment would change energy.toml; write nothing.
 
-        A switchback makes this change on treated days only.
+        In a switchback, the change applies only on the days drawn for treatment.
 
         Raises:
             EnergyError: as `begin_stage` does.
@@ -104,9 +109,10 @@ class Deployment:
         return step
 
     def begin_stage(self, request: StageRequest, command: str) -> DeploymentState:
-        """Put a stage in force.
+        """Put a stage of a deployment in force.
 
-        A switchback starts with the arm that its plan assigns to the present time.
+        In a switchback, random days are treated days or control days. The stage starts with the kind of day
+        that the plan assigns to the present time.
 
         After an interruption, the same request completes the stage.
 
@@ -137,7 +143,10 @@ class Deployment:
         return state
 
     def tick(self, command: str) -> DeploymentState:
-        """Switch to the arm of the present time. After the last period, restore the site's configuration.
+        """Put the configuration into force that the switchback has planned for the present time.
+
+        The configuration is that of the treated or of the control arm. After the last period, the site's own
+        configuration is restored.
 
         Args:
             command: command line of the step, which the manifest records.
@@ -205,7 +214,7 @@ class Deployment:
         return self._treated_keys(state)
 
     def _treated_keys(self, state: DeploymentState) -> StageKeys:
-        """Return the configuration keys that put the stage in force."""
+        """Return the configuration keys that put the current stage of the deployment in force."""
         assignment = state.assignment
         by_users = assignment is not None and assignment.design is AssignmentDesign.USERS
         users = assignment.treated if assignment is not None and by_users else ()
@@ -224,7 +233,16 @@ class Deployment:
         return SiteConfiguration(path, self._study.folder(STEP) / _JOURNAL)
 
     def _switched(self, state: DeploymentState, changes: Sequence[KeyChange], reason: str) -> DeploymentState:
-        """Write the configuration, bring it into force, and return the state with the logged switch."""
+        """Write changes to the configuration file, bring them into force and log the change.
+
+        Args:
+            state: state of the deployment.
+            changes: changes of configuration keys.
+            reason: reason for the change, for the log.
+
+        Returns:
+            The state with the logged change; `state` itself if the log already ends with this configuration.
+        """
         path = Path(state.configuration)
         before = read_site_file(path).digest
         self.remarks += self._site(path).carry_out(changes)
@@ -244,7 +262,10 @@ class Deployment:
         return state.with_switch(ConfigurationSwitch(self._now_s, stage, treated, digest, reason))
 
     def _save(self, state: DeploymentState, command: str) -> None:
-        """Write the state of a deployment that continues. The caller holds the lock."""
+        """Store the state of a running deployment in the study's directory.
+
+        The caller must hold the study's lock.
+        """
         run = StepRun(self._study.folder(STEP), resumed=True)
         run.finish(state.document())
         entry = replace(

@@ -1,4 +1,8 @@
-"""State of a deployment: plan, stage, assignment of arms, and the log of all switches. Plain data."""
+"""State of a deployment of a study as plain data.
+
+The state consists of the plan, the stage, the assignment of jobs to arms, and the log of all changes of the
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ _TOLERANCE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationSwitch:
-    """A change of the site's configuration.
+    """A change of the site's configuration by a deployment.
 
     Attributes:
         time_s: Unix time from which the change is in force.
         stage: stage of the deployment that this change puts in force; an empty value means that the
             deployment was undone.
-        is_treated: whether the alternative is in force for the treated part of the cluster.
+        is_treated: whether the deployed energy measures are in force for the treated part of the cluster.
         sha256: SHA-256 of energy.toml after the change.
         reason: why the configuration was changed, for the log.
     """
@@ -38,13 +42,16 @@ class ConfigurationSwitch:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """State of a deployment.
+    """State of a deployment: how far a study's alternative is in force at the site.
+
+    An arm is the group of treated jobs or the group of control jobs.
 
     Attributes:
         alternative: deployed alternative, a combination of levers that save energy.
         configuration: path of the site's energy.toml.
         stage: stage that was last put in force.
-        assignment: assignment of the arms; None means that the stage has no arms.
+        assignment: assignment of periods, partitions or users to the arms; None means that the stage has no
+            arms.
         partitions, other_partitions: partitions that the deployment covers, and all other partitions.
         power_share: share of the cluster's power that the covered partitions draw.
         apply_command: program that brings the configuration into force, with its arguments; an empty value
@@ -66,7 +73,7 @@ class DeploymentState:
 
     @property
     def is_active(self) -> bool:
-        """Whether the deployment has not been undone."""
+        """Whether the deployment of the study is in force, which means that it has not been undone."""
         return not self.stopped
 
     def document(self) -> dict[str, Any]:
@@ -85,11 +92,14 @@ class DeploymentState:
         }
 
     def with_switch(self, switch: ConfigurationSwitch) -> DeploymentState:
-        """Return the state with a further switch."""
+        """Return a copy of the state to which a further switch of the configuration is added."""
         return replace(self, switches=(*self.switches, switch))
 
     def in_force_at(self, time_s: float) -> ConfigurationSwitch | None:
-        """Return the last switch at or before a time; None if no switch was made by then."""
+        """Return the switch of the configuration that was in force at a time; None if there was none yet.
+
+        This is the last switch at or before that time.
+        """
         earlier = [switch for switch in self.switches if switch.time_s <= time_s]
         return earlier[-1] if earlier else None
 
@@ -116,7 +126,10 @@ class DeploymentState:
         return TREATED if drawn else CONTROL
 
     def with_arms(self, jobs: JobsTable) -> JobsTable:
-        """Return the jobs with the column `arm` filled in."""
+        """Return the jobs with the column `arm` filled in.
+
+        The arm of a job is `treated`, `control`, or empty if the job belongs to neither.
+        """
         rows = zip(jobs.start_s.tolist(), jobs.partition.tolist(), jobs.user.tolist(), strict=True)
         return jobs.with_columns(arm=[self.arm(*row) for row in rows])
 

@@ -42,7 +42,7 @@ class KeyChange:
 
     @property
     def label(self) -> str:
-        """The change as one line of TOML. The key contains the whole path."""
+        """The change as one line of TOML. The line contains the full dotted path of the key."""
         name = ".".join(map(_key_text, self.path))
         return f"[[{name}]] {toml(self.value)}" if self.is_list_table else f"{name} = {toml(self.value)}"
 
@@ -126,9 +126,9 @@ def undone_text(
 
 
 def _restored(text: str, change: KeyChange, original: str, remark: str) -> str:
-    """Return the text with the original statement of a key.
+    """Return the text of energy.toml in which a key has its original line again.
 
-    If the original has no such key, the key is removed.
+    If the original text has no such key, the key is removed.
     """
     statement, old = _statement_of(text, change.path), _statement_of(original, change.path)
     if statement is None:
@@ -159,7 +159,7 @@ def _remove(data: dict[str, Any], path: Sequence[str]) -> None:
 
 
 def _statement_of(text: str, path: tuple[str, ...]) -> _Statement | None:
-    """Return the statement that sets a key; None if the text does not contain the key."""
+    """Return the TOML statement that sets a configuration key; None if no statement sets the key."""
     for statement in _statements(text):
         if (
             not statement.is_header
@@ -171,7 +171,10 @@ def _statement_of(text: str, path: tuple[str, ...]) -> _Statement | None:
 
 
 def _without_own_header(text: str, path: tuple[str, ...], remark: str) -> str:
-    """Remove a table header that a change has added, if the table is now empty. Return the text."""
+    """Return the text of energy.toml without a table header that a change has added.
+
+    The header is removed only if its table is empty now.
+    """
     statements = list(_statements(text))
     for place, statement in enumerate(statements):
         line = text[statement.start : statement.end]
@@ -203,7 +206,10 @@ def _comment_of_header(line: str) -> str:
 
 
 def _cut(text: str, start: int, end: int) -> str:
-    """Return the text without an appended table and without the blank line before the table."""
+    """Return the text of a TOML file without a table that was appended earlier.
+
+    The blank line before the table is removed, too.
+    """
     head = text[:start]
     for ending in ("\r\n", "\n"):
         if head.endswith(ending + ending):
@@ -286,7 +292,7 @@ def _inserted(text: str, statements: Sequence[_Statement], change: KeyChange, re
 
 
 def _appended(text: str, header: str, values: dict[Any, Any], remark: str) -> str:
-    """Return the text with a new table at its end."""
+    """Return a TOML text with a new table added at its end."""
     ending = line_break(text)
     lines = [header + (f"  # {remark}" if remark else "")]
     for name, value in values.items():
@@ -298,7 +304,10 @@ def _appended(text: str, header: str, values: dict[Any, Any], remark: str) -> st
 
 
 def _replaced(text: str, statement: _Statement, value: Any, remark: str) -> str:
-    """Return the text with a new value in one statement. A comment after the value stays."""
+    """Return the text of a TOML file in which one key has a new value.
+
+    A comment after the old value is kept.
+    """
     old = text[statement.start : statement.end]
     body = old.rstrip("\r\n")
     name = body[: _key_end(body)].rstrip()

@@ -1,7 +1,8 @@
-"""The site's energy.toml during a deployment. A journal of the changed keys serves to undo the changes.
+"""Changes of the site's energy.toml during a deployment, and their undo.
 
-The journal and the backups are in the directory of the study. The journal contains the changes of one stage
-only. A new stage first undoes the previous stage, so that changes of several stages never add up.
+A journal of the changed keys serves to undo the changes. The journal and the backups are in the directory of
+the study. The journal contains the changes of one stage only. A new stage first undoes the previous stage,
+so that changes of several stages never add up.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ REMARK: Final = "set by senergy study"
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationStep:
-    """A planned change from the present file to the file of a stage.
+    """A planned change of one configuration file, as needed for the next stage of a deployment.
 
     Attributes:
         present: present contents of the file.
@@ -48,12 +49,17 @@ class ConfigurationStep:
         return self.data != self.present.data
 
     def diff(self) -> list[str]:
-        """Return the unified diff from the present file to the file of the stage."""
+        """Return the difference between the site's present configuration and the one of the new stage.
+
+        The stage is a stage of a deployment. The result is a unified diff of the file.
+        """
         return diff(self.present.data, self.data, self.present.path) if self.changes_file else []
 
 
 class SiteConfiguration:
-    """The site's configuration file, and a journal of the changes that a study has made to the file.
+    """The site's configuration file energy.toml, which a study changes and restores.
+
+    A journal lists the changes that the study has made to the file.
 
     Args:
         path: energy.toml of the site.
@@ -66,7 +72,7 @@ class SiteConfiguration:
 
     @property
     def is_changed(self) -> bool:
-        """Whether changes by the study are in force."""
+        """Whether changes that the study made to the site's configuration are in force."""
         return bool(self._journal.entries)
 
     def plan(self, changes: Sequence[KeyChange]) -> ConfigurationStep:
@@ -93,20 +99,22 @@ class SiteConfiguration:
         return ConfigurationStep(present, own, data, tuple(remarks))
 
     def carry_out(self, changes: Sequence[KeyChange]) -> tuple[str, ...]:
-        """Write the site's own configuration with changed keys.
+        """Write the configuration file of the site with changed keys, for a stage of a deployment.
 
-        A repeated call with the same changes has no effect. After an interruption, a repeated call completes
-        the change.
+        The changes apply to the site's own configuration, without the changes of earlier stages. A repeated
+        call with the same changes has no effect. If a call was interrupted, a repeated call completes the
+        change.
 
         Args:
             changes: changes of keys; an empty value means that the site's own configuration is restored.
 
         Returns:
-            Remarks about keys that the site has changed in the meantime. These keys keep their values.
+            Remarks about keys that the site has changed since the study last changed them. These keys keep
+            their values.
 
         Raises:
-            EnergyError: the file cannot be written, or the change is impossible. In these cases nothing
-                is changed.
+            EnergyError: the file cannot be written, or the change is impossible. In these cases nothing is
+                changed.
         """
         with self._journal.locked():
             settle(self._journal)
@@ -122,11 +130,17 @@ class SiteConfiguration:
             return step.remarks
 
     def restore(self) -> tuple[str, ...]:
-        """Undo all changes by the study. Return remarks as `carry_out` does."""
+        """Undo all changes that the study made to the site's configuration.
+
+        Return remarks for the administrator, as `carry_out` does.
+        """
         return self.carry_out(())
 
     def _taken_back(self, entry: SetupEntry, data: bytes | None) -> tuple[bytes | None, list[str]]:
-        """Return the contents of a file without the changes in a journal entry, and remarks."""
+        """Return the contents of a file after undoing the changes of one journal entry, and remarks.
+
+        Changes that the site has made since then stay. A remark names each key that the site has changed.
+        """
         digest = "" if data is None else sha256(data)
         if digest == entry.before:
             return data, []
@@ -161,7 +175,10 @@ class SiteConfiguration:
         self._journal.complete(entry)
 
     def _write(self, file: SiteFile, data: bytes | None) -> None:
-        """Replace or delete the file. A file that already has the contents is left alone."""
+        """Replace the site's configuration file, or delete it if the new contents are None.
+
+        A file that already has the new contents is left alone.
+        """
         if read_site_file(self._path).digest != file.digest:
             raise UnavailableError(str(file.path), "changed meanwhile", "run the command again")
         if data is None:
@@ -211,7 +228,10 @@ def _decoded(data: bytes | None, path: Path) -> str:
 
 
 def _check(text: str, before: str, path: Path) -> None:
-    """Refuse a configuration with an error that the site's own configuration does not have."""
+    """Refuse a changed configuration if it has an error.
+
+    Errors that the site's configuration already had before the change are ignored.
+    """
     known = {(finding.key, finding.why) for finding in errors(parse_source(before, path).findings)}
     found = parse_source(text, path).findings
     require_valid([one for one in found if (one.key, one.why) not in known])

@@ -30,13 +30,16 @@ class DeploymentStage(StrEnum):
 
     @property
     def applies(self) -> bool:
-        """Whether the decisions of this stage take effect on jobs or nodes."""
+        """Whether a deployment at this stage has an effect on jobs or nodes.
+
+        At the other stages, the decisions are only computed or shown.
+        """
         return self in (DeploymentStage.PARTITION, DeploymentStage.ALL)
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentTarget:
-    """Scope of a stage.
+    """Part of the cluster to which a stage of a deployment applies.
 
     Attributes:
         partitions: treated partitions; an empty value means all.
@@ -54,11 +57,13 @@ class DeploymentTarget:
 
 @dataclass(frozen=True, slots=True)
 class StageKeys:
-    """The configuration keys that a stage changes.
+    """The configuration keys that a stage of the rollout changes.
+
+    A lever is a function of slurm-energy that saves energy, such as tuning or deferral.
 
     Attributes:
         changes: new values of keys in energy.toml.
-        remarks: one sentence per lever without effect in this stage, with the reason.
+        remarks: one sentence for each lever without effect in this stage, with the reason.
     """
 
     changes: tuple[KeyChange, ...]
@@ -71,17 +76,17 @@ def stage_keys(
     target: DeploymentTarget,
     site: Mapping[str, Any],
 ) -> StageKeys:
-    """Return the keys that put an alternative in force in a stage.
+    """Return the keys of energy.toml that put an alternative into force in a stage of a deployment.
 
     Args:
-        alternative: combination of levers to deploy.
+        alternative: combination of energy measures (levers) to deploy.
         stage: stage of the deployment.
-        target: scope of the stage.
+        target: partitions or users to which the stage applies.
         site: parsed energy.toml of the site.
 
     Raises:
-        UsageError: the alternative cannot be restricted to the target, or conflicts with the site's own
-            use of a lever.
+        UsageError: the alternative cannot be restricted to the target, or conflicts with the site's own use
+            of a lever.
     """
     if target.users and alternative.levers != ("tuning",):
         others = ", ".join(name for name in alternative.levers if name != "tuning")
@@ -127,7 +132,7 @@ def _tuning(
 def _priority(
     alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
 ) -> StageKeys:
-    """Return the configuration keys of the order of the queue."""
+    """Return the configuration keys by which a stage of the rollout changes the order of the queue."""
     own_mode = site.get("priority", {}).get("mode", "off")
     live = own_mode if own_mode in ("plugin", "portable") else "portable"
     if not stage.applies and own_mode == live:

@@ -1,6 +1,6 @@
 """Linear regression with the confidence interval of one coefficient.
 
-Every estimate of an effect is based on this regression.
+Every estimated effect of a deployment is computed with this regression.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def coefficient(columns: Floats, values: Floats, serial: bool = False) -> Coeffi
 
 
 def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -> tuple[float, float]:
-    """Return the standard deviation of residuals, and the correlation of neighbouring residuals in 0..0.9.
+    """Return standard deviation and neighbour correlation of the residuals of a regression.
 
     Args:
         columns: matrix of regressors with one row per period, including an intercept.
@@ -94,7 +94,8 @@ def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -
         more_parameters: number of further parameters that were already fitted to the values.
 
     Returns:
-        Standard deviation and correlation; NaN and 0 with too few values.
+        Standard deviation of the residuals, and correlation of neighbouring residuals in 0..0.9; NaN and 0
+        with too few values.
     """
     basis = _orthonormal(columns)
     freedom = len(values) - basis.shape[1] - more_parameters
@@ -114,11 +115,12 @@ def _orthonormal(columns: Floats) -> Floats:
 
 
 def _neighbour_correlation(residuals: Floats, parameters: int) -> float:
-    """Return the correlation of neighbouring residuals, corrected for fitted parameters, in 0..0.9.
+    """Return the correlation of neighbouring residuals of a regression, in the range 0 to 0.9.
 
-    In a regression with p parameters on n values, residuals have a correlation of about -p/n even if the
-    errors are independent. The estimate of a correlation r is also biased by -(1 + 3 r) / n. Source: Marriott
-    and Pope, Biometrika 41 (1954), equation for the first-order process.
+    The estimate is corrected for two errors. In a regression with p parameters on n values, residuals have a
+    correlation of about -p/n even if the errors are independent. The estimate of a correlation r is also
+    biased by -(1 + 3 r) / n. Source: Marriott and Pope, Biometrika 41 (1954), equation for the first-order
+    process.
     """
     count = len(residuals)
     total = float(residuals @ residuals)

@@ -107,7 +107,11 @@ def _neighbour_correlation(residuals: Floats, rows: np.ndarray, deviation: float
 def _bootstrap_error(
     residuals: Floats, weekday: np.ndarray, strata: np.ndarray, resamples: int, seed: int
 ) -> float:
-    """Return the standard error of the mean of all strata's means."""
+    """Return the standard error of a mean over weekdays, estimated by bootstrap.
+
+    Each weekday is one stratum. In each resample, the days of every weekday are drawn with replacement, and
+    the mean of the weekdays' means is computed.
+    """
     random = np.random.default_rng(seed)
     totals = np.zeros(resamples)
     for day in strata:

@@ -1,8 +1,12 @@
-"""Power analysis of a baseline: which effects a validation can detect, and how many days an effect needs.
+"""Power analysis of a study's baseline.
 
-The variation between days is determined as in a validation. The variation is relative to the energy that is
-expected from the work of a day, is adjusted for the weekday and the work, and leaves out the washout. If the
-effect of a change differs between days, the days under the change vary more than the analysis assumes.
+The analysis determines which effects a validation can detect, and how many days it needs to detect an
+effect.
+
+The variation between days is determined in the same way as in a validation. It is relative to the energy
+that is expected from the work of a day, and adjusted for the weekday and the work. The first hours of each
+day (the washout) are left out. If the effect of a change differs between days, the days with the change vary
+more than the analysis assumes.
 """
 
 from __future__ import annotations
@@ -27,14 +31,16 @@ _WEEKDAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DayVariation:
-    """Variation of the daily values of a baseline, relative to the values that a validation expects.
+    """How much the daily values of a baseline vary around the values that a later evaluation expects.
+
+    The evaluation (the step `validate` of a study) compares days with and without a change.
 
     Attributes:
         days: number of days with a known value.
         deviation: standard deviation relative to the mean; NaN means unknown.
         correlation: correlation of neighbouring days, not below 0.
-        parameters: number of parameters that a validation fits, including the mean.
-        adjusted_for: factors for which a validation adjusts.
+        parameters: number of parameters that the evaluation fits, including the mean.
+        adjusted_for: factors for which the evaluation adjusts.
     """
 
     days: int
@@ -45,7 +51,9 @@ class DayVariation:
 
 
 def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> DayVariation:
-    """Return the variation of daily KPI values that a validation would find in a baseline.
+    """Return how much a KPI varies from day to day in the baseline.
+
+    A later validation would find this variation. It determines how small an effect the study can detect.
 
     Args:
         period: measured period of the step `baseline`.
@@ -73,12 +81,13 @@ def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> Da
 
 @dataclass(frozen=True, slots=True)
 class PowerAnalysis:
-    """Power of a baseline to detect a wanted effect.
+    """Statistical power of a baseline: how small an effect a later comparison can detect.
 
     Attributes:
         wanted: wanted relative change, as a positive number.
         detectable: minimum relative change that a comparison with equally many later days detects.
-        detectable_switchback: minimum relative change that a switchback over equally many days detects.
+        detectable_switchback: minimum relative change that a switchback (changes on random days) over
+            equally many days detects.
         days: number of days of the baseline.
         needed_days: number of days that the baseline and the later comparison each need for the wanted
             effect. None means more than ten years, or unknown.
@@ -100,7 +109,7 @@ class PowerAnalysis:
 
     @property
     def suffices(self) -> bool:
-        """Whether the baseline is long enough for the wanted effect."""
+        """Whether the baseline has at least as many days as are needed to detect the wanted effect."""
         return self.needed_days is not None and self.days >= self.needed_days
 
     @property

@@ -19,7 +19,10 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """Split of a batch: the number of chunks, and the number of feature groups in each stage of a chunk."""
+    """How a batch of training samples is split into tasks.
+
+    It is given by the number of chunks, and the number of feature groups in each stage of a chunk.
+    """
 
     chunks: int
     groups: int = 1
@@ -34,9 +37,10 @@ class _Trial:
 
 
 def candidate_splits(workers: int, batch_size: int) -> list[BatchSplit]:
-    """Return the splits to try, the coarsest first.
+    """Return the ways to split a batch into tasks for the workers, the coarsest first.
 
-    Groups of features are used only where the batch has fewer samples than there are workers.
+    A split divides the samples of the batch into chunks. Only if the batch has fewer samples than there are
+    workers, a split also divides the features of a chunk into groups.
     """
     chunks = {min(batch_size, n) for n in (1, workers, 2 * workers, 4 * workers)}
     splits = [BatchSplit(n) for n in sorted(chunks)]
@@ -47,7 +51,9 @@ def candidate_splits(workers: int, batch_size: int) -> list[BatchSplit]:
 
 @dataclass(slots=True)
 class GranularityTuner:
-    """Choice of a split of the batch. The splits are measured on the first batches.
+    """Choice of the split of a training batch into tasks.
+
+    Several splits are measured on the first batches.
 
     Args:
         workers: number of StarPU workers.
@@ -69,16 +75,19 @@ class GranularityTuner:
             self.choice = self._trials[0].split
 
     def next_trial(self) -> tuple[BatchSplit, int]:
-        """Return the split to measure next, and the number of batches to measure with this split."""
+        """Return the next way to split a batch into tasks that must be measured.
+
+        The second value is the number of batches to measure with this split.
+        """
         return self._trials[self._position].split, self._batches
 
     def record(self, wall_s: float, cpu_s: float, task_s: float, tasks: int, batches: int) -> None:
-        """Add a measurement of the split that `next_trial` returned.
+        """Add a measurement of the batch split that `next_trial` has returned.
 
         Args:
             wall_s: elapsed seconds of the measured batches.
             cpu_s: processor seconds of the process.
-            task_s: processor seconds inside tasks.
+            task_s: processor seconds that were spent inside tasks.
             tasks: number of executed tasks.
             batches: number of measured batches.
         """

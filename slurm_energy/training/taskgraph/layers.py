@@ -1,4 +1,7 @@
-"""Layers with the arguments and the meaning of `torch.nn`."""
+"""Layers of networks for the task-graph trainer.
+
+Their arguments and their meaning are those of the layers in `torch.nn`.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ class MaxPool2d(Layer):
 
     @property
     def strides(self) -> Pair:
-        """Distance of neighbouring windows in rows and columns."""
+        """Distance between neighbouring pooling windows, in rows and columns."""
         return self.kernel if self.stride is None else _pair(self.stride, "stride")
 
 

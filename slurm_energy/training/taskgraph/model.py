@@ -1,4 +1,4 @@
-"""A chain of layers and its parameters."""
+"""Neural network as a chain of layers, with the parameters of the layers."""
 
 from __future__ import annotations
 

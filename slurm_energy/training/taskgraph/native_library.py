@@ -29,7 +29,7 @@ _COMPILE_TIMEOUT_S = 900
 
 
 class StageSpec(ctypes.Structure):
-    """`struct tg_stage_spec` of taskgraph.h."""
+    """Counterpart of the C type `struct tg_stage_spec` of taskgraph.h, one stage of a network."""
 
     _fields_ = [
         *(
@@ -57,9 +57,10 @@ def _command_output(command: list[str], timeout_s: float = 20) -> str:
 
 
 def missing_requirement(distributed: bool = False) -> str | None:
-    """Return a text that names a missing requirement for compiling the trainer, and how to install it.
+    """Check the requirements for compiling the trainer.
 
-    The result is None if no requirement is missing.
+    Return a text that names the first missing requirement and how to install it; None if no requirement is
+    missing.
     """
     for tool, package in (("gcc", "gcc"), ("pkg-config", "pkg-config")):
         if shutil.which(tool) is None:

@@ -1,4 +1,7 @@
-"""The StarPU runtime of this process. A change of the number of workers closes all networks."""
+"""The StarPU runtime of this process, which executes the tasks of the task-graph trainer.
+
+All networks use the same runtime. If the number of StarPU workers is changed, all networks are closed.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +60,14 @@ class NativeNetwork:
             self.close()
 
     def split(self, chunks: int, groups: int) -> None:
-        """Split batches into chunks and stages into groups of features."""
+        """Set into how many tasks the network's work is split.
+
+        Batches are split into `chunks`, and the stages of the network into `groups` of features.
+        """
         _check(self._library.tg_network_split(self._pointer, chunks, groups))
 
     def counters(self) -> tuple[float, int]:
-        """Return the processor seconds inside tasks and the number of tasks so far."""
+        """Return the processor seconds spent in tasks, and the number of executed tasks."""
         values = (ctypes.c_int64 * 2)()
         self._library.tg_counters(self._pointer, values)
         return values[0] / 1e9, values[1]

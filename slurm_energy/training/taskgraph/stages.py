@@ -1,8 +1,10 @@
-"""Stages: groups of layers that one C kernel computes, so that intermediate values stay in the cache.
+"""Division of a network into stages, each of which is computed by one C kernel.
 
-A convolution includes the ReLU and the pooling that follow it. A dense layer includes the ReLU that follows
-it. The order of ReLU and pooling does not matter: both are monotone, and no gradient passes a window whose
-maximum is not positive.
+A stage is a group of layers. Intermediate values of a stage stay in the cache. A convolution includes the
+ReLU and the pooling that follow it. A dense layer includes the ReLU that follows it.
+
+A stage may exchange the order of ReLU and pooling without changing the result: both are monotone, and no
+gradient passes a pooling window whose maximum is not positive.
 """
 
 from __future__ import annotations

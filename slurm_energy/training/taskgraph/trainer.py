@@ -24,11 +24,11 @@ _SPAN_BATCHES = 256
 
 @dataclass(frozen=True, slots=True)
 class TrainerStatistics:
-    """Work that a trainer has executed since its creation.
+    """Statistics of the tasks that a trainer has executed since its creation.
 
     Attributes:
-        chunks: tasks into which a batch is split.
-        groups: groups of features into which the stages of a chunk are split.
+        chunks: number of tasks into which a batch is split.
+        groups: number of groups of features into which the stages of a chunk are split.
         tasks: number of executed tasks.
         task_s: processor seconds inside tasks.
         overhead_per_task_s: processor seconds that StarPU needs per task, measured when StarPU started.
@@ -135,7 +135,7 @@ class Trainer:
         return float(losses[0]), {name: values.copy() for name, values in self._gradients.items()}
 
     def statistics(self) -> TrainerStatistics:
-        """Return the chosen granularity and the executed work."""
+        """Return into how many parts the training is divided, and the number and time of executed tasks."""
         task_s, tasks = self._network.counters() if self._network and self._network.is_open else (0.0, 0)
         return TrainerStatistics(self._split.chunks, self._split.groups, tasks, task_s, RUNTIME.overhead_s)
 

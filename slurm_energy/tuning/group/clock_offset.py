@@ -20,7 +20,9 @@ class ClockOffset:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_MAX_SAMPLES)
 
     def add(self, sent_s: float, controller_s: float, received_s: float) -> None:
-        """Record a round trip. A response that arrives before its request was sent is ignored.
+        """Record a round trip: a request to the controller and its response.
+
+        A response that arrives before its request was sent is ignored.
 
         Args:
             sent_s: time of the request on the agent's clock in seconds.
@@ -32,7 +34,7 @@ class ClockOffset:
             self._samples.append((length_s, controller_s - (sent_s + received_s) / 2))
 
     def reset(self) -> None:
-        """Discard all round trips, because the controller has restarted its clock."""
+        """Discard all measured round trips of messages, because the controller has restarted its clock."""
         self._samples.clear()
 
     @property
@@ -41,7 +43,10 @@ class ClockOffset:
         return min(self._samples)[0] / 2 if self._samples else None
 
     def to_local(self, controller_s: float) -> float | None:
-        """Return the time on the agent's clock for a controller's time; None without a round trip."""
+        """Convert a time on the controller's clock to the agent's clock.
+
+        The result is None if no request and response have been exchanged yet.
+        """
         return controller_s - min(self._samples)[1] if self._samples else None
 
     def to_controller(self, local_s: float) -> float | None:

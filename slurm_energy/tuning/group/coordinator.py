@@ -1,10 +1,12 @@
-"""Coordinator of the nodes of one job. All nodes change their operating point together, or none does.
+"""Coordinator of the nodes of one tuned job.
 
-A change has three steps. The coordinator announces the new point and the time of the change. Each agent
-stores both and confirms them with its next poll. Shortly before that time, the coordinator decides. If every
-agent has confirmed the change and is in contact, the change takes place. Otherwise the change is postponed.
-If an agent does not report the new point soon after the change, for example because the agent died, the other
-agents return to the previous point. Therefore the points of nodes differ for less than a second. A node whose
+All nodes change their operating point together, or none does. A change has three steps. First, the
+coordinator announces the new point and the time of the change. Second, each agent stores both and confirms
+them with its next request (poll). Third, the coordinator decides shortly before the announced time. If every
+agent has confirmed the change and is in contact, the change takes place. Otherwise it is postponed.
+
+After a change, an agent may fail to report the new point soon, for example because it died. The other agents
+then return to the previous point. Therefore the points of nodes differ for less than a second. A node whose
 agent is absent keeps the same point as all other nodes.
 """
 
@@ -27,7 +29,10 @@ _MAX_SEARCHES = 8
 
 
 class GroupSearch(Protocol):
-    """Interface of a search for the operating point of the whole job, for example `TuningSearch`."""
+    """Interface of a search for the operating point of a job on all of its nodes.
+
+    `TuningSearch` is an example.
+    """
 
     @property
     def requested(self) -> OperatingPoint:
@@ -35,10 +40,10 @@ class GroupSearch(Protocol):
 
     @property
     def phase(self) -> str:
-        """Current phase of the search."""
+        """Current phase of the search for the best operating point of a job on several nodes."""
 
     def observe(self, window: ProgressWindow) -> None:
-        """Update the search with a measurement window of the whole job."""
+        """Update the search with the progress of the whole job (all its nodes) in a time window."""
 
     def summary(self) -> dict[str, Any]:
         """Return the result of the search so far, in the form of the job record's key `tuning`."""
@@ -82,15 +87,15 @@ DEFAULT_TIMES = GroupTimes()
 
 @dataclass(slots=True)
 class _Member:
-    """State of one node according to the last report of its agent.
+    """State of one node of a tuned job, according to the last report of the node's agent.
 
     Attributes:
-        polled_s: time of the last poll.
-        epoch: number of the last change that the node has applied; -1 means unknown.
-        switch_at_s: time of the next change that the agent has stored.
+        polled_s: time of the last report (poll).
+        epoch: number of the last change of settings that the node has applied; -1 means unknown.
+        switch_at_s: time of the next change, which the agent has stored.
         offer: operating points that the node can have; None means not received yet.
-        window: measurement window at the current point that has not been merged yet; None means that no
-            unmerged window has arrived.
+        window: measurement at the current operating point that has not been merged with those of the other
+            nodes yet; None means that there is none.
     """
 
     polled_s: float
@@ -102,7 +107,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Switch:
-    """A change of the operating point that is not finished: not all agents have reported the new point.
+    """A change of the operating point that has not been completed on all nodes yet.
 
     Attributes:
         epoch: number of the change.
@@ -119,20 +124,23 @@ class _Switch:
 
 @dataclass(slots=True)
 class _State:
-    """Operating point in force, and the number of the change that set it."""
+    """Operating point in force in a group of nodes, and the number of the change that set it."""
 
     epoch: int = 0
     point: OperatingPoint = field(default_factory=lambda: UNTUNED)
 
 
 class GroupCoordinator:
-    """Coordinator of the nodes of one job. The coordinator acts only when an agent polls.
+    """Coordinator that lets all nodes of one job change their operating point together.
+
+    The coordinator acts only when an agent polls.
 
     Args:
         name: random name of this coordinator.
         nodes: number of nodes of the job.
-        create_search: function that creates the search when all nodes have joined.
-        times: times of a change.
+        create_search: function that creates the search for the best operating point. It is called when all
+            nodes have joined.
+        times: durations that govern a change of the operating point and the polls of the agents.
     """
 
     def __init__(
@@ -152,12 +160,12 @@ class GroupCoordinator:
 
     @property
     def last_poll_s(self) -> float:
-        """Time of the latest poll by any agent; minus infinity without agents."""
+        """Time of the latest request (poll) by any agent; minus infinity if there was none."""
         return max((member.polled_s for member in self._members.values()), default=-math.inf)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the job has ended on all nodes that had joined."""
+        """Whether the job has ended on all nodes whose agents had joined the group."""
         return self._is_ending and not self._members
 
     def poll(self, poll: GroupPoll, now_s: float) -> GroupDecision:
@@ -181,9 +189,9 @@ class GroupCoordinator:
         return self._decision(member, now_s)
 
     def _adopt(self, poll: GroupPoll) -> None:
-        """Continue from the operating point that is in force on the nodes.
+        """Adopt the operating point that is in force on the nodes of the job.
 
-        This is necessary, for example, after a restart of the controller.
+        This is necessary, for example, after a restart of the controller, which has lost its state.
         """
         if poll.point is not None and poll.epoch > self._state.epoch and self._switch is None:
             self._state = _State(poll.epoch, poll.point)
@@ -218,7 +226,11 @@ class GroupCoordinator:
             self._summary = self._search.summary()
 
     def _finish_switch(self, now_s: float) -> None:
-        """End a change that all agents have reported. Undo a change that is not reported in time."""
+        """Finish a change of the operating point of a job on several nodes.
+
+        If the agents of all nodes have reported the change, it is complete. If they have not reported it in
+        time, it is undone.
+        """
         switch = self._switch
         if switch is None or not switch.go or now_s < switch.at_s:
             return

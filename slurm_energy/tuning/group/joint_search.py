@@ -1,4 +1,7 @@
-"""Creation of the search for a job on several nodes, over the operating points that all nodes can have."""
+"""Creation of the tuning search for a job on several nodes.
+
+The search covers only those operating points that all nodes of the job can apply.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class ConstantSearch:
         self.requested, self._source = point, source
 
     def observe(self, window: ProgressWindow) -> None:
-        """Ignore the measurement window. The point does not depend on measurements."""
+        """Ignore the measurement window, because the operating point of this search is constant."""
 
     def summary(self) -> dict[str, Any]:
         """Return the result in the form of the job record's key `tuning`."""
@@ -73,7 +76,9 @@ def create_joint_search(
 def common_points(
     candidates: Collection[tuple[OperatingPoint, ...]], refused: frozenset[str] = frozenset()
 ) -> tuple[OperatingPoint, ...]:
-    """Return the points that all nodes can have, in the order of the first node's points.
+    """Return the operating points that all nodes of a job can have.
+
+    The result has the order of the first node's points.
 
     Args:
         candidates: points of each node.

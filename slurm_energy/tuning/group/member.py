@@ -1,4 +1,7 @@
-"""Member of a tuning group: the state of one node of a job, and the times of its changes."""
+"""State of one node of a job that is tuned on several nodes together (a tuning group).
+
+The module also determines when this node changes its operating point.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _CONFIRM_S: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class PointChange:
-    """A change of the operating point that this node has to make: number of the change and new point."""
+    """A change of the operating point that this node has to make.
+
+    It consists of the number of the change and the new operating point.
+    """
 
     epoch: int
     point: OperatingPoint
@@ -66,11 +72,11 @@ class GroupMember:
         return self._switch_at_s
 
     def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
-        """Process a decision of the coordinator.
+        """Process a decision of the coordinator of a job on several nodes.
 
         Args:
             decision: decision of the coordinator for this node.
-            sent_s: local time at which the poll was sent.
+            sent_s: local time at which the request for the decision (poll) was sent.
             received_s: local time at which the decision arrived.
         """
         if decision.coordinator != self._coordinator:
@@ -96,7 +102,7 @@ class GroupMember:
     def change_at_s(self) -> float:
         """Return the earliest local time at which `due_change` may return a change.
 
-        Return infinity if no change is stored.
+        The time is minus infinity if a change is due already, and infinity if no change is stored.
         """
         if self._due is not None:
             return -math.inf

@@ -30,11 +30,13 @@ _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(OperatingP
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """Offer of an agent to its group: the operating points that its node can have.
+    """Message in which an agent states the operating points that its node can have.
+
+    The coordinator of a job on several nodes receives the message.
 
     Attributes:
-        candidates: operating points from which a search may choose, without the untuned point.
-        gpu: the job's GPUs on the node; None without GPUs whose power limit can be lowered.
+        candidates: operating points from which the search may choose. The untuned point is not listed.
+        gpu: the job's GPUs on the node; None if there are no GPUs whose power limit can be lowered.
         cpu: the job's processors on the node; None if the frequency of processors is not tuned.
         start: operating point to try first; None means that the search chooses the first point.
         pinned: whether the job stays at `start`.
@@ -49,7 +51,7 @@ class NodeOffer:
 
 @dataclass(frozen=True, slots=True)
 class GroupPoll:
-    """State of one node of a job, sent by its agent.
+    """State of one node of a job, which the node's agent sends to the coordinator of the job.
 
     Attributes:
         node: Slurm's name of the node.
@@ -60,7 +62,8 @@ class GroupPoll:
         epoch: number of the last change that the node has applied; -1 if the agent does not know the number.
         point: operating point in force on the node; None if the agent does not know the point.
         switch_at_s: time of the next change that the agent has stored; None if no change is stored.
-        offer: points that the node can have. Sent if the coordinator requests the offer; None in other polls.
+        offer: operating points that the node supports. The offer is sent only if the coordinator requests
+            it; None in other polls.
         window: latest measurement window at the operating point of `epoch`; None without a new window.
         refused: names of fields of `OperatingPoint` that have no effect on the node.
         is_leaving: whether the job has ended on the node.
@@ -81,7 +84,7 @@ class GroupPoll:
     is_leaving: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the poll as a dict for JSON. Absent values are left out."""
+        """Return the request to the coordinator as a dict for JSON. Values that are None are left out."""
         return _without_none(_json(self))
 
     @classmethod
@@ -129,8 +132,8 @@ class GroupDecision:
     """Instruction of the coordinator to an agent.
 
     Attributes:
-        coordinator: random name of the coordinator. A new name means that the coordinator's clock may
-            have changed.
+        coordinator: random name of the coordinator. A new name means that the coordinator's clock may have
+            changed.
         time_s: time of the decision on the controller's clock.
         epoch: number of the change in force. An agent that has not applied this change applies it at once.
         point: operating point of `epoch`.
@@ -139,7 +142,8 @@ class GroupDecision:
         go: whether the next change takes place. If not, the agent keeps `point` at `switch_at_s`.
         phase: current phase of the search, for example `reference`, `probe` or `hold`.
         poll_s: seconds until the agent polls again.
-        needs_offer: whether the next poll must contain the agent's offer.
+        needs_offer: whether the next poll must list the operating points that the node can have (the agent's
+            offer).
         summary: result of the search so far, in the form of the job record's key `tuning`.
     """
 
@@ -225,10 +229,11 @@ def _json(message: GroupPoll | GroupDecision) -> dict[str, Any]:
 
 
 def _cpu_json(cpu: CpuHardware) -> dict[str, Any]:
-    """Return the description of the processors as a dict for JSON, without the field `boosts`.
+    """Return the description of the processors as a dict for JSON.
 
-    A controller of the previous release does not know this field. If a frequency bound disables
-    boost, the offered candidates contain this bound.
+    The field `boosts` is left out, because a controller of the previous release does not know it. The
+    information is not lost: if a frequency bound disables boost, the operating points that are sent to the
+    controller contain this bound.
     """
     values = dataclasses.asdict(cpu)
     del values["boosts"]  # a controller of the previous release does not know it
@@ -260,7 +265,7 @@ def _offer(data: Any) -> NodeOffer:
 
 
 def _hardware(cls: type[Any], data: Any) -> Any:
-    """Build a hardware object of a message from JSON.
+    """Build an object that describes hardware in a message about tuning, from its JSON form.
 
     The fields of the object are positive numbers or lists of positive numbers.
     """

@@ -12,15 +12,15 @@ _TRUST: Final = tuple(ProgressSource)
 
 
 def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
-    """Return the measurement window of a whole job, merged from one window of each of the job's nodes.
+    """Return the measurement window of a whole job, merged from one window of each of its nodes.
 
-    The speed is that of the slowest node, because this node slows down all others. For the speed, only the
-    nodes with the most trustworthy source of progress count. The reason is that often only one rank reports
-    the progress of the job. The power is the sum over the nodes. The mean powers of one GPU and one package
-    are means over the nodes.
+    The speed is that of the slowest node, because this node slows down all others. Often only one rank
+    reports the progress of the job. Therefore only the nodes with the most trustworthy source of progress
+    are considered for the speed. The power is the sum over the nodes. The mean powers of one GPU and one
+    package are means over the nodes.
 
     Args:
-        windows: one measurement window of each node, all at the same point; at least one window.
+        windows: one measurement window of each node, all at the same operating point; at least one window.
     """
     source = min((window.source for window in windows), key=_TRUST.index)
     slowest = min(

@@ -1,4 +1,7 @@
-"""Measured progress rate with its standard error, and statistics of noisy intervals."""
+"""Rate of a job's progress over a measurement window, with its standard error.
+
+The module also contains statistics of noisy intervals.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,19 @@ _MIN_FOR_CORRELATION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a job over a measurement window. Rates of different sources have different units.
+    """Speed of a job in a measurement window.
+
+    The unit of work depends on the source of the speed.
 
     Attributes:
-        units_per_s: progress rate. The source determines the unit of work: the unit of the job's reports, a
-            period of the power, or the work in the first window with this source.
+        units_per_s: completed units of work per second. Depending on the source, a unit is a unit of the
+            job's reports, a period of the power, or the work in the first window with this source.
         relative_error: standard error of `units_per_s` divided by `units_per_s`.
-        source: signal from which the rate was computed.
-        paused_share: share of the window that was excluded because the job paused, for example to write a
+        source: signal from which the speed was computed.
+        paused_share: fraction of the window that was excluded because the job paused, for example to write a
             checkpoint. The job's mean power includes the pauses.
-        spans_cycles: whether the rate was measured over whole cycles of regular pauses, and therefore
-            includes the pauses.
+        spans_cycles: whether the speed was measured over whole cycles of regular pauses. If so, it includes
+            the pauses.
     """
 
     units_per_s: float

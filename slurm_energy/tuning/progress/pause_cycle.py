@@ -1,4 +1,4 @@
-"""Regular pauses of a program, for example a checkpoint after every 20 steps."""
+"""Detection of regular pauses of a program, for example a checkpoint after every 20 steps."""
 
 from __future__ import annotations
 
@@ -61,11 +61,13 @@ class PauseCycle:
 def pause_cycle(reports: Sequence[Report], max_s: float = MAX_CYCLE_S) -> PauseCycle | None:
     """Return the cycle of the regular pauses of a process; None if the process has no regular pauses.
 
-    A pause is an interval between two reports in which a unit took clearly longer than in the intervals
-    before and after. Several slow intervals in a row are a change of the speed, not a pause.
+    A process reports how many units of work it has completed. A pause is an interval between two reports in
+    which one unit took clearly longer than in the intervals before and after. Several slow intervals in a
+    row are a change of the speed, not a pause.
 
     Args:
-        reports: reports of the process in order of time, each with more units than the previous report.
+        reports: reports of the process in order of time. Each report has more units than the previous
+            report.
         max_s: maximum duration of a cycle.
     """
     intervals = [
@@ -112,10 +114,13 @@ def may_become_cycle(reports: Sequence[Report]) -> bool:
 
 
 def _pauses(per_unit: Sequence[float]) -> list[int]:
-    """Return the indices of the intervals that are pauses.
+    """Return the indices of the intervals in which the program paused.
 
-    Settings of the hardware may change between intervals. Each interval is therefore also compared with its
-    neighbours.
+    A pause is much longer than the usual interval. Because settings of the hardware may change, it must also
+    be longer than the intervals directly before and after it.
+
+    Args:
+        per_unit: time per unit of work in each interval.
     """
     usual = statistics.median(per_unit)
     pauses = []
@@ -128,7 +133,11 @@ def _pauses(per_unit: Sequence[float]) -> list[int]:
 
 
 def _pause_s(intervals: Sequence[tuple[float, float]], number: int) -> float:
-    """Return how much longer an interval takes than its work takes at the speed of its neighbours."""
+    """Return the length in seconds of a pause in an interval between two reports.
+
+    The pause is the time that the interval takes beyond its work. The work is assumed to run at the speed of
+    the interval before and the interval after.
+    """
     seconds, units = intervals[number]
     beside = [intervals[number - 1], intervals[number + 1]]
     usual_s = math.fsum(length for length, _ in beside) / math.fsum(count for _, count in beside)

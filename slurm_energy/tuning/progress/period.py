@@ -1,10 +1,14 @@
 """Detection of the period of a program's main loop in its power or utilisation.
 
 The detector prefers no result to a wrong result. Candidates come from the autocorrelation, which is computed
-by FFT. A period is returned only if four conditions hold: shorter and longer alternatives are clearly worse;
-the period repeats in most parts of the series; nothing else in the series is periodic; the period cannot be
-the alias of a shorter period. Regularly sampled series have no result, because samples at regular times
-cannot exclude an alias.
+by FFT. A period is returned only if four conditions hold:
+
+- shorter and longer alternatives are clearly worse;
+- the period repeats in most parts of the series;
+- nothing else in the series is periodic;
+- the period cannot be an artefact of sampling a shorter period (an alias).
+
+Regularly sampled series have no result, because samples at regular times cannot exclude an alias.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A verified period.
+    """A period of a program's power or utilisation that has passed all checks.
 
     Attributes:
         seconds: length of the period.
@@ -59,14 +63,17 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Result of a period detection: a period, or the reason why no period was accepted."""
+    """Result of the search for a period in a job's power.
+
+    The result is a period, or the reason why no period was accepted.
+    """
 
     period: Period | None
     reason: str
 
 
 class _RejectedError(Exception):
-    """The series has no acceptable period. The message is the reason."""
+    """A series of power values has no acceptable period. The message states the reason."""
 
 
 def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detection:
@@ -86,7 +93,7 @@ def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detectio
 
 
 def _detected(times: Array, series: Array) -> Period:
-    """Return the period of a series.
+    """Detect the period with which a series of power values repeats, and return it.
 
     Raises:
         _RejectedError: no period is acceptable.

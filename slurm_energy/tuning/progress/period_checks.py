@@ -1,6 +1,7 @@
-"""Checks of a candidate period: stability, simpler explanations, other loops and aliases.
+"""Checks whether a period found in the power of a program is really the period of its steps.
 
-Series are numpy arrays without trend and with mean 0. Lags are lengths in samples.
+A candidate is refused if it is not stable, if a simpler explanation exists, if it belongs to another loop,
+or if it is an alias. Series are numpy arrays without trend and with mean 0. Lags are lengths in samples.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ Array = Any
 
 
 def autocorrelation(even: Array) -> Array:
-    """Return the normalised autocorrelation at multiples of a quarter of the sampling interval."""
+    """Return the normalised autocorrelation of an evenly sampled signal.
+
+    The lags are the multiples of a quarter of the sampling interval.
+    """
     count = len(even)
     size = 1 << (2 * count - 1).bit_length()
     power = np.abs(np.fft.rfft(even, size)) ** 2
@@ -66,12 +70,14 @@ def autocorrelation(even: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LocalPeriods:
-    """The period measured in overlapping parts of a series, each of a few periods.
+    """Lengths of a period in overlapping parts of a power series.
+
+    The check of a candidate period uses these lengths. Each part contains a few periods.
 
     Attributes:
-        ratios: local period divided by the candidate; 0 where the series does not repeat.
+        ratios: measured period of each part divided by the candidate; 0 where the series does not repeat.
         clear: whether each part repeats with about the median period of all parts.
-        periods: number of periods over which a local period is averaged.
+        periods: number of periods over which the period of a part is averaged.
     """
 
     ratios: Array
@@ -80,30 +86,33 @@ class LocalPeriods:
 
     @property
     def median(self) -> float:
-        """Median of the ratios of local periods to the candidate."""
+        """Median of the local periods of the power, each divided by the candidate for the period."""
         return float(np.median(self.ratios))
 
     @property
     def is_stable(self) -> bool:
-        """Whether most parts have about the median period."""
+        """Whether most parts of the series have nearly the same period, namely about the median period."""
         return self.median > 0 and float(np.mean(self.clear)) >= _MIN_GOOD
 
     @property
     def is_drifting(self) -> bool:
-        """Whether the period differs between the beginning and the end of the series."""
+        """Whether the period at the beginning of the series differs from the period at its end."""
         third = max(1, len(self.ratios) // 3)
         first, last = np.median(self.ratios[:third]), np.median(self.ratios[-third:])
         return abs(float(first - last)) > _MAX_DRIFT * self.median
 
     @property
     def is_interrupted_often(self) -> bool:
-        """Whether the repetition breaks so often that a longer period is likely, as with micro-batches."""
+        """Whether the period of the power series is interrupted often.
+
+        A longer period is then likely, for example in training with micro-batches.
+        """
         breaks = int(np.sum(self.clear[:-1] & ~self.clear[1:]))
         return breaks > 1 and float(np.sum(self.clear)) < _MIN_PERIODS_BETWEEN_BREAKS * breaks
 
     @property
     def jitter(self) -> float:
-        """Relative standard deviation of single periods of the series."""
+        """Relative standard deviation of the lengths of single periods in the series."""
         return self._spread * math.sqrt(self.periods)
 
     @property
@@ -118,9 +127,10 @@ class LocalPeriods:
 
 
 def local_periods(even: Array, lag: float) -> LocalPeriods | None:
-    """Return the period of an evenly sampled series at successive positions, one per period `lag`.
+    """Return the period in successive parts of an evenly sampled series.
 
-    Return None if the series is too short.
+    `lag` is the candidate period. There is one part for each period of this length. Return None if the
+    series is too short.
     """
     points = _POINTS_PER_PERIOD
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
@@ -154,12 +164,14 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
 def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
     """Return whether a period of a fraction 1/k of the lag fits the series equally well.
 
-    The shorter period fits equally well if the series is as smooth when folded at the shorter period as when
-    folded at the lag.
+    The lag is a candidate period. If a shorter period fits equally well, the lag is only a multiple of the
+    true period.
 
-    Folding orders the samples by their phase. At the true period, neighbours in this order have similar
-    values. At a multiple of the true period, the ordered series contains the same wave several times and is
-    less smooth. This holds even if the true period is shorter than the sampling interval.
+    Folding at a period orders the samples by their phase in this period. At the true period, neighbours in
+    this order have similar values, so the ordered series is smooth. At a multiple of the true period, the
+    ordered series contains the same wave several times and is less smooth. This holds even if the true
+    period is shorter than the sampling interval. The shorter period fits equally well if the series folded
+    at it is as smooth as the series folded at the lag.
 
     Args:
         positions: sample times in units of the mean interval.
@@ -178,9 +190,10 @@ def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
 
 
 def _roughness(flat: Array, turns: Array, part: Array) -> Array:
-    """Return the roughness of the folded series for each row of phases.
+    """Return how well each candidate period fits a series; a lower result is a better fit.
 
-    The roughness is the mean squared difference of samples with neighbouring phases, relative to the
+    Each row of phases belongs to one period. The series is folded: its samples are sorted by phase. The
+    result (roughness) is the mean squared difference of samples with neighbouring phases, relative to the
     variance. Only neighbours in the same part of the series count, because the phase is exact for a few
     periods only.
     """
@@ -191,11 +204,11 @@ def _roughness(flat: Array, turns: Array, part: Array) -> Array:
 
 
 def may_be_pauses(even: Array, lag: float) -> bool:
-    """Return whether a period may come from regular short pauses, not from the steps of the loop.
+    """Return whether a period in a series may come from regular short pauses of the program.
 
-    An example are checkpoints between steps that are too short to be resolved. With short pauses,
-    the series is at one level most of the time. A period of short pauses needs more repetitions
-    than other periods.
+    Examples of such pauses are checkpoints. The steps between the pauses may be too short to be seen in the
+    series. With short pauses, the series is at one level most of the time. A period of short pauses needs
+    more repetitions than other periods.
     """
     skew = abs(float(np.mean(even**3))) / float(np.std(even)) ** 3
     return lag >= _LONG_PERIOD and skew > _LOPSIDED and len(even) < _MIN_LOPSIDED_PERIODS * lag
@@ -225,7 +238,7 @@ def has_other_period(even: Array, lag: float) -> bool:
 
 
 def _repeats(rest: Array, max_lag: float) -> bool:
-    """Return whether a series repeats itself after at most `max_lag` samples."""
+    """Return whether a series has a period of at most `max_lag` samples, by its autocorrelation."""
     correlation = autocorrelation(rest - np.mean(rest))
     start = int(np.argmax(correlation < 0))
     part = correlation[start : int(max_lag * UPSAMPLING) + 1]
@@ -246,10 +259,11 @@ def has_fundamental(even: Array, lag: float) -> bool:
 
 
 def is_part_of_cycle(even: Array, lag: float) -> bool:
-    """Return whether mean or amplitude of successive periods repeats after several periods.
+    """Return whether the candidate period of a power series is only a part of a longer step.
 
-    The candidate is then a part of a longer step, for example a micro-batch. Checkpoints after more than
-    `_MAX_CYCLE_PERIODS` steps do not count as a repetition.
+    An example is a micro-batch, of which a step has several. The candidate is such a part if the mean or the
+    amplitude of successive periods repeats after several periods. A repetition after more than
+    `_MAX_CYCLE_PERIODS` periods does not count, because it may come from checkpoints.
     """
     points = _CYCLE_POINTS
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
@@ -290,13 +304,17 @@ def contains_fast_loop(even: Array, lag: float) -> bool:
 
 
 def _fast_share(even: Array) -> float:
-    """Return the share of the variance at periods of less than five samples."""
+    """Return the share of a series' variance that comes from periods of less than five samples."""
     power = np.abs(np.fft.rfft(even)) ** 2
     return float(np.sum(power[len(even) // 5 :])) / float(np.sum(power))
 
 
 def _without_period(even: Array, lag: float) -> Array:
-    """Return each sample minus the mean of two samples: one period earlier and one period later."""
+    """Remove a periodic part from an evenly sampled signal.
+
+    The mean of two other samples is subtracted from each sample. One of the two is one period earlier and
+    the other is one period later.
+    """
     index = np.arange(len(even))
     before, after = np.interp(index - lag, index, even), np.interp(index + lag, index, even)
     rest = even - (before + after) / 2
@@ -305,9 +323,10 @@ def _without_period(even: Array, lag: float) -> Array:
 
 
 def is_alias(positions: Array, flat: Array, lag: float) -> bool:
-    """Return whether a frequency above the sampling rate explains the series about as well as `lag`.
+    """Return whether a candidate period may be an artefact of the sampling (an alias).
 
-    The samples are irregular in time.
+    This is so if a frequency above the sampling rate explains the series about as well as the candidate. The
+    samples are irregular in time.
 
     Args:
         positions: sample times in units of the mean interval.
@@ -333,5 +352,9 @@ def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float
 
 
 def _part_power(part: Array, waves: Array) -> float:
-    """Return the power of complex amplitudes that are summed within each part of the series."""
+    """Return the power of a sinusoid in a series, computed in parts of the series.
+
+    The complex amplitudes `waves` are summed within each part. The result is the sum of the squared
+    magnitudes of these sums.
+    """
     return float(np.sum(np.bincount(part, waves.real) ** 2 + np.bincount(part, waves.imag) ** 2))

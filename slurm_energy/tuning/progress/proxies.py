@@ -1,4 +1,8 @@
-"""Validation of a progress proxy, such as retired instructions, against a more trusted progress rate."""
+"""Check whether a substitute for a job's progress rate can be trusted.
+
+A substitute (proxy) is, for example, the rate of retired instructions. The check compares the substitute
+with a more trusted progress rate.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,15 @@ _MAX_WINDOWS: Final = 64
 
 
 class ProxyValidation:
-    """Comparison of a proxy with a trusted rate over several measurement windows.
+    """Test whether a proxy, such as a sensor value, measures the job's work.
 
-    A proxy measures the job's work if the proxy and the trusted rate change by the same factor. Windows of
-    equal speed do not suffice, because a proxy that never changes would agree with them, too.
+    The proxy is compared with a trusted rate over several measurement windows. It measures the work if it
+    and the trusted rate change by the same factor from window to window. Windows of equal speed do not
+    suffice, because a proxy that never changes would agree with them, too.
 
     Args:
-        tolerance: maximum relative difference of the two factors.
+        tolerance: maximum relative difference between the factor of the proxy and the factor of the trusted
+            rate.
     """
 
     def __init__(self, tolerance: float) -> None:
@@ -30,9 +36,14 @@ class ProxyValidation:
         self._ratios: list[float] = []
 
     def compare(self, proxy: Progress, true: Progress) -> None:
-        """Add a measurement window.
+        """Add a measurement window to the comparison of a progress proxy with a trusted progress rate.
 
-        If the trusted source differs from that of the previous window, start the comparison again.
+        A proxy is a quantity that may follow the progress of the job. If the source of the trusted rate
+        differs from that of the previous window, the comparison starts again.
+
+        Args:
+            proxy: rate of the proxy in the window.
+            true: trusted rate in the window.
         """
         if true.source is not self._source:
             self._source = true.source
@@ -44,12 +55,19 @@ class ProxyValidation:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether two windows contradict the assumption that the proxy measures the job's work."""
+        """Whether the proxy is refuted as a measure of the job's work.
+
+        A proxy is an indirect measure, such as retired instructions. It is refuted if its ratios to a more
+        trusted rate differ too much between at least two windows.
+        """
         return len(self._ratios) > 1 and _spread(self._ratios) > self._tolerance
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether three windows agree with the proxy. Two windows must have clearly different speeds."""
+        """Whether several measurement windows confirm that the proxy follows the trusted progress rate.
+
+        At least three windows are needed, and the speeds of two of them must differ clearly.
+        """
         enough = len(self._ratios) >= _MIN_WINDOWS and _spread(self._speeds) >= _MIN_SPEED_SPREAD
         return enough and not self.is_refuted
 

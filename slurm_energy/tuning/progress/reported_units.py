@@ -37,9 +37,9 @@ _REPORT_LATENCY_S: Final = 1.2
 
 
 class ReportedUnits:
-    """Reports of all processes of a job.
+    """Progress reports of all processes of a job.
 
-    A report is the total number of units of work that one process has completed since its start.
+    Each report states the total number of units of work that a process has completed since its start.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,13 @@ class ReportedUnits:
             reports.popleft()
 
     def rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the slowest process over a window; None without two reports of any process.
+        """Return the rate of the slowest process in units of work per second, over a time window.
 
-        A process without two reports in the window is left out. Either the process has ended, or its units
-        are longer than the window. If the slowest process pauses regularly, the rate is that of whole cycles.
-        The rate is None if the measurement window is shorter than a cycle.
+        A process without two reports in the window is left out: either the process has ended, or one of its
+        units takes longer than the window. If the slowest process pauses regularly, its rate is the mean
+        over whole pause cycles.
+
+        The result is None if no process has two reports, or if the window is shorter than a pause cycle.
         """
         rates = {key: _rate_of(reports, start_s, end_s) for key, reports in self._reports.items()}
         known = {key: rate for key, rate in rates.items() if rate is not None}
@@ -104,7 +106,7 @@ class ReportedUnits:
 
     @property
     def cycle(self) -> PauseCycle | None:
-        """Cycle of pauses of the process that was slowest in the last measurement window."""
+        """Regular cycle of pauses of the process that was slowest in the last measurement window."""
         reports = self._reports.get(self._slowest)
         if not reports:
             return None
@@ -117,24 +119,32 @@ class ReportedUnits:
 
     @property
     def may_become_cycle(self) -> bool:
-        """Whether the process that reported first has paused once or twice and may pause regularly."""
+        """Whether the pauses of the program may become a regular cycle.
+
+        This is the case if the process that reported first has paused once or twice.
+        """
         reports = next(iter(self._reports.values()), None)
         if not reports or self.cycle is not None:
             return False
         return may_become_cycle(_steps(reports, -math.inf, math.inf, _CYCLE_REPORTS))
 
     def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the slowest process over a window that may be shorter than a cycle of pauses.
+        """Return the rate of the slowest process over a short window.
 
-        The rate is that of the median unit. If the process pauses regularly, the rate includes the mean
-        length of pauses.
+        The window may be shorter than the interval between two regular pauses of the program. The rate is
+        therefore computed from the median duration of a unit of work. If the process pauses regularly, the
+        mean length of the pauses is included.
+
+        Args:
+            start_s: start of the window.
+            end_s: end of the window.
         """
         rates = [_median_rate(reports, start_s, end_s) for reports in self._reports.values()]
         known = [rate for rate in rates if rate is not None]
         return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
 
     def is_paused(self, time_s: float) -> bool:
-        """Return whether any process with regular pauses was pausing at a time."""
+        """Return whether any process that pauses regularly was in a pause at the given time."""
         cycle, reports = self.cycle, self._reports.get(self._slowest)
         if cycle is None or not reports:
             return False
@@ -146,7 +156,10 @@ class ReportedUnits:
         return end[0] - before[0] - usual_s > cycle.pause_s / 2
 
     def _with_pauses(self, rate: Progress) -> Progress:
-        """Convert a rate without pauses to a rate of whole cycles if the slowest process pauses regularly."""
+        """Return the rate that includes the regular pauses of the slowest process.
+
+        The given rate excludes pauses. It is returned unchanged if the process has no regular pauses.
+        """
         cycle = self.cycle
         if cycle is None:
             return rate
@@ -155,11 +168,14 @@ class ReportedUnits:
         return Progress(units_per_s, error, rate.source, spans_cycles=True)
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
-        """Return the current rate of the slowest process after a sudden slowdown; None without a slowdown.
+        """Return the current rate of the slowest process after a sudden slowdown.
 
-        A single slow interval may be a pause, for example a checkpoint. Therefore the last complete interval
-        and the current interval must both be slow. If a unit has just been completed, the last two complete
-        intervals must be slow instead.
+        Return None without a slowdown.
+
+        An interval is the time between two reports of completed units of work. A single slow interval may be
+        a pause, for example a checkpoint. Therefore the last complete interval and the current interval must
+        both be slow. If a unit has just been completed, the last two complete intervals must be slow
+        instead.
 
         Args:
             since_s: time since which the conditions of the process have not changed.
@@ -171,7 +187,10 @@ class ReportedUnits:
         return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
 
     def unit_s(self) -> float | None:
-        """Return the mean seconds between the latest reports of the process that reports least often."""
+        """Return the mean seconds between two recent progress reports of a job.
+
+        If the job has several processes, the one that reports least often counts.
+        """
         lengths = []
         for reports in self._reports.values():
             if (steps := min(len(reports), 8) - 1) > 0:
@@ -203,9 +222,10 @@ def _rate_of(
 def _median_rate(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of the median unit that one process completed in a measurement window.
+    """Return how fast one process worked in a measurement window, as the rate of its median unit.
 
-    If the window contains two units, the faster unit counts.
+    The unit is a unit of work, such as a training step. If the window contains two units, the faster unit
+    counts.
     """
     steps = _steps(reports, start_s, end_s)
     per_unit = sorted((b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps))
@@ -219,7 +239,11 @@ def _median_rate(
 def _cycle_rate(
     reports: collections.deque[tuple[float, float]], cycle: PauseCycle, start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of one process over the whole cycles in a window; None without a whole cycle."""
+    """Return the rate of progress of one process over a window, if it has regular pauses.
+
+    A cycle is the time from one pause to the next. Only whole cycles in the window are used. Return None
+    without a whole cycle.
+    """
     steps = _steps(reports, start_s, end_s)
     if len(steps) < 2:
         return None
@@ -240,7 +264,10 @@ def _cycle_rate(
 def _steps(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float, most: int = MAX_REPORTS
 ) -> list[tuple[float, float]]:
-    """Return the last `most` reports of a measurement window. Reports without a new unit are left out."""
+    """Return the last reports of a process in a measurement window, at most `most` of them.
+
+    Reports that add no new unit of work are left out.
+    """
     inside: list[tuple[float, float]] = []
     for report in reversed(reports):
         if report[0] < start_s or len(inside) > most:

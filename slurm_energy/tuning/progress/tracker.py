@@ -1,7 +1,11 @@
-"""Progress tracker: determines the speed of one job on one node from the job's most trusted signal.
+"""Determination of the speed of one job on one node (progress tracker).
 
-Signals in order of trust: units that the job reports; a verified period of its power; the activity of its
-GPUs times their clock; retired instructions that were validated against one of the first two signals.
+The tracker uses the most trusted signal that is available. These are the signals, the most trusted first:
+
+- units of work that the job reports;
+- a verified period of the job's power;
+- the activity of the job's GPUs times their clock;
+- retired instructions, if they agreed with one of the first two signals.
 """
 
 from __future__ import annotations
@@ -39,11 +43,11 @@ _TRUST: Final = (
 
 
 class ProgressTracker:
-    """Progress of one job on one node.
+    """Measured progress of one job on one node, from the best available source.
 
-    The tracker keeps its source until a more trusted source has a rate, or until the present source has had
-    no rate in three consecutive windows. Compare only rates of the same source, because each source has its
-    own unit.
+    The tracker keeps its present source until a more trusted source has a rate of progress, or until the
+    present source has had no rate in three consecutive measurement windows. Compare only rates of the same
+    source, because each source has its own unit.
 
     All times are seconds of the same monotonic clock.
     """
@@ -70,11 +74,12 @@ class ProgressTracker:
         return self._reports.unit_s() or self._period_s
 
     def awaits_report(self, now_s: float) -> bool:
-        """Return whether a job has reported progress and will probably report again soon.
+        """Return whether the caller should wait for the job's next progress report.
 
-        The result is True only if the units of the job take a long time. The caller should then wait for the
-        next report, because rates of another source cannot be compared with rates of the reports. The result
-        is False while the reports are the source of the rate.
+        The result is True if the job has reported progress and will probably report again soon. This is the
+        case only if a unit of the job's work takes a long time. The caller should then wait, because rates
+        of another source cannot be compared with rates of the reports. The result is False while the reports
+        are the source of the rate.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S
@@ -90,17 +95,27 @@ class ProgressTracker:
 
     @property
     def may_become_cycle(self) -> bool:
-        """Whether a job that reports its progress has paused and may turn out to pause regularly."""
+        """Whether the job has paused and it is still open whether it pauses regularly.
+
+        The result can only be true for a job that reports its progress.
+        """
         is_reported = self._source in (ProgressSource.REPORTED, ProgressSource.NONE)
         return is_reported and self._reports.may_become_cycle
 
     def is_paused(self, time_s: float) -> bool:
-        """Return whether a job with regular pauses was pausing at a time."""
+        """Return whether the job was in one of its regular pauses at a given time.
+
+        The result is False for a job without regular pauses.
+        """
         return self.cycle_s is not None and self._reports.is_paused(time_s)
 
     @property
     def window_s(self) -> float:
-        """Window length in seconds in which the current source of progress should give a rate."""
+        """Length of a measurement window in seconds.
+
+        The length is chosen so that the present source of progress (the program's reports, or the period of
+        its power) should give a rate in each window.
+        """
         if self.cycle_s is not None:
             return self.cycle_s + (self._reports.unit_s() or 0.0)
         reported_s = self._reports.unit_s()
@@ -153,10 +168,11 @@ class ProgressTracker:
         self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
 
     def rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the progress in a measurement window, or None if no trustworthy signal has a rate.
+        """Return the job's rate of progress in a measurement window.
 
-        Start a window after the hardware has settled at its setting. Windows should be at least `window_s`
-        long and must not overlap a change of a knob.
+        Return None if no trustworthy signal yields a rate. A window should start after the hardware has
+        settled at its settings. It should be at least `window_s` long. No setting should change during the
+        window.
         """
         samples = self._samples.between(start_s, end_s)
         rates: dict[ProgressSource, Progress] = {}
@@ -229,9 +245,10 @@ class ProgressTracker:
         return True
 
     def _validate(self, rates: Mapping[ProgressSource, Progress]) -> None:
-        """Compare the proxies with the reported progress.
+        """Check whether signals of the hardware (proxies) follow the progress of the job.
 
-        If no progress is reported, compare the proxies with the period of the power.
+        The proxies are compared with the progress that the job reports. If the job reports none, they are
+        compared with the progress that follows from the period of the job's power.
         """
         true = rates.get(ProgressSource.REPORTED) or rates.get(ProgressSource.PERIOD)
         if true is None:
@@ -270,9 +287,10 @@ class ProgressTracker:
         return period
 
     def _continues(self, seconds: float, start_s: float) -> bool:
-        """Return whether a period belongs to the same loop as the earlier periods.
+        """Return whether a detected period belongs to the same loop of the program as earlier periods.
 
-        A different period replaces the earlier one only if two consecutive measurement windows detect it.
+        A period of another length does not belong to it. However, if two consecutive measurement windows
+        detect the same other length, this length replaces the earlier one.
         """
         if self._period_s is None:
             self._period_s = seconds
@@ -287,7 +305,11 @@ class ProgressTracker:
         return False
 
     def _activity_rate(self, samples: list[Sample]) -> Progress | None:
-        """Return the mean activity relative to the first window; None if two kinds of work disagree."""
+        """Return the progress of a job as its hardware activity relative to the first measurement window.
+
+        The result is the mean over the kinds of activity, such as counts of instructions. None is returned
+        if two kinds of activity disagree.
+        """
         readings = [sample for sample in samples if sample.activity]  # rarer than samples of the power
         kinds = {kind for sample in readings for kind in sample.activity}
         ratios: list[float] = []

@@ -49,11 +49,11 @@ class SweepPoint:
 def build_points(
     factors: Sequence[Factor], *, with_reference: bool = True, configurations: Sequence[Settings] = ((),)
 ) -> tuple[SweepPoint, ...]:
-    """Return the points of a sweep. The first point is the reference.
+    """Return the points of a sweep. The first point is the reference for all comparisons.
 
-    The reference sets no knob and has the policy `monitor`. The reference has the first value of every other
-    factor, and the first configuration. The reference is added if the combinations of the factors do not
-    contain the reference.
+    A point is a combination of one value of each factor. The reference leaves all energy settings unchanged
+    and has the policy `monitor`. It has the first value of every other factor, and the first configuration.
+    If the combinations do not contain the reference, it is added.
 
     Args:
         factors: factors of the sweep, at least one unless there are configurations.

@@ -18,7 +18,7 @@ _STANDARD_ERRORS: Final = 2.0
 
 
 def relative_noise(quantities: Sequence[tuple[int, Quantity]]) -> float:
-    """Return the relative standard deviation of single runs, pooled over points.
+    """Return the relative standard deviation of a single run, estimated from all points of a sweep.
 
     Args:
         quantities: for each point the number of runs, and the mean and deviation over the runs.
@@ -59,7 +59,7 @@ def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
 
 
 class _Front:
-    """Index of points for fast queries of the minimum energy below a given time."""
+    """Index of the points of a sweep, which finds the minimum energy below a given time quickly."""
 
     def __init__(self, points: Sequence[PointSummary]) -> None:
         ordered = sorted((point.time_s.mean, point.energy_joules.mean) for point in points)
@@ -67,6 +67,9 @@ class _Front:
         self._joules = list(itertools.accumulate((joules for _, joules in ordered), min))
 
     def least_joules(self, time_s: float) -> float:
-        """Return the minimum energy of the points that take less than `time_s`; infinity if no point does."""
+        """Return the least energy of those points of the sweep that are faster than `time_s`.
+
+        The result is infinity if no point is faster.
+        """
         count = bisect.bisect_left(self._times_s, time_s)
         return self._joules[count - 1] if count else math.inf

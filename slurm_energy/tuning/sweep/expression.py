@@ -1,7 +1,10 @@
-"""Arithmetic expressions of sweep presets, such as `cores * threads_per_core // processes`. Pure functions.
+"""Evaluation of arithmetic expressions in sweep presets.
 
-The text may come from a file of a user, so only these forms of Python's syntax are evaluated: integers,
-texts, names, arithmetic, comparisons, `and`, `or`, `not`, `A if B else C`, `min(...)` and `max(...)`.
+An example of an expression is `cores * threads_per_core // processes`. The module has only pure functions.
+
+An expression may come from a file of a user. Therefore only these forms of Python's syntax are evaluated:
+integers, texts, names, arithmetic, comparisons, `and`, `or`, `not`, `A if B else C`, `min(...)` and
+`max(...)`.
 """
 
 from __future__ import annotations

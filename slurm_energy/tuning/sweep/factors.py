@@ -1,6 +1,6 @@
-"""Factors of a sweep and their values.
+"""Factors of a sweep: the quantities that vary between the runs, and their values.
 
-A factor is a knob, an environment variable or an sbatch option.
+A factor is an energy setting of the job, an environment variable or an sbatch option.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Factor:
     Attributes:
         name: one of NAMES, `env.NAME` for an environment variable, or `sbatch.OPTION` for an sbatch option.
         values: values in the order of the sweep, without duplicates. Watts and MHz are plain numbers. None
-            means that the knob keeps its present setting.
+            means that the hardware setting (knob) keeps its present value.
     """
 
     name: str
@@ -62,7 +62,10 @@ class Factor:
 
     @property
     def is_knob(self) -> bool:
-        """Whether the factor sets an sbatch option `--energy-...`, by its own name or by `sbatch.OPTION`."""
+        """Whether the factor of a sweep sets an energy option of sbatch (`--energy-...`).
+
+        It may do so by its own name or by the form `sbatch.OPTION`.
+        """
         return (option_of(self.name) or "").startswith("energy-")
 
 
@@ -110,7 +113,7 @@ def parse_variable(text: str) -> Factor:
 
 
 def make_factor(name: str, items: Sequence[Any]) -> Factor:
-    """Return a factor with the given values.
+    """Return a factor of a sweep: a setting or option, with the values that the sweep tries.
 
     Args:
         name: name of the factor.
@@ -170,7 +173,10 @@ def read_factors(content: bytes, path: str) -> list[Factor]:
 
 
 def numeric_value(value: str | None) -> float | None:
-    """Return the value of a factor as a number; None if the value is not a number."""
+    """Return the value of a sweep's factor as a number; None if the value is not a number.
+
+    A factor is a setting or an option that the sweep varies.
+    """
     return float(value) if value is not None and _NUMBER.fullmatch(value) else None
 
 
@@ -181,7 +187,10 @@ def _from_toml(name: str, value: Any) -> Factor:
 
 
 def _expand(name: str, text: str, parse: Callable[[str], str | None]) -> list[str | None]:
-    """Return the values of one item: a single value, or all values of a range."""
+    """Return the values that one item in the list of a factor's values stands for.
+
+    An item is a single value or a range.
+    """
     match = _RANGE.fullmatch(text)
     if match is None:
         if ".." in text and name not in ("precision", "policy") and not name.startswith(("env.", "sbatch.")):
@@ -203,7 +212,10 @@ def _expand(name: str, text: str, parse: Callable[[str], str | None]) -> list[st
 
 
 def _parser_of(name: str) -> Callable[[str], str | None]:
-    """Return the function that checks a value of a factor and converts the value to its normal form."""
+    """Return the function that parses the values of a sweep's factor with a given name.
+
+    The function checks a value and converts it to its normal form.
+    """
     if name.startswith("env."):
         if not _VARIABLE.fullmatch(name[4:]):
             raise UsageError(f"environment variable '{shown(name[4:])}'", "is not a valid name")

@@ -1,4 +1,7 @@
-"""95 % confidence intervals from repeated runs: of means, and of gains relative to the reference."""
+"""95 % confidence intervals from repeated runs.
+
+The intervals apply to a mean, or to the difference of two means, such as a gain relative to the reference.
+"""
 
 from __future__ import annotations
 

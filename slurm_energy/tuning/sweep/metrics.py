@@ -50,7 +50,7 @@ class Quantity:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantity:
-        """Return the mean and deviation of one or more values."""
+        """Return mean, standard deviation and confidence interval of one or more values."""
         mean = math.fsum(values) / len(values)
         deviation = statistics.stdev(values, mean) if len(values) > 1 else None
         return cls(mean, deviation, half_width(values))
@@ -58,7 +58,9 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class PointSummary:
-    """Measurements of one point, summarised over its repetitions.
+    """Measurements of one point of a sweep, summarised over its repetitions.
+
+    A point is one combination of the settings that the sweep varies.
 
     Attributes:
         runs: number of repetitions.
@@ -81,7 +83,10 @@ class PointSummary:
 
 
 def summarise(runs: Sequence[RunMeasurement]) -> PointSummary | None:
-    """Return the summary of the runs of one point; None without runs."""
+    """Return the mean time, energy and power of the runs of one point of a sweep.
+
+    A point is one combination of the values that the sweep varies. The result is None without runs.
+    """
     if not runs:
         return None
     return PointSummary(
@@ -115,11 +120,14 @@ class PointGains:
         return self.energy_percent - self.loss_percent
 
     def eds_percent(self, factor: float) -> float:
-        """Return the gain of the energy-delay sum with factor k in percent."""
+        """Return the gain of the energy-delay sum in percent.
+
+        `factor` is the weight k of the delay in the energy-delay sum.
+        """
         return 100.0 * (1.0 - self.eds[factor])
 
     def metric(self, name: str) -> float:
-        """Return the gain in percent by one of the METRICS."""
+        """Return the gain in percent by the metric `name`, which is one of METRICS."""
         if name.startswith("eds_"):
             return self.eds_percent(float(name.removeprefix("eds_")))
         return {
@@ -130,11 +138,11 @@ class PointGains:
 
 
 def energy_delay_sum(time_ratio: float, energy_ratio: float, factor: float) -> float:
-    """Return the energy-delay sum alpha E + beta t (definition: power-capping, section 3).
+    """Return the energy-delay sum alpha E + beta t of a run with energy E and time t. Less is better.
 
-    With alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref), the sum is 1 at the reference. Less
-    is better. A run that used no energy and took k times the reference time would also have the
-    sum 1.
+    The weights are alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref). A run with the energy and time of
+    the reference has the sum 1. A run that used no energy and took k times the reference time would also
+    have the sum 1. Source of the definition: power-capping, section 3.
 
     Args:
         time_ratio: t / t_ref.
@@ -159,7 +167,8 @@ def gains(point: PointSummary, reference: PointSummary) -> PointGains:
 def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> float | None:
     """Return the half-width of the 95 % confidence interval of a gain, in percentage points.
 
-    The gain is linearised at the means of both points. The relative deviations of time and energy of each run
+    A gain compares a point (one combination of settings in a sweep) with the reference point. It is
+    linearised at the means of both points. The relative deviations of the time and the energy of each run
     are weighted with the derivatives of the metric and added. A run that is slow and needs much energy is
     therefore one deviation, not two independent deviations.
 
@@ -189,7 +198,11 @@ def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> 
 
 
 def _derivatives(time_ratio: float, energy_ratio: float, name: str) -> tuple[float, float]:
-    """Return two derivatives of a gain: by the log of the energy ratio, and by the log of the time ratio."""
+    """Return the two derivatives of a sweep's gain, for the propagation of errors.
+
+    The first derivative is by the logarithm of the energy ratio, the second by the logarithm of the time
+    ratio.
+    """
     if name.startswith("eds_"):
         factor = float(name.removeprefix("eds_"))
         return -100.0 * (factor - 1.0) / factor * energy_ratio, -100.0 * time_ratio / factor
@@ -201,9 +214,9 @@ def _derivatives(time_ratio: float, energy_ratio: float, name: str) -> tuple[flo
 
 
 def best_points(points: Sequence[PointGains | None]) -> dict[str, int]:
-    """Return the index of the best point for each metric.
+    """Return for each metric of a sweep the index of the best point (combination of settings).
 
-    If points are equal, the first is the best. The result is empty if no point has measurements.
+    If points are equal, the first one is the best. The result is empty if no point has measurements.
     """
     known = [(index, point) for index, point in enumerate(points) if point is not None]
     if not known:

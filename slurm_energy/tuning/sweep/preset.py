@@ -42,18 +42,19 @@ _TABLES: Final = ("counts", "words", "settings", "knobs")
 
 @dataclass(frozen=True, slots=True)
 class SweepPreset:
-    """A preset: configurations for a kind of program.
+    """A preset of a sweep: the configurations to try for one kind of program.
+
+    A choice is a quantity that varies, such as a number of workers. An expression is a formula in which
+    names of choices may occur. A factor is a setting or option that the sweep varies.
 
     Attributes:
         name: name of the preset, or path of its file.
         summary: one line for users.
         needs: requirements on the job so that the settings take effect.
-        counts: choices of whole numbers: expressions of the alternative values, by name of the
-            choice.
-        words: choices of words: the alternative words, by name of the choice.
-        settings: expression that yields the value of a factor, by name of the factor.
-        rules: expressions that must be true, each with the reason why other combinations are left
-            out.
+        counts: for each choice of a whole number, the expressions of the values to try.
+        words: for each choice of a word, the words to try.
+        settings: for each factor, the expression that yields its value.
+        rules: expressions that must be true, each with the reason why other combinations are left out.
         knobs: factors that set knobs of the hardware.
     """
 
@@ -68,11 +69,13 @@ class SweepPreset:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Names of the choices that a user can replace."""
+        """Names of the values in the preset of a sweep that a user can replace."""
         return (*self.counts, *self.words)
 
     def with_values(self, name: str, text: str) -> SweepPreset:
-        """Return the preset with the values of one choice replaced.
+        """Return the preset with other values for one of its choices.
+
+        A choice is a named list of values that the sweep tries.
 
         Args:
             name: name of the choice, with `-` or `_`.
@@ -176,9 +179,9 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
 
 
 def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[dict[str, Value]]:
-    """Yield the combinations of the values of all choices.
+    """Yield all combinations of the values of the choices of a sweep preset.
 
-    Each combination also contains the properties of the machine by name. Equal values of a choice
+    A combination also contains the properties of the machine, by name. If a choice has equal values, they
     count once.
     """
 
@@ -199,7 +202,10 @@ def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[d
 
 
 def _refusal(preset: SweepPreset, names: Mapping[str, Value]) -> str | None:
-    """Return the reason why a combination is left out; None if the combination is feasible."""
+    """Return why a combination of settings of a preset is left out.
+
+    None is returned if the machine can run the combination.
+    """
     for name in preset.counts:
         value = names[name]
         if isinstance(value, int) and value < 1:

@@ -12,7 +12,9 @@ from slurm_energy.tuning.sweep.factors import option_of, variable_of
 
 @dataclass(frozen=True, slots=True)
 class RequestedSettings:
-    """The sbatch options and environment variables of a point.
+    """The sbatch options and environment variables with which one point of a sweep is run.
+
+    A point is one combination of the values that the sweep varies.
 
     Attributes:
         options: values by sbatch option, without dashes.
@@ -35,10 +37,10 @@ class RequestedSettings:
 
 
 def requested_settings(point: SweepPoint) -> RequestedSettings:
-    """Return the settings that a batch script requests to run at a point.
+    """Return the settings that a batch script must request to run at one point of a sweep.
 
-    A knob that keeps its setting has no entry. The policy `monitor` has no entry either, because it is the
-    policy of jobs without a request.
+    Settings that stay unchanged are left out. The policy `monitor` is also left out, because it is the
+    policy of jobs that request none.
     """
     given = [(name, value) for name, value in point.settings if value is not None]
     options = {option: value for name, value in given if (option := option_of(name))}

@@ -1,4 +1,8 @@
-"""Result of a sweep: each point with its measurements and gains, the best points, and the Pareto front."""
+"""Result of a sweep.
+
+The result contains the measurements and gains of each point, the best points, and the Pareto front (points
+that no other point surpasses in both time and energy).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +80,7 @@ class SweepResult:
 
     @property
     def is_successful(self) -> bool:
-        """Whether all runs are done, the reference is measured, and no point failed."""
+        """Whether all runs are done, the reference point is measured, and no other point has failed."""
         failed = any(point.is_failed for point in self.points)
         return self.is_complete and self.reference.summary is not None and not failed
 
@@ -124,14 +128,15 @@ def sweep_result(
     *,
     exhaustive: bool = False,
 ) -> SweepResult:
-    """Return the result of the runs so far.
+    """Compute the result of a sweep from the runs that have ended so far.
 
     Args:
         name: name of the sweep.
-        points: points of the sweep. The first point is the reference.
+        points: points (combinations of settings) of the sweep. The first one is the reference.
         runs: all runs so far.
         repetitions: number of repetitions of each point.
-        exhaustive: whether dominated points are repeated too.
+        exhaustive: whether points that are worse than another one in all respects (dominated) are also
+            repeated.
     """
     summaries = point_summaries(runs, len(points))
     reference = summaries[0]
@@ -198,7 +203,7 @@ def _figures(result: PointResult) -> dict[str, Any]:
 
 
 def gain_key(metric: str) -> str:
-    """Return the key of a metric's gain in a row of a result."""
+    """Return the key under which a row of a sweep's result has the gain in a metric."""
     name = metric.replace(".", "_")
     return f"{name}_percent" if metric == "gain_minus_loss" else f"{name}_gain_percent"
 

@@ -18,10 +18,10 @@ MAX_ATTEMPTS: Final = 2
 
 
 class RunStatus(StrEnum):
-    """Status of a run.
+    """Status of a run of a sweep.
 
-    The members mean, in this order: sbatch is running, the job exists, the record has arrived, the run has
-    failed.
+    The members are in the order of time. SUBMITTING: sbatch is running. SUBMITTED: the job exists. MEASURED:
+    the energy record has arrived. FAILED: the run has failed.
     """
 
     SUBMITTING = "submitting"
@@ -61,7 +61,7 @@ class SweepRun:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether the job may still run."""
+        """Whether the job of this run was submitted and may still be pending or running."""
         return self.status in (RunStatus.SUBMITTING, RunStatus.SUBMITTED)
 
     def to_json(self) -> dict[str, Any]:
@@ -100,13 +100,15 @@ def _is_positive(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SweepSchedule:
-    """The runs to submit next, and the points that are not repeated.
+    """Plan of a sweep: which runs to submit next, and which points are not repeated.
+
+    A point is a combination of settings.
 
     Attributes:
-        due: point and repetition of each run that may be submitted now, in order.
+        due: (point, repetition) of each run that may be submitted now, in order.
         dominated: points that are not repeated because another point is faster and needs less energy.
         failed: points whose jobs failed.
-        is_complete: whether no run is due or in flight.
+        is_complete: whether no run is left to submit and no run is unfinished.
     """
 
     due: tuple[tuple[int, int], ...]
@@ -118,11 +120,12 @@ class SweepSchedule:
 def schedule_runs(
     runs: Sequence[SweepRun], points: int, repetitions: int, *, exhaustive: bool = False
 ) -> SweepSchedule:
-    """Return the runs to submit next.
+    """Return the runs of a sweep to submit next.
 
     One repetition of all points is completed before the next repetition begins. Slow changes of the machine
-    therefore affect all points alike, and dominated points are known before they would be repeated. Every
-    second repetition runs in reverse order. The reference, which is point 0, is always repeated.
+    therefore affect all points alike. Points that are dominated (another point is better in all respects)
+    are known before they would be repeated. Every second repetition runs in reverse order. The reference,
+    which is point 0, is always repeated.
 
     Args:
         runs: all runs so far.
