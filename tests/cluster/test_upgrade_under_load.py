@@ -215,6 +215,15 @@ def test_every_record_arrives_once(order, old_release, monkeypatch, machine):
         lab.down()
 
 
+def listed_by_sacct(lab: LabDriver, count: int) -> set[int]:
+    """Return the jobs that sacct lists, after waiting for `count` jobs: slurmctld sends rows to slurmdbd late."""
+    command = ("sacct", "-X", "-n", "-P", "-a", "-o", "jobid", "-S", "now-1hours")
+    deadline = time.monotonic() + 60
+    while len(listed := lab.run(*command).stdout.split()) < count and time.monotonic() < deadline:
+        time.sleep(1)
+    return set(map(int, listed))
+
+
 def judge(lab: LabDriver, submitter: Submitter, before: dict) -> None:
     """Check that each of Slurm's jobs has its records, and that all settings are as in `before`."""
     jobs = submitter.jobs
@@ -242,8 +251,7 @@ def judge(lab: LabDriver, submitter: Submitter, before: dict) -> None:
     unrestored = [record for record in whole for one in record["applied"] if not one["restored"]]
     assert unrestored == []
     measured = sum(record["components"] != [] for record in whole)
-    listed = lab.run("sacct", "-X", "-n", "-P", "-a", "-o", "jobid", "-S", "now-1hours").stdout.split()
-    assert set(map(int, listed)) == set(jobs)
+    assert listed_by_sacct(lab, len(jobs)) == set(jobs)
     rate = len(jobs) / submitter.seconds * 60
     print(
         f"{len(jobs)} jobs, {rate:.1f} per minute, {len(whole)} records of jobs, {len(records)} in all, "
