@@ -216,7 +216,10 @@ def test_every_record_arrives_once(order, old_release, monkeypatch, machine):
 
 
 def listed_by_sacct(lab: LabDriver, count: int) -> set[int]:
-    """Return the jobs that sacct lists, after waiting for `count` jobs: slurmctld sends rows to slurmdbd late."""
+    """Return the jobs that sacct lists.
+
+    slurmctld sends the rows of ended jobs to slurmdbd late, so that this function waits for `count` jobs.
+    """
     command = ("sacct", "-X", "-n", "-P", "-a", "-o", "jobid", "-S", "now-1hours")
     deadline = time.monotonic() + 60
     while len(listed := lab.run(*command).stdout.split()) < count and time.monotonic() < deadline:
