@@ -65,6 +65,11 @@ class BudgetAgent(CrashingAgent):
         return True
 
 
+def gpu_ceilings(poll: NodePoll) -> list[float | None]:
+    """Return the upper bounds of the power limits of the GPUs that a poll reports, in watts."""
+    return [device.ceiling_watts for device in poll.devices if device.name.startswith("gpu")]
+
+
 @pytest.fixture(scope="module")
 def agent(emulate: Callable[..., Any]) -> Iterator[BudgetAgent]:
     agent = BudgetAgent(emulate("xeon-4210-rtx6000"), '[budget]\nmode = "enforce"\n')
@@ -137,7 +142,7 @@ def test_the_unit_lowers_the_ceilings_of_a_killed_agent_without_a_controller(age
     assert (done.returncode, "gpu0: at most 120 W" in done.stdout) == (0, True), done.stderr
     assert agent.gpu_watts() == [SAFE_WATTS] * agent.gpus()
     agent.revive(dead=True)
-    agent.wait_for_poll(lambda poll: poll.number == 20)
+    agent.wait_for_poll(lambda poll: poll.number == 20 and gpu_ceilings(poll) == [200.0] * agent.gpus())
     assert max(agent.gpu_watts()) == 200.0
     agent.controller.decision = NodeDecision(0, {}, {}, {}, 30.0, 0.1)
     agent.come_to_rest()
